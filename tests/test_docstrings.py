@@ -21,45 +21,15 @@ MODULES = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 NAMESPACES = ("datasets", "emissions", "leakage", "losses", "penalties", "plot", "sklearn")  # public names that hold others
 PRONOUN = re.compile(r"^(What|Of|That|Those|The same|Some|None|As|Where|Which|How it|And|From where)\b")
-PRONOUNS = 0.043  # the largest share of docstrings that may open with one
+PRONOUNS = 0.002  # the largest share of docstrings that may open with one
 RULES = {  # of numpydoc; beside these, the summary is one line that begins with a capital
     *("GL03", "GL06", "GL07", "GL08", "PR01", "PR02", "PR03", "PR04", "PR07", "RT03", "SS01", "SS02", "SS03"),
 }
 # public names whose docstrings are still to be completed; the list only shrinks
 UNDOCUMENTED = """
-    compare covariance cross_predict entities entity_f1 fold_parameters interval leakage_slope_test mean_interval per_row
-    per_weight plot.field plot.places plot.smooth plot.states plot.written s te ti token_accuracy
-    AbstractRefit.of_parameters Additive Additive.smoothed BandedRidge BandedRidge.num_units CRF CRF.called CRF.decode
-    CRF.join CRF.label_errors CRF.labels_of CRF.predict Costs Cox Cox.sums Cox.under Dirichlet External Free GLM
-    GaussianField GaussianField.smoothed GaussianProcess GaussianProcess.jacobian GaussianProcess.predictor_covariance HMM
-    HMM.decode HMM.forecast HMM.log_likelihood HMM.predict HMM.predictive_means HMM.simulate HMM.state_probabilities
-    Linkage.from_duplicates MRF MRF.against_exact MRF.decode MRF.em MRF.log_likelihood MRF.log_partition MRF.simulate
-    MRF.state_probabilities Mixed Mixed.coefficients Mixed.components Mixed.modes Mixed.of Mixed.predict Mixed.predictions
-    Mixed.steepest Mixed.with_factors Plan.only RecordLeakage.from_match_probabilities Regression Units
-    emissions.AbstractEmission.curvature emissions.AbstractEmission.draw emissions.AbstractEmission.has_density
-    emissions.AbstractEmission.initial emissions.AbstractEmission.log_densities emissions.AbstractEmission.log_density
-    emissions.AbstractEmission.log_prior emissions.AbstractEmission.matched emissions.AbstractEmission.means
-    emissions.AbstractEmission.order emissions.AbstractEmission.permute emissions.AbstractEmission.prepare
-    emissions.AbstractEmission.weighted emissions.AbstractEmission.with_data emissions.Autoregressive emissions.Binomial
-    emissions.Categorical emissions.Constraint emissions.EventCounts emissions.EventCounts.table emissions.Gaussian
-    emissions.NegativeBinomial emissions.NeuralAutoregressive emissions.Observed emissions.Poisson losses.AbstractLoss.check
-    losses.AbstractLoss.convex losses.AbstractLoss.derivatives losses.AbstractLoss.formulas losses.AbstractLoss.inverse_link
-    losses.AbstractLoss.natural losses.AbstractLoss.peak losses.AbstractLoss.scale losses.AbstractLoss.start
-    losses.AbstractLoss.variance losses.AbstractQuasiLoss losses.AbstractQuasiLoss.convex losses.AbstractQuasiLoss.least
-    losses.AbstractRounded losses.AbstractRounded.gap losses.AbstractRounded.kinks losses.AbstractRounded.over
-    losses.AbstractRounded.sharp losses.AbstractSharedLoss.inverse_link losses.AbstractSharedLoss.limit
-    losses.AbstractSharedLoss.natural losses.AbstractSharedLoss.start losses.AbstractSharedLoss.unconstrained losses.Beta
-    losses.Binomial losses.Binomial.convex losses.Binomial.peak losses.Closed losses.Custom losses.EpsilonInsensitive
-    losses.Gamma losses.GammaShape losses.GaussianScale losses.Hinge losses.Huber losses.HuberScale losses.InverseGaussian
-    losses.Multinomial losses.Multinomial.formulas losses.Multinomial.ratios losses.Multinomial.roots
-    losses.Multinomial.third losses.Multinomial.within losses.NegativeBinomial losses.NegativeBinomialDispersion
-    losses.Ordinal losses.Ordinal.inverse_link losses.Poisson losses.PseudoHuber losses.Quantile losses.QuasiBinomial
-    losses.QuasiPoisson losses.Squared losses.SquaredHinge losses.Straight losses.Tweedie losses.Tweedie.convex
-    penalties.AbstractPenalty.bent penalties.AbstractPenalty.bounds penalties.AbstractPenalty.check
-    penalties.AbstractPenalty.diagonal penalties.AbstractPenalty.kinks penalties.AbstractPenalty.norms
-    penalties.AbstractPenalty.second penalties.AbstractPenalty.times penalties.Bent penalties.Box penalties.Custom
-    penalties.ElasticNet penalties.GroupLasso penalties.Lasso penalties.PerWeight penalties.PseudoHuber penalties.Quadratic
-    penalties.Ridge penalties.Sum penalties.Tilted penalties.Zero
+    compare covariance cross_predict fold_parameters interval leakage_slope_test mean_interval plot.field plot.places
+    plot.smooth plot.states plot.written AbstractRefit.of_parameters Costs Linkage.from_duplicates Plan.only
+    RecordLeakage.from_match_probabilities Units
 """.split()  # noqa: SIM905
 
 

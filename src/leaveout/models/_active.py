@@ -73,11 +73,11 @@ class Whole:
         return ActiveGLM(self, (place, sign, rest), said)
 
     def start(self) -> Float[np.ndarray, " params"]:
-        """All that has a kink is zero, or the bound that is nearest to it."""
+        """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
         return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
 
     def named(self, place: int) -> str:
-        """What a parameter is called."""
+        """Name of a parameter, by its place in θ."""
         return (*self.glm.names, "intercept")[place]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +158,10 @@ class ActiveGLM(GLM):
 
 
 def whole(model: Any) -> Whole:
-    """What a regression under a penalty with kinks is as a whole; TypeError where there is no such reading."""
+    """Wrap a regression under a penalty with kinks as a `Whole`.
+
+    Raise TypeError where the model or the loss is not supported.
+    """
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
         what = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(
@@ -175,12 +178,12 @@ def whole(model: Any) -> Whole:
 
 
 def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty) -> penalties.AbstractPenalty:
-    """Another penalty that grows with the weights as this one does."""
+    """Wrap another penalty so that it grows with the weights as this one does."""
     return penalties.PerWeight(inner, penalty.rows) if isinstance(penalty, penalties.PerWeight) else inner
 
 
 def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
-    """½ Σ_j ridge_j β_j², what is beside the kinks; TypeError where that is anything else."""
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is none."""
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
     known = penalties.Ridge | penalties.Quadratic | penalties.Zero

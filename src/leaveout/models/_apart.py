@@ -1,7 +1,7 @@
-"""How far approximate sums of a field are from exact ones, on parts of its graph where both can be had.
+"""Comparison of approximate with exact sums of a field, on parts of its graph that are small enough for both.
 
-A part is a field of its own: its sites, the edges between them, and what is seen there. Of every observed site the loss is
-taken with that one observation left out, at the same parameters, by either.
+A part is a field of its own: its sites, the edges between them, and the observations there. The loss of every observed site is
+computed with that one observation left out, at the same parameters, by either kind of sums.
 """
 
 import jax
@@ -67,7 +67,7 @@ def _whole(rows: list[dict], losses: list[np.ndarray]) -> dict:
 
 
 def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
-    """Sites and edges of as few blocks of neighbouring sites as are small enough, and their exact sums."""
+    """Divide the graph into as few blocks of neighbouring sites as exact sums allow; return sites, edges and exact sums."""
     sites, count = field.x.shape[1], 1
     while True:
         label = blocks(field.edges, sites, count)
@@ -91,7 +91,10 @@ def _numbered(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]
 def _losses(
     field: AbstractHiddenField, densities: jax.Array, dense: np.ndarray, outside: np.ndarray, pairs: np.ndarray, sums: Sums
 ) -> tuple[Float[np.ndarray, " observed"], Float[np.ndarray, "fields sites states"], float]:
-    """Of every observed site with it left out; state probabilities of all, given all; log p(x)."""
+    """Compute the loss of every observed site with that site left out.
+
+    The state probabilities of all sites given all data, and log p(x), are returned beside it.
+    """
     weigh = lambda weights, own: field.emission.weighted(jnp.asarray(weights)[..., None], own)
     seen = weigh(dense * 1.0, densities) + outside
     total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(jnp.zeros(outside.shape) + outside, pairs, sums)

@@ -48,7 +48,10 @@ def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]
 
 
 def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool) -> Basis:
-    """`cr` and `cc`. f″ of a cubic spline is straight between knots, which makes its square's integral a sum."""
+    """Bases `cr` and `cc`.
+
+    The second derivative of a cubic spline is linear between knots, so that the integral of its square is a sum.
+    """
     knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
     values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
     spline = scipy.interpolate.CubicSpline(knots, values, bc_type="periodic" if cyclic else "natural")
@@ -62,12 +65,12 @@ def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float
 
 
 def _around(spline: Any, low: float, high: float, x: Array) -> Array:
-    """A spline that starts again outside."""
+    """Periodic cubic spline, which starts again outside the knots."""
     return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
 
 
 def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
-    """A spline that goes on straight outside."""
+    """Cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
     value, out = spline(inside), x != inside
     value[out] += spline(inside[out], 1) * (x - inside)[out, None]
@@ -111,7 +114,7 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
 
 
 def _thinned(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
-    """Of one column at its quantiles, of more at random."""
+    """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
         return points[np.linspace(0, len(points) - 1, DENSE).round().astype(int)]
     return points[np.sort(np.random.default_rng(0).choice(len(points), POINTS, replace=False))]
@@ -132,7 +135,7 @@ def _kernel(x: Float[Array, "rows axes"], at: Float[Array, "points axes"]) -> Fl
 
 
 def effects(who: str, labels: Any) -> Basis:
-    """One a level, those of levels that come later zero: what is known of them is their mean."""
+    """Basis of random effects, one for each level. Levels that are not in the data are predicted by the mean effect, zero."""
     _, levels = codes(who, "x", labels)
     return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
 
@@ -142,7 +145,10 @@ def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
 
 
 def markov(who: str, labels: Any, edges: Any) -> Basis:
-    """One a site, of sites without data too. Raises ValueError on labels that are no sites."""
+    """Basis of a Markov random field, one function for each site, also for sites without data.
+
+    Raise ValueError on labels that are not sites of the graph.
+    """
     if edges is None:
         raise ValueError(f"{who}: bs='mrf' needs edges=, a graph of the sites.")
     found = codes(who, "x", labels)[1]
@@ -192,7 +198,7 @@ def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows siz
 
 
 def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
-    """A basis of the functions that do over the rows: without the others a constant could go to any term."""
+    """Basis of the functions that sum to zero over the rows. Without this constraint a constant could belong to any term."""
     return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
@@ -212,7 +218,7 @@ def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Floa
 
 
 def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
-    """How much a penalty weighs beside rows, along the directions that both see, in rising order."""
+    """Weight of a penalty relative to that of rows, along the directions that both determine, in rising order."""
     gram = weighed.T @ weighed
     gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
     values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)

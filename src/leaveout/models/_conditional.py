@@ -1,13 +1,15 @@
-"""What a row says given its linear predictor, `ℓ(η, τ, y)`, in closed form: ℓ to ℓ‴ in η, and what τ, which all rows share,
-does to ℓ, ℓ′ and ℓ″; and rows of it.
+"""Losses of a row given its linear predictor, `ℓ(η, τ, y)`, in closed form, with derivatives in η up to ℓ‴.
+
+The module also gives the derivatives of ℓ, ℓ′ and ℓ″ in τ, parameters that all rows share.
 
     gaussian           ½ (y − η)² e^{−2τ} + τ + ½ log 2π                         scale σ = e^τ
     gamma              ν (η + y e^{−η}) − (ν − 1) log y − ν log ν + log Γ(ν)     shape ν = e^τ
     negative binomial  (s + y) log(1 + e^η / s) − yη + y log s − log[Γ(s + y) / (Γ(s) y!)]     dispersion α = 1/s = e^τ
     ordinal            −log[sigmoid(c_y − η) − sigmoid(c_{y−1} − η)]             thresholds c, by the logs of their gaps
 
-and, without a τ, the losses of `lo.losses` that have closed forms. All are convex in η. What holds no η is told apart, since it
-is wanted once a row and not once a node. Arrays are `[..., rows]`, τ `[own, ..., rows or 1]`.
+The losses of `lo.losses` that have closed forms are here too, without a τ. All are convex in η. The part of ℓ that does not
+depend on η is computed apart, since it is needed once a row and not once a node. Arrays are `[..., rows]`, τ is
+`[own, ..., rows or 1]`.
 """
 
 import abc
@@ -28,7 +30,7 @@ Orders = tuple[NDArray[np.float64], ...]
 
 
 class AbstractResponse(abc.ABC):
-    """A family of responses."""
+    """Family of responses."""
 
     own = 0  # parameters of its own
     title = ""
@@ -37,14 +39,14 @@ class AbstractResponse(abc.ABC):
 
     @abc.abstractmethod
     def orders(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
-        """Derivatives of ℓ in η of these orders, 0 to 3, without what holds no η."""
+        """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
     def shared(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
-        """What τ does to those of the orders 0 to 2, `[own, ..., rows]` each."""
+        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the orders 0 to 2 that are asked for, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
     def constant(self, tau: NDArray, y: NDArray) -> tuple[NDArray | float, NDArray]:
-        """What holds no η, and its slope in τ."""
+        """Part of ℓ that does not depend on η, and its derivative in τ."""
         return 0.0, np.zeros((0, *np.broadcast_shapes(tau.shape[1:], y.shape)))
 
     @abc.abstractmethod
@@ -56,11 +58,11 @@ class AbstractResponse(abc.ABC):
         """An intercept and τ to start from."""
 
     def natural(self, tau: NDArray) -> dict[str, NDArray]:
-        """τ as users see it."""
+        """Return τ in natural parameters, by name."""
         return {}
 
     def unconstrained(self, parameters: dict[str, Any]) -> NDArray:
-        """The inverse."""
+        """Return τ from natural parameters; the inverse of `natural`."""
         return np.zeros(0)
 
     @abc.abstractmethod
@@ -68,16 +70,16 @@ class AbstractResponse(abc.ABC):
         """The mean of y; of an ordinal one the probabilities of the levels, on an axis of their own at the end."""
 
     def spread(self, mean: NDArray, tau: NDArray) -> NDArray:
-        """The variance of y about it."""
+        """Variance of y about its mean."""
         raise NotImplementedError
 
     def limit(self, tau: NDArray) -> str:
-        """Why there is no minimum where τ came out."""
+        """Explain why there is no minimum, if τ came out at a limit; else ""."""
         return ""
 
     @abc.abstractmethod
     def scale(self, y: NDArray) -> str:
-        """What ℓ is."""
+        """Scale of ℓ, such as a −log density, for these y."""
 
 
 class Data(NamedTuple):
@@ -91,7 +93,7 @@ class Data(NamedTuple):
     response: AbstractResponse
 
     def taken(self, rows: NDArray) -> "Data":
-        """Some rows, in an order."""
+        """Select rows, in the order given."""
         return Data(*(part[rows] for part in self[:-1]), response=self.response)
 
 
@@ -125,7 +127,7 @@ class Plain(AbstractResponse):
 
 
 class Logistic(Plain):
-    """The Bernoulli one with the logit link: one exponential for all orders."""
+    """Bernoulli response with the logit link, with one exponential for all orders."""
 
     def __init__(self) -> None:
         super().__init__(losses.Binomial())
@@ -149,7 +151,7 @@ class Logistic(Plain):
 
 
 class Poisson(Plain):
-    """Poisson with the log link: log y! once a row."""
+    """Poisson response with the log link; log y! is computed once a row."""
 
     def __init__(self) -> None:
         super().__init__(losses.Poisson())
@@ -167,7 +169,7 @@ class Poisson(Plain):
 
 
 class AbstractScaled(AbstractResponse):
-    """One positive parameter, the logarithm of which is τ."""
+    """Response with one positive parameter, whose logarithm is τ."""
 
     own = 1
     named = ""
@@ -390,7 +392,7 @@ def thresholds(tau: NDArray) -> NDArray:
 
 
 def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
-    """−log of in how many orders y of some trials may come."""
+    """Logarithm, with its sign changed, of the number of orders in which y of some trials may come."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)
 

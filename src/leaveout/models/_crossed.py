@@ -34,7 +34,7 @@ SIDES = 500  # right-hand sides that are solved for at once
 
 
 class Pairs(NamedTuple):
-    """Of two factors, the pairs of levels that occur: which is each row's, and the levels of each."""
+    """Pairs of levels of two factors that occur: the pair of each row, and the two levels of each pair."""
 
     of_row: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -56,7 +56,10 @@ class Solved(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Where h is least: b̂ `[effects]`, η, weights ωℓ″, the sums N by pairs of factors, M's factor, and h there."""
+    """Minimum of h over the effects.
+
+    It holds b̂ `[effects]`, η, the weights ωℓ″, the sums N by pairs of factors, the factor of M, and h at the minimum.
+    """
 
     b: NDArray[np.float64]
     eta: NDArray[np.float64]
@@ -105,7 +108,7 @@ class Crossed:
 
     @functools.cached_property
     def pairs(self) -> dict[tuple[int, int], Pairs]:
-        """Of factors f ≤ g."""
+        """Pairs of levels of the factors f ≤ g, by (f, g)."""
         found = {}
         for f, one in enumerate(self.factors):
             for g in range(f, len(self.factors)):
@@ -116,7 +119,10 @@ class Crossed:
 
     @functools.cached_property
     def pattern(self) -> tuple[NDArray, NDArray, NDArray]:
-        """Of C in compressed rows: columns and row ends, and how the entries of pairs, one factor after another, come there."""
+        """Pattern of C in compressed rows: its columns, its row ends, and the order that sorts entries of pairs into it.
+
+        Entries of pairs come one factor after another.
+        """
         rows, columns, q = [], [], self.factors[0].q
         for g in range(1, len(self.factors)):
             pairs, width = self.pairs[0, g], self.factors[g].q
@@ -210,8 +216,10 @@ class Crossed:
         return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
 
     def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> Mode:
-        """By Newton's method, steps halved where h rises, with one factor of M for as long as that leaves little of a step; the
-        last step is taken with the factor where it leads."""
+        """Find the minimum of h by Newton's method, with steps halved where h rises.
+
+        The factor of M is reused for as long as each step leaves little of the one before. At the end it is computed anew.
+        """
         (e, roots, tau), data = self.placed(theta), self.data
         b = np.zeros(self.size) if start is None else start
         step, size, lowest, stale = np.zeros(self.size), np.inf, np.inf, True
@@ -305,7 +313,7 @@ class Crossed:
 
     @property
     def work(self) -> float:
-        """Operations of a gradient, about."""
+        """Approximate number of operations of a gradient."""
         return 200.0 * len(self.data.y) + 3.0 * float(self.size - self.ends[1]) ** 3
 
     def _looked(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> tuple[float, NDArray, NDArray]:
@@ -373,12 +381,12 @@ class Crossed:
         return np.array(mean), np.array(variance), np.stack(tau, 1)
 
     def _seen(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
-        """Of one refit."""
+        """Linear predictors, leverages and τ of one refit."""
         mode, roots, tau = self._posterior(theta, weights, start)
         return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
 
     def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
-        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
         return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
 
@@ -417,8 +425,11 @@ class Crossed:
         return out
 
     def alone(self, theta: NDArray, unit: NDArray, joint: bool) -> tuple[NDArray, NDArray]:
-        """Of a quadratic ℓ, what leaving each listed unit out by itself takes away from F, and its loss: from the posterior of
-        its predictors N(m, K) given all data, without its own W = ωℓ″: K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y)."""
+        """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
+
+        Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
+        K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
+        """
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
         members, first = [self.members[u] for u in unit], 0
         if max(map(len, members)) == 1:

@@ -27,7 +27,7 @@ CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small
 
 
 def distribution(model: "AbstractRegression") -> Distribution | None:
-    """That of a regression's response, where there is one."""
+    """Distribution of the response that a regression states; None if it states none."""
     loss = model.loss_function
     whole = model.scale == LOG_PROBABILITY
     fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
@@ -61,7 +61,7 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
 
 
 def classes(model: "AbstractRegression") -> int:
-    """How many, where y is the number of one."""
+    """Number of classes, if y holds the number of a class; else zero."""
     match model.loss_function:
         case losses.Multinomial():
             return len(model.classes)
@@ -136,7 +136,7 @@ def _poisson(mean: Array, _: Array, y: Array) -> Array:
 
 
 def _counts(mean: Array, alpha: Array, y: Array) -> Array:
-    """Of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
+    """CRPS of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
     size, p = 1 / alpha, 1 / (1 + alpha * mean)
     below, before = special.betainc(size, y + 1, p), np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
     own = y * (2 * below - 1) - mean * (2 * before - 1)

@@ -78,7 +78,7 @@ class DualGLM(AbstractRegression):
 
 
 def _ridge(whole: GLM) -> Float[Array, " features"]:
-    """r. TypeError where the penalty is none of these."""
+    """Strengths r of a ridge penalty; raise TypeError for other penalties."""
     inner = whole.penalty.penalty if isinstance(whole.penalty, PerWeight) else whole.penalty
     diagonal = inner.diagonal(whole.num_features)
     if type(whole) is not GLM or whole.classes or diagonal is None or not np.all(np.asarray(diagonal) > 0):

@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What of one bar varies: the factor, columns by name `[rows, effects]`, and how many correlate with one another."""
+    """Effects of one bar of a formula: the factor, columns by name `[rows, effects]`, and the sizes of correlated groups."""
 
     factor: str
     columns: tuple[str, ...]
@@ -72,7 +72,7 @@ class Factor:
         return out
 
     def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
-        """Of the effects of the columns as they came."""
+        """Covariance of the effects, of the columns as the caller gave them."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)
 
@@ -89,12 +89,12 @@ class Factor:
 
     @property
     def diagonal(self) -> np.ndarray:
-        """Which of the free entries are on it."""
+        """True for the free entries of Λ on its diagonal."""
         return self.row == self.column
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
-    """Cholesky's factor, with columns of zeros where nothing is left."""
+    """Cholesky factor of a semidefinite matrix, with columns of zeros where nothing is left."""
     low, left = np.zeros_like(matrix), matrix.copy()
     for j in range(len(matrix)):
         if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
@@ -106,7 +106,7 @@ def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
 
 
 def bars(formula: str) -> tuple[str, list[Bar]]:
-    """The formula without its bars, and these."""
+    """Split a formula into the part without bars, and its bars."""
     kept, found, depth, start = "", list[Bar](), 0, 0
     for k, letter in enumerate(formula):
         if letter == "(":
@@ -175,7 +175,7 @@ class Written:
 
 
 def written(formula: str, data: Any) -> Written:
-    """A formula read by formulaic; ValueError that quotes it where it cannot be."""
+    """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
     try:
         from formulaic import model_matrix
         from formulaic.errors import FormulaicError
@@ -280,8 +280,10 @@ def factors(blocks: tuple[Block, ...], known: dict[str, tuple[np.ndarray, np.nda
 
 
 def sharing(given: tuple[Factor, ...], name: str) -> Int[np.ndarray, " levels"]:
-    """Which levels of one of some factors share effects of the others, directly or through further ones; each by itself, given
-    these effects, where that leaves too few groups."""
+    """Label the levels of one factor by which of them share effects of the other factors, directly or through further levels.
+
+    Where fewer than `FEWEST` groups are left, every level is a group of its own, and the other effects are taken as given.
+    """
     (own,), others = [f for f in given if f.name == name], [f for f in given if f.name != name]
     count = len(own.levels)
     ends = count + np.cumsum([0, *(len(factor.levels) for factor in others)])

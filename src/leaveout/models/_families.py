@@ -25,7 +25,24 @@ def exponential(x: np.ndarray) -> np.ndarray:
 
 
 class Squared(AbstractMeanLoss):
-    """`½ (y − μ)²`, with the identity link unless told otherwise."""
+    """Half the squared error, `½ (y − μ)²`.
+
+    Parameters
+    ----------
+    link : str or link of lo.losses.links, default: "identity"
+        Link between the mean and the linear predictor.
+
+    See Also
+    --------
+    GaussianScale : Gaussian density whose standard deviation is estimated.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 5.0]), lo.losses.Squared()))
+    >>> fit.parameters["coef"].round(3)
+    array([2.])
+    """
 
     link: links.AbstractLink
     dispersed = True
@@ -59,7 +76,26 @@ class Squared(AbstractMeanLoss):
 
 
 class Poisson(AbstractMeanLoss):
-    """`μ − y log μ + log y!`, the Poisson density, with a log link unless told otherwise."""
+    """Poisson loss, `μ − y log μ + log y!`: −log of the Poisson density of mean μ.
+
+    Responses y are zero or more; they need not be whole.
+
+    Parameters
+    ----------
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    See Also
+    --------
+    NegativeBinomial, QuasiPoisson, Tweedie
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss, slope = lo.losses.Poisson().derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0, 1))
+    >>> loss.round(3), slope
+    (array([1.   , 1.   , 1.693]), array([ 1.,  0., -1.]))
+    """
 
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {
@@ -105,8 +141,32 @@ class Poisson(AbstractMeanLoss):
 
 
 class Gamma(AbstractMeanLoss):
-    """`ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: the gamma density of shape ν, with a log link unless told
-    otherwise."""
+    """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density of mean μ and shape ν.
+
+    The variance of y is μ²/ν. Responses are positive.
+
+    Parameters
+    ----------
+    shape : float, default: 1.0
+        Shape ν, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor. "inverse" is canonical.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not positive.
+
+    See Also
+    --------
+    GammaShape : Gamma density whose shape is estimated.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Gamma(2.0).derivatives(np.zeros(2), np.array([0.5, 2.0]), (0, 1))[0].round(3)
+    array([0.307, 1.921])
+    """
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
@@ -144,8 +204,29 @@ class Gamma(AbstractMeanLoss):
 
 
 class InverseGaussian(AbstractMeanLoss):
-    """`λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: the inverse Gaussian density of shape λ (variance μ³/λ), with a log link
-    unless told otherwise; "inverse_squared" is canonical."""
+    """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of mean μ and shape λ.
+
+    The variance of y is μ³/λ. Responses are positive.
+
+    Parameters
+    ----------
+    shape : float, default: 1.0
+        Shape λ, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor. "inverse_squared" is canonical.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.InverseGaussian(link="inverse_squared")
+    >>> loss.derivatives(np.ones(2), np.array([1.0, 2.0]), (0,))[0].round(3)
+    array([0.919, 2.209])
+    """
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
@@ -181,8 +262,30 @@ class InverseGaussian(AbstractMeanLoss):
 
 
 class NegativeBinomial(AbstractMeanLoss):
-    """The negative binomial density of mean μ and variance `μ + α μ²`, the dispersion α fixed, with a log link unless told
-    otherwise. To estimate α as well: `lo.Regression(X, y, "negative_binomial")`."""
+    """Negative binomial loss of a fixed dispersion: −log of the density of mean μ and variance `μ + α μ²`.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion α, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive.
+
+    See Also
+    --------
+    NegativeBinomialDispersion : Loss whose dispersion is estimated, for `lo.Regression`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.NegativeBinomial(0.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    array([0.811, 1.216, 1.91 ])
+    """
 
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
@@ -238,13 +341,33 @@ KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the 
 
 
 class Tweedie(AbstractMeanLoss):
-    """Half the unit deviance of variance `φ μ^p`, over φ, with a log link unless told otherwise; p fixed, not between 0 and 1.
+    """Tweedie loss: half the unit deviance of variance `φ μ^p`, divided by φ.
 
         ½ d(y, μ) / φ,      d/dμ ½d = (μ − y) / μ^p
 
-    For 1 < p < 2 this is −log of the compound Poisson-gamma density but for a term of y, p and φ alone: between models
-    of one p and one φ, differences of losses are differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson,
-    gamma and inverse Gaussian deviances.
+    For 1 < p < 2 this is −log of the compound Poisson-gamma density but for a term of y, p and φ alone. Differences of losses
+    of models that share p and φ are therefore differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson, gamma and
+    inverse Gaussian deviances.
+
+    Parameters
+    ----------
+    power : float, default: 1.5
+        Power p of the variance, which is held fixed; not between 0 and 1.
+    dispersion : float, default: 1.0
+        Dispersion φ, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the power lies between 0 and 1, or the dispersion is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Tweedie(1.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 4.0]), (0,))[0].round(3)
+    array([2., 0., 2.])
     """
 
     power: Float[np.ndarray, ""]
@@ -320,9 +443,16 @@ class Tweedie(AbstractMeanLoss):
 
 
 class AbstractQuasiLoss(AbstractLoss):
-    """Half the deviance of another loss, over φ: the fit is that loss's.
+    """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other loss.
 
-    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    The loss states a mean and a variance. It is no −log density: compare it with models of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float
+        Dispersion φ.
+    likelihood : AbstractLoss
+        The other loss.
     """
 
     dispersion: Float[np.ndarray, ""]
@@ -332,7 +462,20 @@ class AbstractQuasiLoss(AbstractLoss):
 
     @abc.abstractmethod
     def least(self, y: Array, special: Any) -> Array:
-        """The least that the other loss can be, by special functions of SciPy's or of JAX's."""
+        """Compute the least value that the other loss can have.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        special : module
+            Special functions, those of SciPy or of JAX.
+
+        Returns
+        -------
+        array of float
+            The least value for each response.
+        """
 
     def __call__(self, eta, y):
         return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
@@ -382,10 +525,32 @@ class AbstractQuasiLoss(AbstractLoss):
 
 
 class QuasiPoisson(AbstractQuasiLoss):
-    """`(y log(y/μ) − (y − μ)) / φ`: the quasi-likelihood of variance φμ, half the Poisson deviance over φ, with a log link
-    unless told otherwise. The fit is the Poisson one; y need not be whole.
+    """Quasi-Poisson loss, `(y log(y/μ) − (y − μ)) / φ`: half the Poisson deviance, divided by φ.
 
-    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    It states the variance φμ. The fit is the Poisson one, and y need not be whole. It is no −log density: compare it with
+    models of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion φ.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive.
+
+    See Also
+    --------
+    Poisson, NegativeBinomial
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.QuasiPoisson(2.0).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    array([0.5  , 0.   , 0.193])
     """
 
     dispersion: Float[np.ndarray, ""]

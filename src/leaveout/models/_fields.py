@@ -35,12 +35,12 @@ Array = np.ndarray
 
 
 def natural_of(name: str, value: Array) -> Array:
-    """A parameter as users see it."""
+    """Natural parameter from the unconstrained one."""
     return scipy.special.expit(value) if name in SHARES else np.exp(value)
 
 
 def unconstrained_of(name: str, value: Array) -> Array:
-    """The inverse."""
+    """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
     return scipy.special.logit(value) if name in SHARES else np.log(value)
 
 
@@ -81,11 +81,11 @@ class AbstractStructure(abc.ABC):
 
     @property
     def latents(self) -> int:
-        """How many there are; the first ones are the sites' own."""
+        """Number of latent variables; the first ones are those of the sites."""
         return self.sites
 
     def field(self, prior) -> Field:
-        """For `_latent`."""
+        """Field as `_latent` takes it."""
         return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
 
     @property
@@ -114,7 +114,7 @@ class AbstractStructure(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class CAR(AbstractStructure):
-    """Each site about ρ times the mean of those that it touches."""
+    """Conditional autoregression: each site about ρ times the mean of its neighbours."""
 
     names: ClassVar[tuple[str, ...]] = ("sd", "rho")
 
@@ -138,7 +138,7 @@ class CAR(AbstractStructure):
 
 @dataclass(frozen=True, eq=False)
 class Leroux(AbstractStructure):
-    """Between independence and the intrinsic field."""
+    """Leroux's field, between independence and the intrinsic field."""
 
     @property
     def terms(self):

@@ -12,12 +12,12 @@ WRITTEN = 2**20  # numbers of compressed ones that are written out at a time
 
 
 def gram(design: Array | Sparse, curvature: Array) -> Array:
-    """Of rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
     return _written(design, curvature) if isinstance(design, Sparse) else _weighted(design, curvature)
 
 
 def _written(design: Sparse, curvature: Array) -> Array:
-    """Of compressed rows, some of them written out at a time."""
+    """Sum over compressed rows, a block of which is written out at a time."""
     size = max(1, WRITTEN // design.shape[1])
 
     def add(k, total):
@@ -30,7 +30,7 @@ def _written(design: Sparse, curvature: Array) -> Array:
 
 
 def _summed(design: Array, curvature: Array) -> Array:
-    """Of all rows, a block after another."""
+    """Sum over all rows, block by block."""
     whole, left = divmod(len(design), BLOCK)
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
     block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
@@ -39,7 +39,7 @@ def _summed(design: Array, curvature: Array) -> Array:
 
 
 def _mapped_gram(axis_size, in_batched, design, curvature):
-    """Of many refits: one product of all their curvatures with all x xᵀ, where those fit into memory."""
+    """Compute the sums of many refits: by one product of all curvatures with all x xᵀ, where those fit into memory."""
     n, q = design.shape[-2:]
     if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
         i, j = np.triu_indices(q)

@@ -1,4 +1,4 @@
-"""One grouping factor: F(θ, w) as a sum over its levels of closed-form integrals (`_marginal`), of many refits at once.
+"""Marginal likelihood with one grouping factor: a sum of closed-form integrals over its levels (`_marginal`), of many refits.
 
     F(θ, w) = Σ_g w_g f_g(θ)               where clusters are left out: linear in w, so that a weight of two is a second copy
     F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    where rows are
@@ -68,7 +68,7 @@ class Grouped:
         return len(self.rows.first)
 
     def clustered(self, theta: NDArray, omega: NDArray) -> Clusters:
-        """All clusters at some θ `[refits, params]`, rows weighing ω `[refits or 1, rows]`."""
+        """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
         parts, data = split(theta, self.data, (self.factor,)), self.data
         e = data.offset + parts.z @ data.design.T
         a = self.factor.turned(parts.free[0], self.design)
@@ -106,7 +106,7 @@ class Grouped:
 
     @property
     def work(self) -> float:
-        """Operations of a gradient, about."""
+        """Approximate number of operations of a gradient."""
         return 50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
 
     def _chunks(self, lanes: int) -> list[slice]:
@@ -126,7 +126,7 @@ class Grouped:
         return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
     def _gradient(self, found: Slopes, outer: NDArray | float) -> NDArray:
-        """By θ, of rows that count so much `[refits, rows]`."""
+        """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
         factor = self.factor
         of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
         of_tau = np.sum(found.tau * outer, -1)
@@ -178,7 +178,7 @@ class Grouped:
         return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
 
     def taken_away(self, theta: NDArray, unit: NDArray) -> NDArray:
-        """By what F falls at θ `[1, params]` as each listed unit is left out by itself."""
+        """Decrease of F at θ `[1, params]` as each listed unit is left out by itself."""
         lane = np.zeros(len(unit), np.int64)
         if not self.apart:
             return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))
@@ -187,7 +187,7 @@ class Grouped:
     def _ratio(
         self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
     ) -> NDArray:
-        """f with a row less f without."""
+        """Compute f with a row less f without it."""
         where = np.empty(len(self.order), np.int64)
         where[self.order] = np.arange(len(self.order))
         cluster = self.rows.cluster[where[unit]]
@@ -231,7 +231,7 @@ class Grouped:
         return mean, variance, found.tau
 
     def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
-        """Of all rows' predictors given β and all data, at θ `[params]`, `[rows, rows]`; and ωℓ″ of each."""
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         found = self.clustered(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]

@@ -1,4 +1,4 @@
-"""What models of hidden states share: an emission's parameters beside those of the states' own distribution."""
+"""Common part of models of hidden states: parameters of the emission, beside those of the distribution of the states."""
 
 import abc
 from collections.abc import Collection
@@ -27,7 +27,7 @@ LATENT = {
 
 
 class AbstractHiddenStates(AbstractObjective):
-    """An objective whose units are seen through emissions of states that are not."""
+    """Objective whose units are observed through emissions of hidden states."""
 
     x: Float[np.ndarray, "... channels"]
     data: PyTree  # what the emission made of x
@@ -41,7 +41,7 @@ class AbstractHiddenStates(AbstractObjective):
     @property
     @abc.abstractmethod
     def num_states(self) -> int:
-        """How many states there are."""
+        """Number of states."""
 
     @property
     @abc.abstractmethod
@@ -54,10 +54,21 @@ class AbstractHiddenStates(AbstractObjective):
 
     @abc.abstractmethod
     def log_likelihood(self, parameters: Given) -> float:
-        """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
+        """Compute log p(x; θ), without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
 
     def latent_names(self, name: str) -> list[str]:
-        """What the entries of that part are called."""
+        """Names of the entries of a parameter of the states' distribution."""
         return entries(name, np.ones(self.latent_shapes[name], bool))
 
     def emitted(self, theta: PyTree) -> dict[str, Array]:
@@ -87,7 +98,7 @@ class AbstractHiddenStates(AbstractObjective):
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
 
     def check_size(self, prior: bool) -> None:
-        """Raises ValueError where the data cannot determine the parameters, with or without a `prior` of all of them."""
+        """Raise ValueError if the data cannot determine the parameters, with or without a `prior` of all of them."""
         count, seen = len(self._names()), int(self.dense.sum())
         if seen < self.num_states or (not prior and seen * self.x.shape[-1] < count):
             raise ValueError(
@@ -96,7 +107,7 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def check_kind(self, kind: str, of: str, whole: str) -> None:
-        """Raises ValueError where there are no predictions of this kind, which are `of` parts of a `whole`."""
+        """Raise ValueError if there are no predictions of this kind, which are `of` parts of a `whole`."""
         if self.drop == whole or kind not in KINDS:
             raise ValueError(
                 f'{type(self).__name__}: predictions are of {of}, kind "response" (means) or "state"; got {kind!r} with '
@@ -124,21 +135,45 @@ class AbstractHiddenStates(AbstractObjective):
 
     @property
     def num_specified(self) -> int:
-        """How many parameters the model that was asked for has."""
+        """Number of parameters of the model that was asked for."""
         return len(self._names())
 
     def aic(self, parameters: Given) -> float:
-        """`2 D − 2 log p(x; θ)`, D the parameters that were specified: those that the data put on a boundary, where `fit` holds
-        them, count (Zucchini & MacDonald 2009); zeros that the user asked for do not."""
+        """Compute Akaike's information criterion, `2 D − 2 log p(x; θ)`.
+
+        D is the number of parameters that were specified. Those that the data put on a boundary, where `fit` holds them, count
+        (Zucchini and MacDonald 2009); zeros that the user asked for do not.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The criterion.
+        """
         return 2 * self.num_specified - 2 * self.log_likelihood(parameters)
 
     def bic(self, parameters: Given) -> float:
-        """`D log(number of observations) − 2 log p(x; θ)`, D as for `aic`."""
+        """Compute the Bayesian information criterion, `D log(number of observations) − 2 log p(x; θ)`, with D as in `aic`.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The criterion.
+        """
         return self.num_specified * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
 
 
 def check_choices(model: str, emission: object, num_states: object, styles: Collection[str], drop: str, score: str) -> None:
-    """Raises TypeError or ValueError for what is not an emission, a number of states, a style or a score."""
+    """Raise TypeError or ValueError if the emission, the number of states, the style or the score is not valid."""
     if not isinstance(emission, AbstractEmission):
         raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
     if model == "HMM" and type(emission).weighted is not AbstractEmission.weighted:
@@ -167,7 +202,7 @@ def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> li
 
 
 def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
-    """What the entries of a parameter that `which` says are called."""
+    """Names of the entries of a parameter where `which` is true, such as `start[0]`."""
     return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
 
 
@@ -205,14 +240,18 @@ def near_edge(
 def _small(
     emission: AbstractEmission, name: str, value: np.ndarray, spread: Float[np.ndarray, " channels"]
 ) -> Bool[np.ndarray, "..."]:
-    """Which entries are small beside those of other states in the same channel, for channels have scales of their own; and
-    beside the data's variances, or by EDGE more beside rates and probabilities of all channels."""
+    """True for entries of a parameter that are close to zero, at a degenerate state.
+
+    A variance is compared with those of other states in the same channel and with the variance of the data, since channels have
+    scales of their own. Rates and probabilities are compared with those of other states, or by a further factor `EDGE` with all
+    channels.
+    """
     states = value if name in emission.shared else value.max(axis=0)
     spread = spread if value.ndim > 1 else spread.min()
     return np.asarray(value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max()))
 
 
 def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
-    """Of covariances, in units in which the channels' own variances are one."""
+    """Least eigenvalue of covariances, in units in which the variance of each channel is one."""
     scaled = matrix / np.sqrt(spread[:, None] * spread)
     return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

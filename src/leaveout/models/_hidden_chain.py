@@ -47,7 +47,10 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     @functools.cached_property
     def padded(self) -> "AbstractHiddenChain":
-        """The same of one of few numbers of steps and sequences: those behind its own are nowhere in the chain."""
+        """Pad the chain to one of few numbers of steps and sequences, so that few programs are compiled.
+
+        Padding has no effect on results: padded steps are nowhere in the chain.
+        """
         size = few_size if len(self.dense) <= LONG else int
         steps, sequences = size(len(self.dense)), size(len(self.lengths))
         if (steps, sequences) == (len(self.dense), len(self.lengths)):
@@ -87,7 +90,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return self.chain(theta, self.seen(weights))
 
     def chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
-        """The same, by the weights of the emissions themselves."""
+        """Potentials of the chain and log-densities, where `seen` weighs each observation."""
         densities = self.log_densities(theta)
         weighted = times(self.layout.arrange(seen)[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
@@ -106,7 +109,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return both[1] - both[0] - self.log_prior(theta)
 
     def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
-        """What tells of runs of steps, at any θ."""
+        """Leave runs of steps out: an `Apart`, at any θ."""
         del theta
         return Apart(self, first, length, int(length.max()))
 
@@ -149,14 +152,14 @@ def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
 
 
 class Apart(Module):
-    """What leaving out the observations of each run of `length` steps from `first` on says, of all runs by one pass.
+    """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has `length` steps from `first`.
 
-    That is the held-out loss of every step, any behind the run's end, and the joint one, by which F falls; of runs of one step
-    the joint ones only, which are nothing where an observation is missing:
+    The results are the held-out loss of every step of a run (any value behind its end), and the joint loss of the run, by which
+    F falls. For runs of one step only the joint losses are returned. They are zero where an observation is missing.
 
         p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
 
-    with α the filtered distribution before the run, β what is ahead of its last step b, c what normalises each step.
+    α is the filtered distribution before the run, β what is ahead of its last step b, and c normalises each step.
     """
 
     chain: AbstractHiddenChain
@@ -252,7 +255,7 @@ def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units 
 
 
 def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
-    """States that explain nothing, and parameters on a boundary."""
+    """Describe states that explain nothing, and parameters on a boundary."""
     found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
     sentences = [
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
@@ -295,7 +298,7 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
 
 
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
-    """What the steps after the last may be."""
+    """Draw the steps after the last one, `DRAWS` times."""
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)

@@ -57,7 +57,7 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @property
     def told_apart(self) -> bool:
-        """Are the states, by potentials that are held fixed?"""
+        """Whether potentials that are held fixed tell the states apart."""
         return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
 
     @property
@@ -194,7 +194,7 @@ def decoded(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "field
 def draw(
     field: AbstractHiddenField, theta: PyTree, num_fields: int, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "fields sites ..."], Int[np.ndarray, "fields sites"]]:
-    """States from the roots down, and an observation at each site."""
+    """Draw states from the roots down, and an observation at each site."""
     outside, edges = np.asarray(field.outside(theta)), np.asarray(_potentials_of(field, theta)[1])
     z = clique.draw(np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng)
     own = jax.tree.map(np.asarray, field.emitted(theta))
@@ -204,13 +204,13 @@ def draw(
 
 
 def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: int) -> bool:
-    """Have two states the same parameters?"""
+    """Whether two states have the same parameters."""
     own = [found[name] for name in field.emission.free if name not in field.emission.shared]
     return bool(own) and all(np.allclose(value[j], value[k], rtol=SAME, atol=SAME * np.abs(value).max()) for value in own)
 
 
 def warning(field: AbstractHiddenField, theta: PyTree) -> str:
-    """States that explain nothing, and parameters on a boundary."""
+    """Describe states that explain nothing, and parameters on a boundary."""
     found = jax.tree.map(np.asarray, field.parameters.natural(theta))
     everything, pairs = (np.asarray(part) for part in expected(field, theta))
     agree = np.trace(pairs, axis1=-2, axis2=-1)
@@ -243,7 +243,7 @@ def warning(field: AbstractHiddenField, theta: PyTree) -> str:
 def climb(
     field: AbstractHiddenField, parameters: dict[str, ArrayLike], num_steps: int, tol: float = 0.0
 ) -> tuple[dict[str, np.ndarray], list[float]]:
-    """Natural parameters after the steps, and F before each of them and at the end."""
+    """Take steps of expectation–maximisation; return natural parameters, and F before each step and at the end."""
     theta = field.parameters.unconstrained(parameters)
     values = []
     for step in range(num_steps + 1):
@@ -263,7 +263,7 @@ def _loss(field: AbstractHiddenField, theta: PyTree) -> Scalar:
 
 
 def lowest(field: AbstractHiddenField, starts: list[dict[str, ArrayLike]]) -> dict[str, ArrayLike]:
-    """The natural parameters of least F."""
+    """Choose the natural parameters with the least F."""
     if len(starts) == 1:
         return starts[0]
     return min(starts, key=lambda start: float(_loss(field, field.parameters.unconstrained(start))))

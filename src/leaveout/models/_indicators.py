@@ -49,7 +49,7 @@ class Indicators(AbstractByArrays):
         self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(KEPT)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
-        """All parameters, or a direction of them, by name."""
+        """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         whole = np.zeros(sum(sizes))
         whole[self.free] = vector
@@ -63,7 +63,7 @@ class Indicators(AbstractByArrays):
         return out
 
     def _pulled(self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]) -> Vector:
-        """The transpose: what steps and pairs of steps say of θ."""
+        """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         weights = self.features.T @ states
         parts = {"end": states[self.where.last].sum(0), "start": states[self.begun].sum(0), "transition": pairs}
         whole = np.concatenate([np.ravel((parts | {"weights": weights})[name]) for name in self.shapes])
@@ -98,7 +98,7 @@ class Indicators(AbstractByArrays):
         return self._pulled(states, pairs) + self.alpha * vector
 
     def diagonal(self, theta: Vector) -> Vector:
-        """That of ∇²F at weights of one, as if labels were independent."""
+        """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
         found = self.at(theta.tobytes())[0]
         p, pairs = found.states, found.pairs(np.ones(len(self.codes)))
         spread = p * (1 - p)

@@ -33,7 +33,7 @@ NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
 
 
 class Places(NamedTuple):
-    """Where parameters stand in the raveled θ: each state's own, those that states share, those of the states' distribution."""
+    """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
 
     own: Int[np.ndarray, "states own"]
     shared: Int[np.ndarray, " shared"]
@@ -41,7 +41,7 @@ class Places(NamedTuple):
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
-    """An emission whose states are not `apart` shares all that it has."""
+    """Places of the parameters in θ. An emission whose states are not `apart` shares all of its parameters."""
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
@@ -56,20 +56,20 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Can the scores of all steps be held, and do sequences count their steps as they are?"""
+    """Whether the scores of all steps can be held, and sequences count their steps as they are."""
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= NUMBERS
 
 
 def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Does what stands in for the Hessian fit?"""
+    """Whether the matrix that stands in for the Hessian can be held."""
     where = places(hmm, theta)
     return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= NUMBERS
 
 
 def apart(emission: AbstractEmission, theta: PyTree) -> bool:
-    """Do each state's natural parameters depend on its own part of θ only? An emission of one's own may order them."""
+    """Whether natural parameters of each state depend on its own part of θ only. A user's emission may order them."""
     for name, constraint in emission.free.items():
         if name not in emission.shared:
             before = np.asarray(constraint.natural(jnp.asarray(theta[name])))
@@ -83,7 +83,7 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
 
 
 class _Known(NamedTuple):
-    """What is known of the path, steps in the order of the layout."""
+    """Posterior of the path and what it was computed from, steps in the order of the layout."""
 
     potentials: Potentials
     posterior: Posterior
@@ -174,13 +174,13 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
 
     def scores(entries):
-        """By a parameter, or by one of each state."""
+        """Scores of all steps in a parameter, or in one parameter of each state."""
         tangent = jnp.zeros_like(vector).at[entries].set(1.0)
         slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
         return jnp.where(known.seen[:, None] > 0, slope, 0.0)
 
     def all_scores(entries):
-        """Of all steps, last axis the parameters."""
+        """Scores of all steps, parameters on the last axis."""
         if not len(entries):
             return jnp.zeros((*layout.shape, K, 0))
         return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)

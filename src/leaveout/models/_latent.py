@@ -94,7 +94,7 @@ class Solver:
 
     @cached_property
     def entries(self) -> Float[np.ndarray, "lanes entries"]:
-        """Those of G in the pattern."""
+        """Entries of G in the pattern."""
         found = self.factor.inverse
         if self.edge is None:
             return found
@@ -142,13 +142,13 @@ class Mode:
 
     @cached_property
     def inner(self) -> Lanes:
-        """What the mode is of: Σ w ℓ + ½ uᵀQu."""
+        """Objective that the mode minimises: Σ w ℓ + ½ uᵀQu."""
         quadratic = 0.5 * np.einsum("lk,lkm,lm->l", self.c, self.pushed, self.u)
         return _times(self.weights, self.losses.value).sum(1) + quadratic
 
     @cached_property
     def slope(self) -> Float[np.ndarray, "lanes size"]:
-        """Its gradient, zero on A u = 0 at a mode."""
+        """Gradient of the inner objective, zero on A u = 0 at a mode."""
         own = self.latent.gathered(_times(self.weights, self.losses.first))
         return own + np.einsum("lk,lkm->lm", self.c, self.pushed)
 
@@ -197,7 +197,7 @@ class Latent:
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
-        """How many numbers β, ψ and φ are."""
+        """Numbers of entries of β, ψ and φ."""
         return self.data.design.shape[1], self.field.size, self.data.response.own
 
     def split(self, theta: Float[np.ndarray, "lanes params"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -211,7 +211,7 @@ class Latent:
 
     @cached_property
     def pattern(self) -> Pattern:
-        """Of H."""
+        """Pattern of nonzero entries of H."""
         return pattern(sum((abs(term) for term in self.terms), abs(self.Z).T @ abs(self.Z)))
 
     @cached_property
@@ -239,7 +239,7 @@ class Latent:
 
     @cached_property
     def gram_twice(self) -> "scipy.sparse.csr_array":
-        """The same with entries off the diagonal counted twice."""
+        """Copy of `gram` in which entries off the diagonal count twice."""
         return scipy.sparse.csr_array(scipy.sparse.diags_array(self.pattern.times) @ self.gram)
 
     def losses(self, eta: np.ndarray, phi: Float[np.ndarray, "lanes phi"], some: np.ndarray | None = None) -> Losses:
@@ -264,7 +264,7 @@ class Latent:
         return (self.Z.T @ each.T).T
 
     def solver(self, values: Float[np.ndarray, "lanes entries"]) -> Solver:
-        """Of a batch of matrices."""
+        """Factorise a batch of matrices."""
         return Solver(self.pattern.factor(values), self.field.constraint)
 
     def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> Mode:
@@ -325,7 +325,7 @@ class Latent:
 
 
 def _lowered(at: Mode, step: Float[np.ndarray, "lanes size"]) -> Mode:
-    """Where steps lead, halved until what is minimised falls, or is as low as rounding tells."""
+    """Take the steps, each halved until the objective falls, or does not rise beyond rounding."""
     share, allowed = np.ones((len(step), 1)), 1e-12 * (1 + np.abs(at.inner))
     for _ in range(HALVINGS):
         new = Mode(at.latent, at.theta, at.weights, at.u + share * step)
@@ -337,7 +337,7 @@ def _lowered(at: Mode, step: Float[np.ndarray, "lanes size"]) -> Mode:
 
 
 def _times(weights: Rows, each: np.ndarray) -> np.ndarray:
-    """Rows of weight zero count nothing, whatever they are."""
+    """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
     return np.where(weights == 0, 0.0, weights * each)
 
 

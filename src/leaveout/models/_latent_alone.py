@@ -28,7 +28,7 @@ STEPS, CLOSE = 12, 1e-10  # of Newton's method
 
 
 class Alone(NamedTuple):
-    """Of some rows: −log p(y_s | the others), and F less F without each."""
+    """Results of leaving rows out one by one: −log p(y_s | the others), and F less F without the row."""
 
     losses: Float[np.ndarray, " some"]
     joint: Float[np.ndarray, " some"]
@@ -45,7 +45,7 @@ Exactly = Callable[[Int[np.ndarray, " some"]], Alone]
 
 
 def alone(at: Mode, rings: Rings) -> Alone:
-    """Of a batch of one; NaN where it has no mode."""
+    """Leave rows out one by one, from the mode of a batch of one; NaN where it has no mode."""
     some = rings.rows[:, 0]
     if not np.isfinite(at.value[0]):
         return Alone(*np.full((2, len(some)), np.nan))
@@ -79,7 +79,7 @@ def rings(at: Mode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings |
 
 
 def _some(at: Mode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray) -> Alone:
-    """Some rows; `tilt` is ℓ‴ v of every row, and `far` what C makes of it."""
+    """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `far` is C times it."""
     ring, near, some = rings.rows, rings.rows[:, : rings.near], rings.rows[:, 0]
     across = C[ring[:, :, None], near[:, None, :]]
     own = across[:, : near.shape[1]]

@@ -1,6 +1,6 @@
-"""What models of latent Gaussian variables share: refits, held-out losses and predictions, from `_latent`.
+"""Common part of models of latent Gaussian variables: refits, held-out losses and predictions, by `_latent`.
 
-A subclass has `latent`, and says of which unit each row is.
+A subclass defines `latent` and the unit of each row.
 """
 
 import abc
@@ -74,7 +74,7 @@ class AbstractRows(AbstractLatent):
         return super().costs._replace(runs=self._runs if self.num_units <= LARGEST else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """A pass that says of single units what leaving each out does."""
+        """Pass over the data that computes what leaving out each single unit changes."""
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))
@@ -90,7 +90,7 @@ class AbstractRows(AbstractLatent):
         return told
 
     def _alone(self, at: Mode, some: Int[np.ndarray, " some"]) -> Alone:
-        """What leaving out each of some units does, one by one."""
+        """Leave out each of some units, one by one."""
         weights = np.ones((len(some), self.num_units))
         weights[np.arange(len(some)), some] = 0.0
         theta, start = np.repeat(at.theta, len(some), axis=0), np.repeat(at.u, len(some), axis=0)

@@ -53,7 +53,7 @@ def lay_out(
     scores: Float[np.ndarray, "steps labels"] | None,
     features: Float[np.ndarray, "steps features"] | Sparse | None,
 ) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
-    """All sequences in few lanes; and where the steps of each stand, row after row, −1 for padding."""
+    """Lay all sequences out in few lanes; and tell where the steps of each stand, row after row, with −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / NUMBERS))
@@ -74,8 +74,11 @@ def lay_out(
 
 
 def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
-    """What changes no probability: a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k
-    with −u on starts and u on ends, whose sum over a path is zero."""
+    """Directions of the parameters in which no probability changes.
+
+    These are a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k with −u on starts and u on
+    ends, whose sum over a path is zero.
+    """
     eye, none, table = np.eye(K), np.zeros((1, K)), np.zeros((1, K * K))
     shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
     rows = (np.c_[none + 1, none, table], np.c_[none, none + 1, table], np.c_[none, none, table + 1], np.c_[eye, -eye, shifts])
@@ -99,7 +102,7 @@ def emission(theta: PyTree, block: Block) -> Scores:
 
 
 def path(theta: PyTree, block: Block, emission: Scores) -> Places:
-    """What each step adds to the score of the labels, `s(y)` in all."""
+    """Contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
     own = _one_hot(theta, block)
     return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
 
@@ -118,7 +121,7 @@ def losses(theta: PyTree, block: Block, worth: Places | None) -> Scalar:
 
 
 def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posterior:
-    """Forward–backward; with weights, the labels of positive weight are known."""
+    """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
     scores = scores if weights is None else _masked(theta, block, scores, weights)
     return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
@@ -131,7 +134,7 @@ def marginals(theta: PyTree, block: Block) -> Float[Array, "steps labels"]:
 
 
 def shares(theta: PyTree, block: Block) -> Float[Array, "sequences longest labels"]:
-    """The same of sequences side by side; −1 behind their ends."""
+    """Probabilities of the labels of sequences side by side; −1 behind their ends."""
     return jnp.where(block.real[..., None], chain(theta, block).states, -1.0).swapaxes(0, 1)
 
 
@@ -144,7 +147,7 @@ def decoded(theta: PyTree, block: Block) -> Int[Array, " steps"]:
 
 @compiled
 def paths(theta: PyTree, block: Block) -> Int[Array, "sequences longest"]:
-    """The same of sequences side by side; −1 behind their ends."""
+    """Most probable labels of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1).T
 
@@ -177,13 +180,13 @@ def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Arr
 
 
 def _masked(theta: PyTree, block: Block, scores: Scores, weights: Places) -> Scores:
-    """Only the known label is possible where the weight is positive."""
+    """Scores in which only the known label is possible, where the weight is positive."""
     own = _one_hot(theta, block)
     return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
 
 
 def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
-    """What `M(w)` is above its value with positive weights taken as one: runs of one label and of two."""
+    """Difference between `M(w)` and its value with positive weights replaced by one, from runs of one label and of two."""
     vertex = jnp.where(weights > 0, 1.0, 0.0)
     one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
     own, scores = _one_hot(theta, block), emission(theta, block)
@@ -201,7 +204,7 @@ def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
 
 
 def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
-    """How much of a run of one label, and of two, begins at each step."""
+    """Weights of the runs of one label, and of two, that begin at each step."""
     before = jnp.where(block.starts, 1.0, _down(weights))
     ends = jnp.asarray(block.ends)
     after = jnp.where(ends, 1.0, _up(weights))

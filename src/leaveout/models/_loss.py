@@ -1,4 +1,7 @@
-"""What a loss of one observation is: `ℓ(η, y)`, through a mean `ℓ(μ(η), y)`, with parameters that all share `ℓ(η, τ, y)`."""
+"""Base classes of losses of one observation.
+
+A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with parameters that all units share `ℓ(η, τ, y)`.
+"""
 
 import abc
 from collections.abc import Callable
@@ -28,63 +31,152 @@ class AbstractLoss(Module):
         """The loss of one observation."""
 
     def inverse_link(self, eta: Array) -> Array:
-        """The prediction on the scale of the response."""
+        """Return the prediction on the scale of the response.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+
+        Returns
+        -------
+        array of float
+            The predictions.
+        """
         return eta
 
     def check(self, y: np.ndarray) -> None:
-        """Raise where y lies outside the domain."""
+        """Raise if responses lie outside the domain of the loss.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Raises
+        ------
+        ValueError
+            If some y lies outside.
+        """
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        """An intercept to start from, inside the domain."""
+        """Return an intercept from which a fit starts, inside the domain.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        weight : array of float
+            Sample weights.
+
+        Returns
+        -------
+        float
+            The intercept.
+        """
         return 0.0
 
     @property
     def own(self) -> int:
-        """How many parameters of its own, shared by all units: the length of τ."""
+        """Number of parameters of the loss that all units share: the length of τ."""
         return 0
 
     def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
-        """τ as users see it, by name."""
+        """Return τ in natural parameters, by name.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own, ...)
+            Unconstrained parameters τ of the loss.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters; none for a loss without parameters.
+        """
         return {}
 
     @property
     def intercept(self) -> bool:
-        """May there be an intercept?"""
+        """Whether a model with this loss may have an intercept."""
         return True
 
     def variance(self, mean: Array) -> Array:
-        """The variance of y that the loss stands for, at dispersion one where `dispersed`; for standardised residuals."""
+        """Return the variance of y that the loss states, for standardised residuals.
+
+        Parameters
+        ----------
+        mean : array of float
+            Means of y.
+
+        Returns
+        -------
+        array of float
+            Variances; at a dispersion of one, if the loss is `dispersed`.
+
+        Raises
+        ------
+        NotImplementedError
+            If the loss states no variance.
+        """
         raise NotImplementedError(f"{type(self).__name__} states no variance of y; it has no standardised residuals.")
 
     @property
     def dispersed(self) -> bool:
-        """Is the variance known up to a factor only, which is estimated where it is needed?"""
+        """Whether the variance is known up to a factor only, which is estimated where it is needed."""
         return False
 
     @property
     def inside(self) -> float:
-        """A linear predictor inside the domain of ℓ, for rows of weight zero."""
+        """Linear predictor inside the domain of ℓ, used for rows of weight zero."""
         return -1.0
 
     @property
     def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
-        """M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
+        """Constant M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
         return None
 
     @property
     def fourth(self) -> float | Float[np.ndarray, ""] | None:
-        """K with `|ℓ⁗| ≤ K ℓ″` for all η; None where that is not known."""
+        """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None where it is not known."""
         return None
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        """ℓ and its derivatives in η by their orders, in NumPy, where there is a closed form.
+        """Return the loss and its derivatives in η, in NumPy, if there is a closed form.
 
-        Where η is outside the domain, ℓ is NaN and a derivative `OUTSIDE`.
+        Outside the domain of η, the loss is NaN and a derivative is `OUTSIDE`.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        dict of callable
+            Functions that compute the value and the derivatives, by order; empty if there is no closed form.
         """
         return {}
 
     def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        """ℓ and its derivatives in η of these orders, in NumPy: in closed form where there is one, else by JAX."""
+        """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        y : array of float
+            Responses.
+        orders : tuple of int
+            Orders of the derivatives, 0 for the loss itself.
+
+        Returns
+        -------
+        tuple of array of float
+            An array for each order.
+        """
         known = self.formulas(eta, y)
         if known:
             return tuple(known[order]() for order in orders)
@@ -95,29 +187,52 @@ class AbstractLoss(Module):
 
     @property
     def ceiling(self) -> float:
-        """No ℓ″ is larger."""
+        """Upper bound on ℓ″."""
         return np.inf
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:
-        """Where ℓ″ is largest, if it rises up to there and falls from there on; None where that is not known."""
+        """Return the η at which ℓ″ is largest, if ℓ″ rises up to there and falls from there on.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float or None
+            Places of the maxima, which may be infinite; None where they are not known.
+        """
         return None
 
     @property
     def smooth(self) -> bool:
-        """Is ℓ twice continuously differentiable?"""
+        """Whether ℓ is twice continuously differentiable."""
         return True
 
     @property
     def convex(self) -> bool:
+        """Whether ℓ is convex in η."""
         return True
 
     @property
     def remark(self) -> str:
-        """A sentence that printed results should carry."""
+        """Sentence that printed results carry."""
         return ""
 
     def scale(self, y: np.ndarray) -> str:
-        """What ℓ is, of such y: only losses on one scale can be compared. "" where that is not known."""
+        """Name the scale of ℓ for these y. Only losses on one scale can be compared.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        str
+            Name of the scale, such as "−log probability"; "" where it is not known.
+        """
         del y
         return f"{type(self).__name__} loss"
 
@@ -174,18 +289,64 @@ class AbstractSharedLoss(AbstractLoss):
 
     @abc.abstractmethod
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
-        """τ as users see it, by name."""
+        """Return τ in natural parameters, by name.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own,)
+            Unconstrained parameters τ of the loss.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters.
+        """
 
     @abc.abstractmethod
     def unconstrained(self, parameters: dict) -> np.ndarray:
-        """The inverse of `natural`."""
+        """Return τ from natural parameters; the inverse of `natural`.
+
+        Parameters
+        ----------
+        parameters : dict
+            Natural parameters by name.
+
+        Returns
+        -------
+        array of float, shape (own,)
+            Unconstrained parameters τ.
+        """
 
     @abc.abstractmethod
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        """An intercept and τ to start from."""
+        """Return an intercept and τ from which a fit starts.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        weight : array of float
+            Sample weights.
+
+        Returns
+        -------
+        tuple of float and array of float
+            The intercept, and τ.
+        """
 
     def limit(self, tau: np.ndarray) -> str:
-        """Why there is no minimum where own parameters came out: a limit that none of them reaches."""
+        """Explain why there is no minimum, if the loss's own parameters came out at a limit that they cannot reach.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own,)
+            Parameters τ at the end of a fit.
+
+        Returns
+        -------
+        str
+            A sentence; "" if there is no such limit.
+        """
         del tau
         return ""
 
@@ -195,7 +356,20 @@ class AbstractSharedLoss(AbstractLoss):
 
     @abc.abstractmethod
     def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
-        """The prediction on the scale of the response."""
+        """Return the prediction on the scale of the response.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        tau : array of float, shape (own,)
+            Parameters τ of the loss.
+
+        Returns
+        -------
+        array of float
+            The predictions.
+        """
 
 
 def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:

@@ -152,8 +152,10 @@ class Clusters:
         return out
 
     def mode(self, start: NDArray | None = None) -> Mode:
-        """By Newton's method from a start, zero by default, steps halved where h + ½|b|² rises; the last one is taken
-        unseen."""
+        """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
+
+        The last step is not checked.
+        """
         q = len(self.a)
         shape = (q, *self.e.shape[:-1], len(self.rows.first))
         at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)
@@ -195,7 +197,7 @@ class Clusters:
         return found
 
     def _taken(self, some: NDArray) -> "Clusters":
-        """Some clusters."""
+        """Select clusters."""
         rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
@@ -337,7 +339,10 @@ def _expected(response: AbstractResponse, mean: NDArray, spread: NDArray, tau: N
 def _evenly_expected(
     response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Of listed rows, by even sums, as far out as exponentials of the predictor want that are numbers."""
+    """Expectation over the linear predictor of listed rows, by sums over even nodes.
+
+    The nodes reach as far out as exponentials of the predictor need and do not overflow.
+    """
 
     def log(z: NDArray) -> NDArray:
         alone = z.reshape(len(z), len(mean), -1)[..., 0]

@@ -1,7 +1,7 @@
-"""What a fitted mixed model says: variance components, coefficients, conditional modes, predictions of known and new clusters.
+"""Results of a fitted mixed model: variance components, coefficients, conditional modes, predictions of known and new clusters.
 
-A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a); its interval is that of the predictor, whose variance
-adds what θ̂ may be off by, to the first order (Kass and Steffey 1989):
+A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a). Its interval is that of the predictor, whose variance
+adds the uncertainty of θ̂ to first order (Kass and Steffey 1989):
 
     v = aᵀM⁻¹a + dᵀH⁻¹d,      d = ∂m/∂θ.
 """

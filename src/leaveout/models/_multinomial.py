@@ -9,7 +9,16 @@ from ._loss import AbstractLoss
 
 
 class Multinomial(AbstractLoss):
-    """`log Σ_k e^{η_k} − η_y`: one linear predictor a class, y the class's number. A common shift of all η is flat."""
+    """Multinomial loss, `log Σ_k e^{η_k} − η_y`: −log probability of class y, with one linear predictor for each class.
+
+    A common shift of all η changes nothing.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Multinomial().derivatives(np.zeros((2, 3)), np.array([0.0, 2.0]), (0,))[0].round(3)
+    array([1.099, 1.099])
+    """
 
     self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
@@ -23,7 +32,22 @@ class Multinomial(AbstractLoss):
         return LOG_PROBABILITY
 
     def formulas(self, eta, y):
-        """ℓ, p − e_y and diag(p) − p pᵀ; what is left of one beside a p near it is summed, never subtracted."""
+        """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
+
+        Where a probability is close to one, its difference from one is computed as a sum of the others.
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        y : array of float, shape (...)
+            Numbers of the classes.
+
+        Returns
+        -------
+        dict of callable
+            Functions that compute the value and the derivatives, by order.
+        """
         hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # a class after another, as predictors are
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
@@ -36,7 +60,18 @@ class Multinomial(AbstractLoss):
         }
 
     def roots(self, eta):
-        """diag(√p) − p √pᵀ."""
+        """Compute the root diag(√p) − p √pᵀ of the second derivative.
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+
+        Returns
+        -------
+        array of float, shape (..., classes, classes)
+            Root R, where ℓ″ = R Rᵀ.
+        """
         e = _exponentials(eta)
         total = e.sum(-1, keepdims=True)
         p, k = e / total, np.arange(e.shape[-1])
@@ -45,7 +80,20 @@ class Multinomial(AbstractLoss):
         return root
 
     def third(self, eta, move):
-        """p_k ((s_k − s̄)² − Var s)."""
+        """Compute the third derivative along a direction s twice, p_k ((s_k − s̄)² − Var s).
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        move : array of float, shape (..., classes)
+            Direction s.
+
+        Returns
+        -------
+        array of float, shape (..., classes)
+            The derivative.
+        """
         p = _exponentials(eta)
         p /= p.sum(-1, keepdims=True)
         apart = move - np.einsum("...k,...k->...", p, move)[..., None]
@@ -55,12 +103,42 @@ class Multinomial(AbstractLoss):
         return apart
 
     def ratios(self, eta, at):
-        """Of the probabilities: vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)²."""
+        """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
+
+        Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high` times that at `at`.
+
+        Parameters
+        ----------
+        eta, at : array of float, shape (..., classes)
+            Linear predictors.
+
+        Returns
+        -------
+        tuple of array of float, shape (...)
+            `low` and `high`: the least and the largest ratio of the probabilities at `eta` to those at `at`.
+        """
         change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
     def within(self, eta, y, spread):
-        """ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} between log(p_y + (1 − p_y) e^{∓spread})."""
+        """Bound the change of the loss within a spread of the linear predictors.
+
+        ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        y : array of float, shape (...)
+            Numbers of the classes.
+        spread : array of float, shape (...)
+            Largest difference between two entries of s.
+
+        Returns
+        -------
+        tuple of array of float, shape (...)
+            Bounds on the fall and on the rise of the loss.
+        """
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
         other = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
         near = np.minimum(spread, 50.0)

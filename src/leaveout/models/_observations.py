@@ -1,4 +1,4 @@
-"""What a caller hands in as sequences or fields, and in which dress results go back: array, Series or DataFrame."""
+"""Reading of sequences and fields, and results in the type in which the data came: array, Series or DataFrame."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ Table = np.ndarray | pd.DataFrame  # several
 
 @runtime_checkable
 class Fitted(Protocol):
-    """What has natural parameters, as a `Fit` has."""
+    """Object that has natural parameters, as a `Fit` has."""
 
     @property
     def parameters(self) -> dict[str, np.ndarray]: ...
@@ -27,18 +27,18 @@ Given = dict[str, np.ndarray] | dict[str, ArrayLike] | Fitted
 
 
 class SeriesLabels(Names):
-    """Of the steps and of the channels."""
+    """Labels of the steps and of the channels."""
 
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
         super().__init__(index)
         self.columns, self.name = columns, name
 
     def units(self, drop: str) -> pd.Index | None:
-        """Of the units: steps; sequences have none."""
+        """Labels of the units if these are steps; None if they are sequences."""
         return None if drop == "sequence" else self.index
 
     def series(self, values: np.ndarray, name: Hashable = None) -> Steps:
-        """One value a step: a Series where a Series or DataFrame came in."""
+        """Return one value a step: a Series if the data came as a Series or DataFrame."""
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
     def frame(self, values: np.ndarray, columns: Collection) -> Table:
@@ -46,8 +46,11 @@ class SeriesLabels(Names):
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 
     def channels(self, values: np.ndarray) -> Steps | Table:
-        """As the data came: `[steps, channels]`, or one value a step where the channel had no axis; a column for each
-        symbol, where the means are their probabilities."""
+        """Return values of channels in the type of the data.
+
+        That is `[steps, channels]`, or one value a step if the data had no axis of channels. If the means are probabilities of
+        symbols, there is a column for each symbol.
+        """
         if values.shape[1] != (1 if self.columns is None else len(self.columns)):
             return self.frame(values, range(values.shape[1]))
         if self.columns is None:
@@ -55,7 +58,7 @@ class SeriesLabels(Names):
         return self.frame(values, self.columns)
 
     def ahead(self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]) -> pd.DataFrame:
-        """What is known of the steps after the data, a column a part; for several channels one group of columns a channel."""
+        """Table of the steps after the data, a column for each part; several channels have a group of columns each."""
         index = self._later(steps, len(next(iter(parts.values()))))
         one = lambda r: pd.DataFrame({name: value[:, r] for name, value in parts.items()}, index=index)
         if self.columns is None or len(self.columns) == 1:
@@ -80,7 +83,7 @@ class SeriesLabels(Names):
 
 
 class FieldLabels(Names):
-    """Of the sites, and of the fields where there are several, as the caller named them."""
+    """Labels of the sites, and of the fields if there are several, as the caller named them."""
 
     def __init__(self, index: pd.Index | None, fields: pd.Index | None, single: bool):
         super().__init__(index)
@@ -93,18 +96,18 @@ class FieldLabels(Names):
         return hash(self.single)
 
     def units(self, drop: str) -> pd.Index | None:
-        """Of the units: sites, pairs of a field and a site, or fields."""
+        """Labels of the units: sites, pairs of a field and a site, or fields."""
         if drop == "field" or self.index is None:
             return self.fields if drop == "field" else None
         return self.index if self.fields is None else pd.MultiIndex.from_product([self.fields, self.index])
 
     def sites(self, values: np.ndarray) -> Steps:
-        """One value a site: a Series where a Series came in, no axis of fields where there was none."""
+        """Return one value a site: a Series if the data came as a Series, without an axis of fields if the data had none."""
         values = values[0] if self.single else values
         return values if self.index is None or not self.single else pd.Series(values, index=self.index, name="state")
 
     def states(self, values: np.ndarray) -> Table:
-        """One value a site and state."""
+        """Return one value for each site and state."""
         values = values[0] if self.single else values
         if self.index is None or not self.single:
             return values
@@ -170,7 +173,7 @@ def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: p
 
 
 def _described(weights: np.ndarray, num_units: int) -> str:
-    """What is wrong with them."""
+    """Describe the error in an array of weights."""
     if weights.shape != (num_units,):
         return f"shape {list(weights.shape)}"
     first = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])

@@ -31,7 +31,10 @@ REST = 1e-8  # of a risk set: if a unit leaves less of it, differences of sums d
 
 
 class Sums(NamedTuple):
-    """Of units: η and r e^−shift; of times of events: how many die, and the r of those at risk and of those who die."""
+    """Sums of the partial likelihood.
+
+    Of units: η and r e^−shift. Of times of events: the weight of those who die, and the r of those at risk and of the dying.
+    """
 
     eta: Float[Array, " units"]
     shift: Float[Array, ""]

@@ -1,4 +1,4 @@
-"""What a penalty on the coefficients is."""
+"""Base class of penalties on the coefficients."""
 
 import abc
 from typing import NamedTuple
@@ -12,7 +12,23 @@ from .losses import AbstractLoss, PseudoHuber as Rounded
 
 
 class Bent(NamedTuple):
-    """`Σ_j weight_j ψ(rows_jᵀ coef)`, by default ψ(t) = √(1 + t²) − 1."""
+    """Sum `Σ_j weight_j ψ(rows_jᵀ coef)`, by default ψ(t) = √(1 + t²) − 1.
+
+    Parameters
+    ----------
+    rows : array of float, shape (terms, features)
+        Linear combinations of the coefficients.
+    weight : array of float, shape (terms,)
+        Weights of the terms.
+    loss : AbstractLoss, default: PseudoHuber(1.0)
+        Loss that defines ψ.
+
+    Examples
+    --------
+    >>> from leaveout.models._penalty import Bent
+    >>> Bent(np.eye(2), np.ones(2)).weight
+    array([1., 1.])
+    """
 
     rows: Float[np.ndarray, "terms features"]
     weight: Float[np.ndarray, " terms"]
@@ -29,44 +45,139 @@ class AbstractPenalty(Module):
     @property
     @abc.abstractmethod
     def quadratic(self) -> bool:
-        """Is its third derivative zero?"""
+        """Whether the third derivative of the penalty is zero."""
 
     def check(self, features: int) -> None:
-        """Raise where the penalty does not fit so many features."""
+        """Raise if the penalty does not fit this number of coefficients.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Raises
+        ------
+        ValueError
+            If the shapes differ, or bounds leave a coefficient no place.
+        """
 
     def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
-        """How many times it is added to a loss of these weights `w`, `weighted` being `w s`."""
+        """Return the factor of the penalty in a refit of these weights. It is one unless the penalty grows with the data.
+
+        Parameters
+        ----------
+        weights : array of float, shape (..., units)
+            Weights w of the units in a refit.
+        weighted : array of float, shape (..., units)
+            Products w s with the sample weights.
+
+        Returns
+        -------
+        array of float
+            The factor κ.
+        """
         del weights, weighted
         return np.ones(())
 
     def second(self, features: int) -> np.ndarray:
-        """The Hessian of what of it is quadratic, `[features, features]`."""
+        """Return the Hessian of the quadratic part of the penalty.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        array of float, shape (features, features)
+            The matrix, symmetric.
+
+        Raises
+        ------
+        NotImplementedError
+            If the penalty does not state its quadratic part.
+        """
         raise NotImplementedError(f"{type(self).__name__} is not known to be quadratic.")
 
     def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
-        """That of `second`, where all of that is on it."""
+        """Return the diagonal of `second`, if `second` is a diagonal matrix.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        array of float, shape (features,), or None
+            The diagonal; None where the matrix is not known to be diagonal.
+        """
         del features
         return None
 
     def bent(self, features: int) -> Bent | None:
-        """What of it is not; None where that is not known to be such a sum."""
+        """Return the part of the penalty that is not quadratic, as a sum of functions of linear combinations.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        Bent or None
+            The sum, which may be empty; None where the penalty is not known to be such a sum.
+        """
         return Bent(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
 
     @property
     def kinked(self) -> bool:
-        """Is some `a_j |coef_j|` in it, or `a_g ‖coef_g‖`, or a bound?"""
+        """Whether the penalty holds some `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
         return False
 
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
-        """Between what the coefficients are."""
+        """Return the bounds between which the coefficients lie.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        tuple of array of float, shape (features,)
+            Lower and upper bounds, infinite where there are none.
+        """
         return np.full(features, -np.inf), np.full(features, np.inf)
 
     def kinks(self, features: int) -> Float[np.ndarray, " features"]:
-        """These a."""
+        """Return the weight a_j of each `a_j |coef_j|` in the penalty.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        array of float, shape (features,)
+            The weights, zero where there is no kink.
+        """
         return np.zeros(features)
 
     def norms(self, features: int) -> Norms | None:
-        """What of it is a_g ‖coef_g‖ of groups."""
+        """Return the part of the penalty that is a sum of norms of groups, `Σ_g a_g ‖coef_g‖`.
+
+        Parameters
+        ----------
+        features : int
+            Number of coefficients.
+
+        Returns
+        -------
+        Norms or None
+            The weights and the groups; None where there are none.
+        """
         del features
         return None
 

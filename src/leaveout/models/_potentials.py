@@ -1,11 +1,11 @@
-"""What a field's prior is made of: couplings of edges and an external field of sites, held fixed or learned.
+"""Potentials of a field's prior: couplings of edges and an external field of sites, held fixed or learned.
 
     log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z
 
-φ is β 1{j = k}, one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. One that is not
-symmetric goes along the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D `[sites, terms]`,
-the first of ones, with γ `[terms, states]`. Of a learned matrix, and of each row of γ, only differences count: their natural
-parameters sum to zero (a number added to all entries changes no probability), θ has what they are above the last.
+φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. A matrix that is
+not symmetric applies to the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D
+`[sites, terms]`, whose first column is one, with γ `[terms, states]`. A number added to all entries of a learned matrix, or of
+a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ holds their differences from the last entry.
 """
 
 from typing import Any
@@ -23,10 +23,28 @@ from .emissions._base import but_last
 
 
 class Free(Module):
-    """A coupling to be learned, from `start`: a number, one an edge, or a matrix `[states, states]` of all edges, symmetric
-    unless `directed`. `prior` is the mean and the standard deviation of a normal density of each, of a matrix on the
-    diagonal (elsewhere the mean is zero), or None: flat, and then a field all of whose neighbours agree has no interior
-    optimum."""
+    """Coupling to be learned, for `lo.MRF`.
+
+    Parameters
+    ----------
+    start : float or array, default: 0.5
+        Coupling to start from: a number, one an edge, or a matrix `[states, states]` of all edges.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each entry. For a matrix the mean is that of the diagonal, and zero
+        elsewhere. None is flat; then a field all of whose neighbours agree has no interior optimum.
+    directed : bool, default: False
+        Whether a matrix need not be symmetric.
+
+    See Also
+    --------
+    MRF, External
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Free(1.0).prior
+    (0.0, 1.0)
+    """
 
     start: ArrayLike = 0.5
     prior: tuple[float, float] | None = (0.0, 1.0)
@@ -34,9 +52,25 @@ class Free(Module):
 
 
 class External(Module):
-    """An external field to be learned: of each state an intercept and a coefficient of each of `covariates`, `[sites]` or
-    `[sites, covariates]`, about their means. `prior` is the mean and the standard deviation of a normal density of each, a
-    standard deviation of its covariate, or None: flat."""
+    """External field to be learned, for `lo.MRF`: for each state an intercept and a coefficient of each covariate.
+
+    Parameters
+    ----------
+    covariates : array or DataFrame, shape (sites,) or (sites, covariates), optional
+        Covariates, which are taken about their means. The default is intercepts only.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each, for a covariate of standard deviation one; None is flat.
+
+    See Also
+    --------
+    MRF, Free
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.External(np.arange(4.0)).prior
+    (0.0, 1.0)
+    """
 
     covariates: Any = None
     prior: tuple[float, float] | None = (0.0, 1.0)
@@ -140,7 +174,7 @@ def has_direction(edges: Any) -> bool:
 
 
 def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states states"]:
-    """Of which entries of a matrix θ has what they are above the last."""
+    """True for the entries of a matrix that θ holds, as differences from the last one."""
     all_ = np.ones((num_states, num_states), bool)
     wanted = all_ if directed else np.triu(all_)
     wanted[-1, -1] = False
@@ -148,7 +182,7 @@ def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states 
 
 
 def matrix(theta: Array, num_states: int, directed: bool) -> Float[Array, "states states"]:
-    """Of a part of θ; its entries sum to zero."""
+    """Matrix of couplings from its part of θ; its entries sum to zero."""
     places = np.nonzero(matrix_entries(num_states, directed))
     found = jnp.zeros((num_states, num_states)).at[places].set(theta)
     if not directed:

@@ -26,21 +26,54 @@ Kinks = tuple[tuple[float, Any, Any], ...]
 
 
 class AbstractRounded(AbstractLoss):
-    """`Σ a max(0, t)`, t = bη + c of each kink, |b| = 1, rounded over a `width`."""
+    """Loss with kinks, `Σ a max(0, t)` with t = bη + c for each kink and |b| = 1, rounded over a width.
+
+    Parameters
+    ----------
+    width : float
+        Width h of the rounding.
+    """
 
     width: Float[Array, ""]
 
     @abc.abstractmethod
     def kinks(self, y: Any) -> Kinks:
-        """(a, b, c) of every kink."""
+        """Return the kinks of the loss, `Σ a max(0, bη + c)`.
+
+        Parameters
+        ----------
+        y : float or array of float
+            Responses.
+
+        Returns
+        -------
+        tuple of tuple
+            (a, b, c) of every kink.
+        """
 
     @property
     @abc.abstractmethod
     def called(self) -> str:
-        """What the loss with its kinks is called."""
+        """Name of the loss with its kinks."""
 
     def over(self, width: float) -> Self:
-        """The same rounded over another width."""
+        """Copy the loss, rounded over another width.
+
+        Parameters
+        ----------
+        width : float
+            Width h of the rounding, positive.
+
+        Returns
+        -------
+        AbstractRounded
+            A loss of the same class.
+
+        Raises
+        ------
+        ValueError
+            If the width is not positive and finite.
+        """
         other = copy.copy(self)
         object.__setattr__(other, "width", positive(f"{type(self).__name__}: width", width))
         return other
@@ -60,11 +93,37 @@ class AbstractRounded(AbstractLoss):
         }
 
     def sharp(self, eta: Array, y: Array) -> Array:
-        """The loss with its kinks."""
+        """Compute the loss with its kinks, not rounded.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float
+            The losses.
+        """
         return sum(a * np.maximum(b * eta + c, 0.0) for a, b, c in self.kinks(np.asarray(y, float)))
 
     def gap(self, eta: Array, y: Array) -> Array:
-        """What a row, by its weight, adds to how far the objective with kinks may be above its least."""
+        """Bound a row's share, by its weight, of the distance of the objective with kinks from its minimum.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors at the minimum of the rounded objective.
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float
+            The bound of each row, zero or more.
+        """
         h, entropy = float(self.width), scipy.special.entr
         known = [(a, (b * eta + c) / h) for a, b, c in self.kinks(np.asarray(y, float))]
         own = lambda t, s: np.maximum(t, 0) - np.logaddexp(0, t) + entropy(s) + entropy(1 - s)
@@ -84,7 +143,7 @@ class AbstractRounded(AbstractLoss):
 
     @property
     def most(self) -> float:
-        """By what a loss may be above the one with kinks."""
+        """Bound on how far a loss may be above the one with kinks."""
         return sum(a for a, *_ in self.kinks(0.0)) * float(self.width) * float(np.log(2))
 
     @property
@@ -100,11 +159,28 @@ class AbstractRounded(AbstractLoss):
 
 
 class Quantile(AbstractRounded):
-    """`level max(0, r) + (1 − level) max(0, −r)`, r = y − η, rounded over a `width` in the units of y: the conditional quantile
-    at `level`; at ½ half the absolute error.
+    """Quantile loss, `level max(0, r) + (1 − level) max(0, −r)` with r = y − η, rounded over a width.
 
-    A width below the distance between neighbouring residuals leaves nothing to round; a hundredth to a tenth of their standard
-    deviation does.
+    The linear predictor is the conditional quantile at `level`. At ½ the loss is half the absolute error. A width below the
+    distance between neighbouring residuals leaves nothing to round; a hundredth to a tenth of their standard deviation serves.
+
+    Parameters
+    ----------
+    level : float, default: 0.5
+        Level of the quantile, between 0 and 1.
+    width : float
+        Width of the rounding, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If the level is not between 0 and 1, or the width is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Quantile(0.9, width=0.01).derivatives(np.zeros(2), np.array([-1.0, 1.0]), (0,))[0].round(3)
+    array([0.1, 0.9])
     """
 
     level: Float[Array, ""]
@@ -127,7 +203,27 @@ class Quantile(AbstractRounded):
 
 
 class EpsilonInsensitive(AbstractRounded):
-    """`max(0, |y − η| − epsilon)`, rounded over a `width` in the units of y: support vector regression."""
+    """Loss of support vector regression (ε-insensitive), `max(0, |y − η| − ε)`, rounded over a width.
+
+    Parameters
+    ----------
+    epsilon : float, default: 0.0
+        Residual ε up to which there is no loss, in the units of y.
+    width : float
+        Width of the rounding, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If ε is negative, or the width is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.EpsilonInsensitive(0.5, width=0.01)
+    >>> loss.derivatives(np.zeros(3), np.array([0.0, 1.0, -2.0]), (0,))[0].round(3)
+    array([0. , 0.5, 1.5])
+    """
 
     epsilon: Float[Array, ""]
 
@@ -150,7 +246,28 @@ class EpsilonInsensitive(AbstractRounded):
 
 
 class Hinge(AbstractRounded):
-    """`max(0, 1 − yη)` of y −1 or 1, rounded over a `width`: linear support vector machines."""
+    """Hinge loss of linear support vector machines, `max(0, 1 − yη)` of responses −1 and 1, rounded over a width.
+
+    Parameters
+    ----------
+    width : float, default: 0.05
+        Width of the rounding, in units of the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the width is not positive.
+
+    See Also
+    --------
+    SquaredHinge
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Hinge().derivatives(np.array([-1.0, 0.0, 2.0]), np.ones(3), (0,))[0].round(3)
+    array([2., 1., 0.])
+    """
 
     def __init__(self, *, width: float = 0.05):
         self.width = positive("Hinge: width", width)

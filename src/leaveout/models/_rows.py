@@ -95,7 +95,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 
 def _blocks(values: np.ndarray) -> list[slice]:
-    """Of numbers, some rows at a time."""
+    """Slices of the rows, of at most `BLOCK` numbers each where a row is not longer."""
     step = max(1, BLOCK // max(1, values[:1].size))
     return [slice(start, start + step) for start in range(0, len(values), step)]
 
@@ -115,8 +115,11 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped | Re
 
 
 def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | Sparse:
-    """Other rows of the model whose columns are called `names`: those of a DataFrame by their names, in any order and among
-    others; by position where X, or the data of the model, had none."""
+    """Read other rows of a model whose columns are called `names`.
+
+    The columns of a DataFrame are found by their names, in any order and among others. They are found by position if X, or the
+    data of the model, had no names.
+    """
     if hasattr(X, "columns"):
         columns = [str(c) for c in X.columns]
         missing = [name for name in names if name not in columns]
@@ -136,7 +139,7 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:
-    """One finite number a row, or one for each of its outputs."""
+    """Read one finite number a row, or one for each of its outputs."""
     array = numbers(caller, name, value)
     if array.shape == (n, 1) and not outputs:
         array = array[:, 0]
@@ -147,7 +150,7 @@ def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int,
 
 
 def all_finite(caller: str, name: str, array: np.ndarray) -> None:
-    """ValueError that names the first row which is not."""
+    """Raise a ValueError that names the first row with a value that is not finite."""
     bad = ~np.isfinite(array.astype(np.float64))
     if bad.any():
         row = int(np.flatnonzero(bad.reshape(len(array), -1).any(1))[0])

@@ -37,7 +37,7 @@ class StandardisedGLM(GLM):
 
     @property
     def _variance(self) -> np.ndarray:
-        """Of each column."""
+        """Variance of each column; zero for a column that is constant up to rounding."""
         if not isinstance(self.design, Sparse):
             return self.design[:, : self.num_features].var(0)
         level, square = ((self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2))
@@ -74,7 +74,7 @@ class StandardisedGLM(GLM):
         return False
 
     def _further(self, weights: Array) -> Array:
-        """What the ridges grow by."""
+        """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
     def loss(self, theta, weights):

@@ -25,7 +25,7 @@ POISSON = 1e-16  # one of which losses are Poisson's: they differ by half of it 
 
 
 class AbstractScaleLoss(AbstractSharedLoss):
-    """One positive parameter of its own, `named`: τ is its logarithm."""
+    """Loss with one positive parameter of its own, `named`, whose logarithm is τ."""
 
     named: ClassVar[str]
 
@@ -45,8 +45,25 @@ def _moments(y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
 
 
 class NegativeBinomialDispersion(AbstractScaleLoss):
-    """The negative binomial density of mean μ = e^η, its dispersion α estimated: variance `μ + α μ²`, or `μ + α μ` where
-    `linear`."""
+    """Negative binomial loss whose dispersion α is estimated, for `lo.Regression`; the link is log.
+
+    The variance of y is `μ + α μ²`, or `μ + α μ` if `linear`.
+
+    Parameters
+    ----------
+    linear : bool, default: False
+        Whether the variance is linear in the mean.
+
+    See Also
+    --------
+    NegativeBinomial : Loss of a fixed dispersion.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.losses.NegativeBinomialDispersion()(0.0, np.zeros(1), 1.0)), 3)
+    1.386
+    """
 
     named = "dispersion"
 
@@ -82,7 +99,16 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
 
 class Beta(AbstractScaleLoss):
-    """The beta density of mean μ = sigmoid(η) and precision φ: y in (0, 1) has variance `μ (1 − μ) / (1 + φ)`."""
+    """Beta loss whose precision φ is estimated, for `lo.Regression`: y in (0, 1) with mean μ = sigmoid(η).
+
+    The variance of y is `μ (1 − μ) / (1 + φ)`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.losses.Beta()(0.0, np.log([4.0]), 0.5)), 3)
+    -0.405
+    """
 
     named = "precision"
 
@@ -107,7 +133,18 @@ class Beta(AbstractScaleLoss):
 
 
 class GaussianScale(AbstractScaleLoss):
-    """−log of the Gaussian density of mean η, its standard deviation σ estimated."""
+    """Gaussian loss whose standard deviation σ is estimated, for `lo.Regression`: −log of the density of mean η.
+
+    See Also
+    --------
+    Squared : Half the squared error.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.losses.GaussianScale()(0.0, np.zeros(1), 1.0)), 3)
+    1.419
+    """
 
     named = "scale"
 
@@ -123,7 +160,20 @@ class GaussianScale(AbstractScaleLoss):
 
 
 class GammaShape(AbstractScaleLoss):
-    """−log of the gamma density of mean μ = e^η, its shape ν estimated: variance `μ² / ν`."""
+    """Gamma loss whose shape ν is estimated, for `lo.Regression`: −log of the density of mean μ = e^η.
+
+    The variance of y is `μ² / ν`.
+
+    See Also
+    --------
+    Gamma : Loss of a fixed shape.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.losses.GammaShape()(0.0, np.zeros(1), 2.0)), 3)
+    2.0
+    """
 
     named = "shape"
 
@@ -146,9 +196,33 @@ class GammaShape(AbstractScaleLoss):
 
 
 class HuberScale(AbstractScaleLoss):
-    """`σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε²: robust, its scale σ estimated (Huber 1981, §7.7).
+    """Huber loss whose scale σ is estimated, for `lo.Regression`.
 
-    ℓ″ jumps where |y − η| = εσ.
+    The loss is `σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε². Its second derivative jumps where |y − η| = εσ.
+
+    Parameters
+    ----------
+    epsilon : float, default: 1.35
+        Standardised residual ε beyond which the loss is linear, one or more.
+
+    Raises
+    ------
+    ValueError
+        If ε is below one.
+
+    See Also
+    --------
+    Huber : Loss of a fixed scale.
+
+    References
+    ----------
+    P. J. Huber, *Robust Statistics*, Wiley, 1981, section 7.7.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.losses.HuberScale()(0.0, np.zeros(1), 10.0)), 3)
+    26.177
     """
 
     named = "scale"
@@ -176,9 +250,27 @@ class HuberScale(AbstractScaleLoss):
 
 
 class Ordinal(AbstractSharedLoss):
-    """`P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level, 0, 1, …: proportional odds, no intercept.
+    """Proportional-odds loss of ordered levels, for `lo.Regression`: `P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level.
 
-    −log of a difference of sigmoids as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y − η, b = c_{y−1} − η.
+    The increasing thresholds c are estimated, and take the place of an intercept. −log of a difference of sigmoids is computed
+    as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y − η, b = c_{y−1} − η.
+
+    Parameters
+    ----------
+    num_levels : int
+        Number of levels, two or more.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two levels.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.Ordinal(3)
+    >>> [round(float(p), 3) for p in loss.inverse_link(np.zeros(1), np.array([-1.0, np.log(2.0)]))[0]]
+    [0.269, 0.462, 0.269]
     """
 
     num_levels: int = static()
@@ -213,7 +305,20 @@ class Ordinal(AbstractSharedLoss):
         return 0.0, self.unconstrained({"thresholds": cut})
 
     def inverse_link(self, eta, tau):
-        """The probabilities of the levels, `[..., levels]`."""
+        """Compute the probabilities of the levels.
+
+        Parameters
+        ----------
+        eta : array of float, shape (...)
+            Linear predictors.
+        tau : array of float, shape (levels - 1,)
+            First threshold, and the logs of the gaps between thresholds.
+
+        Returns
+        -------
+        array of float, shape (..., levels)
+            The probabilities.
+        """
         seen = jax.nn.sigmoid(_thresholds(tau) - eta[..., None])
         edge = jnp.zeros((*eta.shape, 1))
         return jnp.diff(jnp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)

@@ -35,14 +35,14 @@ def roots(model: "Mixed", theta: Any) -> list[Float[np.ndarray, "effects effects
 
 
 def _at_zero(factor: Factor, root: Float[np.ndarray, "effects effects"]) -> Pivots:
-    """Which free pivots are at zero."""
+    """True for the free pivots that are at zero."""
     free = np.zeros(factor.q, bool)
     free[factor.row[factor.diagonal]] = True
     return free & (np.abs(np.diag(root)) < EDGE)
 
 
 def warning(model: "Mixed", theta: Any) -> str:
-    """Variances that no data tell."""
+    """Name effects that vary so much that clusters may be separated; "" where there are none."""
     far = list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
         far += [f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > FAR)]
@@ -83,7 +83,7 @@ def _said(factor: Factor, root: Float[np.ndarray, "effects effects"], zero: Pivo
 def leaving(
     model: "Mixed", like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
 ) -> Bool[np.ndarray, " refits"]:
-    """Would F fall if what is held at zero left it?"""
+    """Whether F would fall if an entry that is held at zero left it."""
     del like
     whole, pushed = model.with_factors(model.whole), np.empty((len(thetas), 0))
     parts, missing = split(thetas, model.data, model.factors), list[Pivots]()

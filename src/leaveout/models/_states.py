@@ -13,8 +13,27 @@ from .emissions._base import SIMPLEX
 
 
 class Dirichlet(Module):
-    """Dirichlet priors of the initial distribution and of every row of the transition matrix, by their concentrations:
-    numbers, or arrays `[K]` and `[K, K]`. Two, the default, is one pseudo-transition of each kind (Laplace's rule)."""
+    """Dirichlet priors of the initial distribution and of every row of the transition matrix, for `lo.HMM`.
+
+    The default concentration of two is one pseudo-transition of each kind (Laplace's rule).
+
+    Parameters
+    ----------
+    initial : float or array, shape (states,), default: 2.0
+        Concentrations of the initial distribution.
+    transition : float or array, shape (states, states), default: 2.0
+        Concentrations of the rows of the transition matrix.
+
+    See Also
+    --------
+    HMM
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Dirichlet(transition=1.5).initial
+    2.0
+    """
 
     initial: ArrayLike = 2.0
     transition: ArrayLike = 2.0
@@ -61,18 +80,18 @@ class States(Module):
 
     @property
     def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
-        """Which probabilities are free, where others are held at zero."""
+        """True for probabilities that are free, where others are held at zero."""
         return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
 
     @property
     def zeros(self) -> bool:
-        """Is a probability held at zero?"""
+        """Whether some probability is held at zero."""
         held = [array for array in (self.initial, self.transition) if array is not None]
         return bool(self.masks) or any(bool((array == 0).any()) for array in held)
 
     @property
     def exchangeable(self) -> bool:
-        """Is the model the same whatever the order of the states?"""
+        """Whether the model is the same for any order of the states."""
         told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
         if self.prior is not None:
             told += [self.prior.initial, self.prior.transition]
@@ -109,7 +128,7 @@ class States(Module):
         return (logs - np.sum(np.where(last, logs, 0.0), -1, keepdims=True))[free & ~last]
 
     def names(self, name: str) -> list[str]:
-        """What the entries of a part of θ are called."""
+        """Names of the entries of a part of θ."""
         free = self.support.get(name, np.ones(self.free[name], bool))
         return entries(name, free & ~_last(free))
 
@@ -131,7 +150,7 @@ class States(Module):
 
     @property
     def zero_note(self) -> str:
-        """What is held at zero, in words."""
+        """Count of the probabilities held at zero, as text."""
         counts = [f"{np.sum(~free)} {name}" for name, free in self.support.items()]
         return f"; {' and '.join(counts)} probabilities held at zero" if counts else ""
 
@@ -155,7 +174,10 @@ def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows sta
 def _held(
     name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
-    """What is held fixed as a whole; and, of an array of NaN (free) and zeros, what is free."""
+    """Read a distribution.
+
+    Return its values if it is held fixed as a whole; and, for an array of NaN (free) and zeros, which entries are free.
+    """
     if isinstance(value, str):
         if value not in words:
             raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")
@@ -184,7 +206,7 @@ def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
 
 
 def _is_symmetric(array: np.ndarray) -> bool:
-    """Does no permutation of the states change it?"""
+    """Whether no permutation of the states changes it."""
     if array.ndim == 1:
         return bool(np.ptp(array) == 0)
     off = array[~np.eye(len(array), dtype=bool)]

@@ -1,4 +1,4 @@
-"""What a caller hands in as labels, scores and features of sequences, checked."""
+"""Reading and checks of labels, scores and features of sequences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ from ..inference.sparse import Sparse
 
 
 class LabelNames(Names):
-    """What the labels are called."""
+    """Names of the labels."""
 
     def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
-        """Codes in the dress in which the labels came."""
+        """Labels of codes, in the type in which the labels came."""
         return codes if self.index is None else self.index.to_numpy()[codes]
 
     def one(self, code: int) -> str:
@@ -112,7 +112,7 @@ def read_features(features: Any, steps: int) -> Features:
 
 
 def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
-    """Where only some entries of a parameter are free, these."""
+    """Indices of the free entries, for parameters of which only some entries are free."""
     found = {}
     for name, mask in free.items():
         array = np.asarray(mask)
@@ -134,7 +134,7 @@ def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
 
 
 def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
-    """Which label follows which somewhere, `[labels, labels]`."""
+    """True where a label directly follows another somewhere in the data, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)
     inside[np.cumsum(lengths) - lengths] = False
     to = np.flatnonzero(inside)

@@ -51,15 +51,45 @@ def s(
     period: tuple[float, float] | None = None,
     edges: Any = None,
 ) -> Smooth:
-    """A smooth function of one column, or of two or three in the same unit, for `lo.Additive`.
+    """Define a smooth function of one column, or of two or three columns in the same unit, for `lo.Additive`.
 
-    `bs` is its basis, of `k` functions: "tp" thin-plate splines (10 of one column, 30 of more), "cr" and "cc" cubic splines,
-    "cc" periodic with the given `period` (low, high), "ps" P-splines; "re" a random effect of each level; "mrf" an effect of
-    each site of the graph `edges` (as `lo.neighbourhoods` takes it), near those of its neighbours. `by` is a column of numbers
-    that multiplies it, or of labels: then it is one function a label, each with its own λ. Columns may be expressions of
-    columns, as "log(x)".
+    Parameters
+    ----------
+    *columns : str
+        Names of columns, or expressions of columns such as "log(x)".
+    k : int, optional
+        Number of basis functions. The default is 10 for one column and 30 for more. "re" and "mrf" take none.
+    bs : {"tp", "cr", "cc", "ps", "re", "mrf"}, default: "tp"
+        Basis. "tp" are thin-plate splines, "cr" cubic splines, "cc" periodic cubic splines, "ps" P-splines, "re" a random
+        effect of each level, "mrf" an effect of each site of a graph, close to those of its neighbours.
+    by : str, optional
+        Column of numbers that multiplies the function; or of labels, which have a function and a λ each.
+    period : tuple of float, optional
+        Lowest and highest value of a period, for "cc".
+    edges : optional
+        Edges of the graph, for "mrf", in any form that `lo.neighbourhoods` takes.
 
-    Raises ValueError on what does not go together.
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If the basis is not known, or the arguments do not go together.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    te, ti, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.s("x"), lo.s("day", bs="cc", period=(0, 7)), lo.s("x", by="group")
+    (s(x), s(day), s(x):group)
     """
     if bs not in KINDS:
         raise ValueError(f"s: bs must be one of {', '.join(map(repr, KINDS))}; got {bs!r}.")
@@ -78,15 +108,85 @@ def s(
 
 
 def te(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
-    """A smooth function of several columns, each in a unit of its own: products of the bases of each, with a λ for each.
+    """Define a smooth function of several columns, each in units of its own, for `lo.Additive`.
 
-    `k` and `bs` are one for all columns, or one for each; `by` is as in `lo.s`.
+    Its basis holds the products of the bases of the columns. Every column has a smoothing parameter λ of its own.
+
+    Parameters
+    ----------
+    *columns : str
+        Names of two or more columns, or expressions of columns.
+    k : int or sequence of int, default: 5
+        Number of basis functions, one for all columns or one for each.
+    bs : str or sequence of str, default: "cr"
+        Basis, one for all columns or one for each: "tp", "cr", "cc", "ps" or "re" (see `s`).
+    by : str, optional
+        Column of numbers that multiplies the function, or of labels that have a function each.
+
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two columns, or `k` or `bs` do not fit them.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    s, ti, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.te("x", "z", k=(5, 8))
+    te(x, z)
     """
     return _product("te", columns, k, bs, by)
 
 
 def ti(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
-    """As `lo.te`, without what functions of single columns say: beside `lo.s` of each it is their interaction."""
+    """Define the interaction of several columns alone, for `lo.Additive`.
+
+    The function is that of `te` without the functions of single columns. Add `s` of each column beside it.
+
+    Parameters
+    ----------
+    *columns : str
+        Names of two or more columns, or expressions of columns.
+    k : int or sequence of int, default: 5
+        Number of basis functions, one for all columns or one for each.
+    bs : str or sequence of str, default: "cr"
+        Basis, one for all columns or one for each: "tp", "cr", "cc", "ps" or "re" (see `s`).
+    by : str, optional
+        Column of numbers that multiplies the function, or of labels that have a function each.
+
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two columns, or `k` or `bs` do not fit them.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    te, s, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> terms = ["y", lo.s("x"), lo.s("z"), lo.ti("x", "z")]
+    >>> terms[-1]
+    ti(x, z)
+    """
     return _product("ti", columns, k, bs, by)
 
 
@@ -112,7 +212,7 @@ def _named(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Formula:
-    """What is to be explained, the smooth terms, and the rest as a formula; is there an intercept?"""
+    """Parts of a formula: the response, the smooth terms, the rest as a formula, and whether there is an intercept."""
 
     response: str | None
     smooths: tuple[Smooth, ...]
@@ -121,7 +221,7 @@ class Formula:
 
 
 def parsed(formula: Any) -> Formula:
-    """Of a formula, or of a list of terms, each `lo.s(...)` or a piece of a formula. ValueError where it is none."""
+    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise where it is not valid."""
     given = [formula] if isinstance(formula, str | Smooth) else list(formula)
     known = [term for term in given if isinstance(term, Smooth)]
     pieces = [piece for piece in given if not isinstance(piece, Smooth)]
@@ -192,7 +292,7 @@ CALLS: dict[str, Callable[..., Smooth]] = {"s": s, "te": te, "ti": ti}
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:
-    """A column, or an expression of columns, as pandas evaluates it. KeyError where there is none such."""
+    """Evaluate a column, or an expression of columns, by pandas; raise KeyError if there is none."""
     if name in frame.columns:
         return frame[name]
     try:
@@ -246,7 +346,7 @@ class Bound:
     level: Any = None  # of `by`, where that is of labels
 
     def design(self, frame: pd.DataFrame) -> Float[Array, "rows size"]:
-        """What the term adds to the predictor, by its coefficients."""
+        """Design matrix of the term: its contribution to the linear predictor is this times its coefficients."""
         return self.times(self.basis.design(*_read(self.term, frame)), frame)
 
     def times(self, design: Float[Array, "rows size"], frame: pd.DataFrame) -> Float[Array, "rows size"]:
@@ -259,7 +359,7 @@ class Bound:
 
     @property
     def strengths(self) -> list[str]:
-        """A name for each λ."""
+        """Names of the smoothing parameters, one for each λ."""
         many = len(self.basis.penalties) > 1
         return [f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))]
 
@@ -274,7 +374,7 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
 
 
 def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
-    """A term on data, with its design; by labels one for each of these. ValueError on columns that do not bear it."""
+    """Bind a term to data, with its design; for labels, one term for each. Raise ValueError if the columns do not fit."""
     who, columns = term.label, _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":
@@ -297,7 +397,7 @@ def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "
 
 
 def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
-    """Those of `by`, where it holds labels."""
+    """Levels of `by`, if it holds labels; else None."""
     if term.by is None:
         return None
     by = column(frame, term.by)

@@ -71,26 +71,62 @@ class Reader:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where the coefficients of each smooth term stand, the first after those of the linear columns."""
+        """First and last place of the coefficients of each smooth term; the first term follows the linear columns."""
         first = 0 if self.linear is None else sum(name != "Intercept" for name in self.linear.column_names)
         ends = np.cumsum([first, *(len(term.basis.penalties[0]) for term in self.smooths)]).tolist()
         return list(itertools.pairwise(ends))
 
 
 class Additive(GLM):
-    """An additive model as an objective: smooth functions of columns beside linear terms.
+    """Additive model: smooth functions of columns beside linear terms, under any loss of the linear models.
 
-    `terms` is a formula, `"y ~ s(x) + te(a, b) + z"` (`pip install 'leaveout[formula]'`), or a list of `lo.s(...)`,
-    `lo.te(...)` and pieces of a formula, with `y` the name of a column or an array. `data` is a table (pandas, Polars, a dict);
-    `loss`, `sample_weight`, `offset` are as in `lo.GLM`, the latter also names of columns. `smoothing` is a λ for each
-    penalty, in the order of `strengths` or by these names, or one for all: `lo.smooth` chooses them. A λ counts in units in
-    which one is neither much nor little for a loss whose second derivative is one.
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
 
-    Terms sum to zero over the rows, but for random effects and those that numbers multiply. New rows are tables
-    with the same columns: `lo.interval(fit, new)`, `lo.predict(fit, new)`.
+    A smooth term sums to zero over the rows, unless it is a random effect or is multiplied by a column of numbers. New rows are
+    tables with the same columns: `lo.interval(fit, new)`, `lo.predict(fit, new)`.
 
-    Raises ValueError on missing values, terms that columns do not bear, and whatever `lo.GLM` refuses; KeyError on columns
-    that are not there.
+    Parameters
+    ----------
+    terms : str or list
+        Formula such as "y ~ s(x) + te(a, b) + z", which needs `pip install 'leaveout[formula]'`; or a list of `lo.s(...)`,
+        `lo.te(...)`, `lo.ti(...)` and pieces of a formula.
+    data : DataFrame, Polars frame or dict
+        Table with the columns.
+    y : str or array, shape (units,), optional
+        Response, as the name of a column or as an array, if the formula does not name it.
+    loss : str or loss of lo.losses, default: "squared"
+        Loss, as in `GLM`. The multinomial loss is not supported.
+    smoothing : float, array or dict, default: 1.0
+        Smoothing parameter λ of each penalty, in the order of `strengths` or by these names, or one for all. A λ of one is
+        neither much nor little for a loss whose second derivative is one. `lo.smooth` chooses them.
+    sample_weight : str or array, shape (units,), optional
+        Weights of the rows.
+    offset : str or array, shape (units,), optional
+        Constants that are added to the linear predictors.
+
+    Raises
+    ------
+    ValueError
+        If values are missing, there is no smooth term, a term does not fit its columns, or `GLM` refuses the data.
+    KeyError
+        If a column is not in the table.
+    TypeError
+        If the loss is multinomial.
+
+    See Also
+    --------
+    s, te, ti : Smooth terms.
+    smooth : Choice of the smoothing parameters.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(size=60)
+    >>> data = {"x": x, "y": np.sin(6 * x) + 0.1 * rng.normal(size=60)}
+    >>> model = lo.Additive([lo.s("x", bs="cr")], data, "y", smoothing=0.1)
+    >>> model.smoothing
+    {'s(x)': 0.1}
     """
 
     strengths: tuple[str, ...] = static(default=())
@@ -145,7 +181,20 @@ class Additive(GLM):
 
     @float64
     def smoothed(self, smoothing: Strengths | None = None, **named: Any) -> Self:
-        """The same model under other λ: an array, a dict, or by their names, as `lo.tune` has them."""
+        """Copy the model with other smoothing parameters λ.
+
+        Parameters
+        ----------
+        smoothing : float, sequence of float or dict, optional
+            The λ, as the constructor takes them.
+        **named : float
+            The λ by their names, as `lo.tune` passes them.
+
+        Returns
+        -------
+        Additive
+            The model, which shares its data with this one.
+        """
         assert isinstance(self.penalty, Roughness)
         values = _values(self.strengths, named if smoothing is None else smoothing)
         return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))
@@ -169,7 +218,7 @@ def _values(names: tuple[str, ...], given: Any) -> Any:
 
 
 def _linear(rest: str, frame: pd.DataFrame) -> Any:
-    """How formulaic makes the columns of the linear terms of a table; None where there are none."""
+    """Specification by which formulaic makes the columns of the linear terms of a table; None if there are none."""
     if not rest:
         return None
     from formulaic import model_matrix

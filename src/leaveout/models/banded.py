@@ -23,14 +23,39 @@ Array = np.ndarray
 class BandedRidge:
     """Linear regression of many targets with a ridge penalty for each band of columns (banded ridge regression).
 
-    `X` is `[units, features]` with `bands`, one label a column, or a mapping of band names to matrices of the same units;
-    without either all columns are one band. `Y` is `[units, targets]`, or `[units]`. `lo.path(model, alphas, plan)`
-    cross-validates candidates of penalties, `lo.tune(model, (low, high), plan)` goes down the gradient in their logarithms;
-    for each target by itself, or with the same penalties for all where `shared`. An α stands beside half the summed squares,
-    as in `lo.penalties.Ridge`. The intercept is not penalised.
+        F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
 
-    Raises ValueError on NaN, infinities, lengths that differ, weights that are not positive; TypeError on what holds no
-    numbers.
+    `lo.path(model, alphas, plan)` cross-validates candidates of penalties, `lo.tune(model, (low, high), plan)` descends the
+    gradient in their logarithms. The intercept is not penalised.
+
+    Parameters
+    ----------
+    X : array or mapping of arrays, shape (units, features)
+        Columns; or matrices of the same units by the names of bands.
+    Y : array, shape (units, targets) or (units,)
+        Targets.
+    bands : sequence, shape (features,), optional
+        Label of the band of each column. The default is one band, or those of a mapping.
+    sample_weight : array, shape (units,), optional
+        Weights s, positive.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    shared : bool, default: False
+        Whether penalties are the same for all targets; otherwise each target has its own.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, lengths differ, or weights are not positive.
+    TypeError
+        If an argument holds no numbers, or X is sparse.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> lo.BandedRidge({"a": rng.normal(size=(9, 2)), "b": rng.normal(size=(9, 3))}, rng.normal(size=(9, 4)))
+    BandedRidge(9 units, 4 targets; bands a: 2, b: 3)
     """
 
     design: Float[Array, "units features"]
@@ -84,6 +109,7 @@ class BandedRidge:
 
     @property
     def num_units(self) -> int:
+        """Number of units, the rows of X."""
         return len(self.design)
 
     def __repr__(self) -> str:

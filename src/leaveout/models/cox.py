@@ -33,10 +33,53 @@ from ._rows import column, design, new_rows, pick, shift
 
 
 class Cox(AbstractObjective):
-    """A proportional-hazards model: `X` `[units, features]`, `time` and `event` `[units]`, event 1 or 0 (censored).
+    """Cox's proportional-hazards model, by its partial likelihood.
 
-    `ties` is "efron" or "breslow"; `strata` are labels, each with a baseline hazard of its own; `offset` and `penalty`
-    as in `lo.GLM`. `fit(...).parameters` is `{"coef"}`. Raises ValueError on NaN, infinities, negative times, no event.
+        F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
+
+    The sum goes over the times t of events, S_t is the sum of w_i e^{η_i} over those at risk, D_t over those who die at t, and
+    m_t is the weight of these. E corrects for ties. A unit's loss is what the log partial likelihood of all loses when the unit
+    is taken out. `fit(...).parameters` is `{"coef"}`.
+
+    Parameters
+    ----------
+    X : array or DataFrame, shape (units, features)
+        Rows, dense.
+    time : array, shape (units,)
+        Times of events or of censoring, zero or more.
+    event : array, shape (units,)
+        1 where the event was seen, 0 where it was censored.
+    penalty : penalty of lo.penalties or None, default: None
+        Penalty on the coefficients. It must be smooth.
+    ties : {"efron", "breslow"}, default: "efron"
+        Treatment of events at the same time.
+    strata : array, shape (units,), optional
+        Labels of strata, each of which has a baseline hazard of its own.
+    offset : array, shape (units,), optional
+        Constants o that are added to the linear predictors.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, times are negative, or there is no event.
+    TypeError
+        If X is sparse, or the penalty has kinks.
+
+    References
+    ----------
+    P. J. M. Verweij and H. C. van Houwelingen, "Cross-validation in survival analysis", *Statistics in Medicine* 12, 1993.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(40, 1))
+    >>> time = rng.exponential(np.exp(-x[:, 0]))
+    >>> model = lo.Cox(x, time, np.ones(40))
+    >>> model.num_units
+    40
     """
 
     design: Float[np.ndarray, "units features"]
@@ -91,7 +134,23 @@ class Cox(AbstractObjective):
         self.order, self.first, self.last, self.group, self.tied = parts
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
-        """The same model under another penalty: its data are shared, and not read again."""
+        """Copy the model with another penalty; its data are shared, and not read again.
+
+        Parameters
+        ----------
+        penalty : AbstractPenalty, callable or None
+            Penalty on the coefficients.
+
+        Returns
+        -------
+        Cox
+            The model.
+
+        Raises
+        ------
+        TypeError
+            If the penalty has kinks.
+        """
         return penalties.under(self, penalties.smooth("Cox", penalty), self.design.shape[1])
 
     @property
@@ -138,7 +197,20 @@ class Cox(AbstractObjective):
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
     def sums(self, theta: Array, weights: Array) -> Sums:
-        """What F is made of."""
+        """Compute the sums of which the partial likelihood is made.
+
+        Parameters
+        ----------
+        theta : array of float, shape (features,)
+            Coefficients.
+        weights : array of float, shape (units,)
+            Weights of the units.
+
+        Returns
+        -------
+        Sums
+            The linear predictors, and the sums over those at risk and those who die at each time.
+        """
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
         risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))

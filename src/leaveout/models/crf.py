@@ -45,21 +45,51 @@ STYLES = {
 
 
 class CRF(AbstractObjective):
-    """A linear-chain conditional random field.
+    """Linear-chain conditional random field.
 
-    `labels`, one a step, are codes 0, …, `num_labels` − 1, or text (coded in alphabetical order); `lengths` are those of
-    the sequences, one after another. `scores` `[steps, labels]` are frozen emission scores, as of a neural network; −inf
-    says that a label is impossible at a step. `features` `[steps, features]`, dense or SciPy sparse, have weights of
-    their own. Either, both, or neither. `drop` says what a unit is (above). `penalty` is one of `lo.penalties`, of all
-    parameters in one vector (end, start, transition, weights), or None: then what shifts every path alike is projected
-    out. `free` tells of parameters by name which of their entries there are, as boolean arrays of their shapes; the others
-    are zero, and stay so.
+        log p(y | x) = start_{y_1} + Σ_t transition_{y_{t−1}, y_t} + Σ_t (scores_t + x_tᵀ weights)_{y_t} + end_{y_T} − log Z(x)
 
     `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
     `"weights": [features, K]`.
 
-    Raises ValueError on labels outside the set, lengths that do not add up, empty sequences, NaN, and data of
-    probability zero; TypeError on labels that are not codes or text.
+    Parameters
+    ----------
+    labels : array, shape (steps,)
+        Labels: codes 0, …, `num_labels` − 1, or text, which is coded in alphabetical order.
+    lengths : array of int, shape (sequences,)
+        Lengths of the sequences, one after another.
+    scores : array, shape (steps, labels), optional
+        Emission scores that are held fixed, such as those of a neural network; −inf excludes a label at a step.
+    features : array or sparse matrix, shape (steps, features), optional
+        Features, which have weights of their own.
+    num_labels : int, optional
+        Number of labels K, if labels are codes. The default is that of the scores or the data.
+    drop : {"sequence", "label"}, default: "sequence"
+        Unit that is left out: a sequence, or a label, whose step stays.
+    penalty : penalty of lo.penalties, callable or None, default: Ridge(1.0)
+        Penalty on all parameters as one vector (end, start, transition, weights). With None, directions in which no probability
+        changes are projected out.
+    free : dict of array of bool, optional
+        True for the entries of a parameter that are free, by its name. Other entries are held at zero.
+
+    Raises
+    ------
+    ValueError
+        If labels are outside the set, lengths do not add up, sequences are empty, values are NaN, or the data have probability
+        zero.
+    TypeError
+        If labels are neither codes nor text, or the penalty has kinks.
+
+    See Also
+    --------
+    HMM, entities, token_accuracy
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> model = lo.CRF(["O", "B-X", "O", "O", "B-X"], [3, 2])
+    >>> model.num_units, model.num_labels
+    (2, 2)
     """
 
     block: Block
@@ -146,7 +176,7 @@ class CRF(AbstractObjective):
 
     @property
     def _own_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what is free."""
+        """Shapes of the free parameters."""
         return {name: (len(self.free[name]),) if name in self.free else shape for name, shape in self._shapes.items()}
 
     @property
@@ -155,21 +185,21 @@ class CRF(AbstractObjective):
 
     @property
     def _entries(self) -> Int[Array, " params"]:
-        """Where the free parameters stand among all."""
+        """Places of the free parameters among all."""
         sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
         starts = np.cumsum([0, *sizes.values()])
         own = [start + self.free.get(name, np.arange(sizes[name])) for name, start in zip(sizes, starts, strict=False)]
         return jnp.concatenate(own)
 
     def _whole(self, theta: PyTree) -> PyTree:
-        """All parameters, in their shapes."""
+        """Put the free parameters into all parameters, in their shapes."""
         if not self.free:
             return theta
         laid = lambda name, shape: jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
         return {name: laid(name, shape) if name in self.free else theta[name] for name, shape in self._shapes.items()}
 
     def _part(self, matrix: Array) -> Array:
-        """Of a matrix of all parameters that of the free ones."""
+        """Take the free parameters' part of a matrix of all parameters."""
         return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
@@ -243,7 +273,7 @@ class CRF(AbstractObjective):
         return self.block.layout.arrange(weights, fill=1.0)
 
     def _few(self, index: Array) -> bool:
-        """Are the listed units' sequences, each padded to the longest, less than all of them?"""
+        """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
     def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
@@ -279,7 +309,7 @@ class CRF(AbstractObjective):
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
     def _row(self, index: Array) -> Int[Array, " width"]:
-        """Where a label stands within its sequence."""
+        """Place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
@@ -347,10 +377,29 @@ class CRF(AbstractObjective):
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
     def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
-        """Of the listed units; or, where `lengths`, `scores` or `features` are given, of new sequences, θ being a `Fit` or
-        natural parameters: their most probable labels (kind "label"), or `p(z_t = k | x)`, `[steps, labels]` ("state").
+        """Predict labels, or their probabilities.
 
-        Of what came from another library, `features` are as that takes them, and `lengths` are not needed.
+        Parameters
+        ----------
+        theta : array of float, Fit or dict
+            Parameters; for new sequences a `Fit` or natural parameters.
+        weights : array of float, optional
+            Weights of the units that are seen, for units of the model.
+        index : array of int, optional
+            Units of the model.
+        kind : {"label", "state"}, default: "label"
+            Most probable labels, or the probabilities `p(z_t = k | x)` of labels.
+        lengths : array of int, optional
+            Lengths of new sequences; not needed for features of another library, which know them.
+        scores : array of float, optional
+            Scores of new sequences.
+        features : array or list, optional
+            Features of new sequences; in the form of another library, if the model came from there.
+
+        Returns
+        -------
+        array
+            Labels `[steps]`, or probabilities `[steps, labels]`; for units of the model in the shape of these.
         """
         if not (lengths is None and scores is None and features is None):
             return self._of_new(theta, lengths, scores, features, kind)
@@ -396,7 +445,20 @@ class CRF(AbstractObjective):
         return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
 
     def called(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
-        """The same model of a host, whose labels have these names, and that reads its features and lengths itself."""
+        """Copy the model for a host that names its labels, and reads its features and lengths itself.
+
+        Parameters
+        ----------
+        labels : sequence of str
+            Names of the labels.
+        read : callable
+            Function from the host's data to features and lengths.
+
+        Returns
+        -------
+        CRF
+            The model.
+        """
         out = copy.copy(self)
         vars(out)["names"] = _tags.called(labels)
         vars(out)["steps"] = Names(self.steps.index, read)
@@ -468,7 +530,25 @@ class CRF(AbstractObjective):
 
     @float64
     def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
-        """The most probable labels (Viterbi) of the listed sequences, one after another; of all by default."""
+        """Find the most probable labels, by the Viterbi algorithm.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+
+        Raises
+        ------
+        ValueError
+            If there is no sequence of such a number.
+        """
         theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
         if sequences is None:
             return self.names.of(np.asarray(_lattice.decoded(theta, self.block)))
@@ -498,8 +578,23 @@ class CRF(AbstractObjective):
         return self.names.of(np.asarray(_lattice.decoded(theta, new.block)))
 
     def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
-        """Labels of all sequences, one after another, out of `lo.cross_predict(fit, plan, kind="label")`; or probabilities
-        of the labels of every step, out of `kind="state"`."""
+        """Put predictions by sequence one after another.
+
+        Parameters
+        ----------
+        parts : array, shape (sequences, longest) or (sequences, longest, labels)
+            Result of `lo.cross_predict(fit, plan, kind="label")`, or of `kind="state"`.
+
+        Returns
+        -------
+        array, shape (steps,) or (steps, labels)
+            Labels, or probabilities of the labels.
+
+        Raises
+        ------
+        ValueError
+            If the predictions are not those of every sequence.
+        """
         parts = np.asarray(parts)
         own = parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
         if not np.isfinite(own).all():
@@ -510,13 +605,39 @@ class CRF(AbstractObjective):
         return self.names.of(own.astype(int)) if own.ndim == 1 else own
 
     def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
-        """The steps whose label is least probable first, with the likeliest other one.
+        """Rank the steps by the probability of their label, the least probable first.
 
-        `probabilities` `[steps, labels]` are those of `lo.cross_predict(fit, plan, kind="state")`, of a plan that leaves every
-        label out; of whole sequences what `join` makes of them. Northcutt, Jiang and Chuang (2021) rank by the first column.
+        Northcutt, Jiang and Chuang (2021) find label errors in this way.
+
+        Parameters
+        ----------
+        probabilities : array, shape (steps, labels)
+            Result of `lo.cross_predict(fit, plan, kind="state")` for a plan that leaves every label out; for plans of whole
+            sequences the result of `join`.
+
+        Returns
+        -------
+        DataFrame
+            A row for each step: the probability of its label, and the most probable other label.
+
+        Raises
+        ------
+        ValueError
+            If the shape of the probabilities is not that of the data.
         """
         return _tags.ranked(probabilities, self.codes, self.sequence, self.names, self.steps.index)
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
-        """The labels of the listed sequences, one after another, as they were given."""
+        """Return the labels of sequences, as they were given.
+
+        Parameters
+        ----------
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+        """
         return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])

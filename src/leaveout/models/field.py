@@ -30,20 +30,53 @@ Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
 
 class GaussianField(AbstractRows):
-    """A response of the sites of a graph, by a Gaussian field of linear predictors.
+    """Responses of the sites of a graph whose linear predictors form a Gaussian field.
 
-    `y` is `[sites]`; NaN is missing. `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, a networkx or libpysal
-    graph, or a GeoDataFrame, whose areas are neighbours where they touch. `X` `[sites, features]` are covariates; `exposure`
-    the population at risk or the expected count, of counts; `trials` how many each y is of, of a binomial response (one by
-    default). `structure` is "bym2" (a part that depends on neighbours and one that does not), "leroux", "car", "icar" or
-    "matern". `prior` is "default" or None, flat: σ ~ Gamma(2, 2) on the linear predictor's scale (a Gaussian response's: that
-    of y), shares ~ Beta(2, 2), a range of more than two edges with probability 0.95; the coefficients' is flat.
+        y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
 
-    A unit is a site. `fit(...).parameters` is `{"intercept", "coef", "sd"}` and what the structure has: "mixing" (the spatial
-    share), "rho" or "range" (in edges); of a Gaussian response "noise_sd".
+    A unit is a site. F is the marginal likelihood by Laplace's method, exact for Gaussian responses. `fit(...).parameters` is
+    `{"intercept", "coef", "sd"}` and what the structure has: "mixing" (the spatial share), "rho" or "range" (in edges); and
+    "noise_sd" for a Gaussian response. Default priors are σ ~ Gamma(2, 2) on the scale of the linear predictor (for a Gaussian
+    response, of y), shares ~ Beta(2, 2), and a range of more than two edges with probability 0.95. The prior of the
+    coefficients is flat.
 
-    Raises ValueError on what is no count, share or number, on exposures that are not positive, columns that are constant, and
-    graphs with loops, duplicate and one-sided edges.
+    Parameters
+    ----------
+    y : array, shape (sites,)
+        Responses; NaN is missing.
+    edges : array, sparse matrix, graph or GeoDataFrame
+        Edges `[edges, 2]`, a symmetric adjacency matrix, a networkx or libpysal graph, or a GeoDataFrame whose areas are
+        neighbours where they touch.
+    X : array or DataFrame, shape (sites, features), optional
+        Covariates.
+    family : {"poisson", "binomial", "gaussian"}, default: "poisson"
+        Distribution of the response.
+    structure : {"bym2", "leroux", "car", "icar", "matern"}, default: "bym2"
+        Structure of the field. "bym2" has a part that depends on neighbours and one that does not.
+    exposure : array, shape (sites,), optional
+        Population at risk or expected counts, for "poisson".
+    trials : array, shape (sites,), optional
+        Number of trials of each y, for "binomial"; the default is one.
+    prior : {"default"} or None, default: "default"
+        Priors of the standard deviations, shares and range; None is flat.
+
+    Raises
+    ------
+    ValueError
+        If responses lie outside their domain, exposures are not positive, covariates are constant, or the graph has loops,
+        duplicate or one-sided edges.
+
+    See Also
+    --------
+    MRF : Hidden states of the sites of a graph.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> y = np.array([3.0, 4.0, 2.0, 7.0, 9.0, 8.0])
+    >>> model = lo.GaussianField(y, np.c_[np.arange(5), np.arange(1, 6)], structure="icar")
+    >>> model.num_units, model.graph.names
+    (6, ('sd',))
     """
 
     y: Float[np.ndarray, " sites"]
@@ -112,7 +145,7 @@ class GaussianField(AbstractRows):
 
     @property
     def _hyper(self) -> tuple[str, ...]:
-        """Of what F has logarithms and logits, behind the coefficients."""
+        """Names of the parameters that F has as logarithms and logits, behind the coefficients."""
         return (*self.graph.names, *(("noise_sd",) if self.family == "gaussian" else ()))
 
     @property
@@ -146,7 +179,7 @@ class GaussianField(AbstractRows):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of covariates."""
+        """Names of the covariates."""
         return self.columns or tuple(f"x{k}" for k in range(len(self.center)))
 
     def _natural(self, theta):
@@ -185,8 +218,19 @@ class GaussianField(AbstractRows):
         return ""
 
     def smoothed(self, fit: Any) -> pd.DataFrame:
-        """What a fit says of every site, by its label: the `effect` u_s and its standard deviation `sd` (about the mode,
-        parameters held), the `linear_predictor` without exposure, and the `mean` of the response with it."""
+        """Return what a fit says of every site.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each site: its `effect` u_s and the standard deviation `sd` of it (about the mode, parameters held), the
+            `linear_predictor` without exposure, and the `mean` of the response with it.
+        """
         theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
         at, every = self.mode(theta, ones), np.arange(self.num_units)[None]
         columns = {
@@ -257,7 +301,7 @@ def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
 
 
 def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One and the standardised columns, their means and deviations."""
+    """Read the covariates: a column of ones and the standardised columns, their means and their deviations."""
     count = len(observed)
     if X is None:
         return np.ones((count, 1)), np.zeros(0), np.ones(0)

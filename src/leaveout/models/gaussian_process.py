@@ -55,7 +55,7 @@ KERNELS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52"
 
 
 class Solved(NamedTuple):
-    """One θ and w: what all else is made of."""
+    """Factorised covariance at one θ and w, from which all results are computed."""
 
     K: Float[Array, "rows rows"]
     bend: Float[Array, "rows rows"]  # σ² times −k′(r) / r
@@ -66,17 +66,37 @@ class Solved(NamedTuple):
 
 
 class GaussianProcess(AbstractClosedForm):
-    """Regression by a Gaussian process of a constant mean.
+    """Gaussian-process regression with a constant mean.
 
-    `X` is `[rows, features]`, `y` `[rows]`; `kernel` is "rbf", "matern12", "matern32" or "matern52"; with `ard` every feature
-    has a length of its own. `prior` is "default" (standard deviations Gamma(2, 2 / sd(y)), lengths Gamma(2, 1 / sd(x)), whose
-    modes are half of sd(y) and sd(x)) or None: maximum likelihood.
+    A unit is a row. Its held-out loss is −log p(y_n | all rows that are seen). `fit(...).parameters` is `{"mean", "sd",
+    "length", "noise_sd"}`, where "length" is a number or `[features]`. An evaluation takes time with the cube of the rows.
+    Default priors are Gamma(2, 2 / sd(y)) for standard deviations and Gamma(2, 1 / sd(x)) for lengths, whose modes are half of
+    sd(y), and sd(x).
 
-    A unit is a row; its held-out loss is −log p(y_n | all rows that are seen). `fit(...).parameters` is `{"mean", "sd",
-    "length" [] or [features], "noise_sd"}`. A look takes time with the cube of the rows.
+    Parameters
+    ----------
+    X : array or DataFrame, shape (rows, features)
+        Rows.
+    y : array, shape (rows,)
+        Responses.
+    kernel : {"rbf", "matern12", "matern32", "matern52"}, default: "matern52"
+        Kernel of the process.
+    ard : bool, default: False
+        Whether every feature has a length of its own.
+    prior : {"default"} or None, default: "default"
+        Priors of the parameters; None is maximum likelihood.
 
-    Raises ValueError on values that are missing or infinite, columns and responses that are constant, and more than 10,000
-    rows.
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, a column or the response is constant, or there are more than 10,000 rows.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 15)[:, None]
+    >>> lo.GaussianProcess(x, np.sin(6 * x[:, 0]), kernel="rbf").num_units
+    15
     """
 
     X: Float[Array, "rows features"]
@@ -165,7 +185,7 @@ class GaussianProcess(AbstractClosedForm):
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
     def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> Solved | None:
-        """None where there is no number."""
+        """Factorise the covariance at θ; None where it has values that are not finite, or is not positive definite."""
         shares = np.exp(-2 * theta[2:-1])
         if not np.isfinite(shares).all():
             return None
@@ -238,7 +258,18 @@ class GaussianProcess(AbstractClosedForm):
         return np.take_along_axis(self._known(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
 
     def jacobian(self, theta):
-        """∂²F/∂θ∂w: central differences of ∂F/∂w_n = E[−log p(y_n | f)], over f given all rows."""
+        """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all rows.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (rows, params)
+            The mixed derivatives.
+        """
         found, ones = np.empty((self.num_units, len(theta))), np.ones((1, self.num_units))
         for k in range(len(theta)):
             step = STEP * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
@@ -250,7 +281,18 @@ class GaussianProcess(AbstractClosedForm):
         return found
 
     def predictor_covariance(self, theta):
-        """That of f, and of the mean, flat beforehand."""
+        """Covariance of the linear predictors of all rows, given all data; the prior of the constant mean is flat.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (rows, rows)
+            The matrix.
+        """
         at = self._solved(theta, np.ones(self.num_units))
         assert at is not None
         half = at.K * at.S
@@ -262,7 +304,7 @@ class GaussianProcess(AbstractClosedForm):
         return Costs(lanes=1, work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
-        """A pass that says of single rows what leaving each out does, exactly."""
+        """Pass over the data that computes exactly what leaving out each single row changes."""
         del like
         if (length > 1).any():
             return None

@@ -41,18 +41,55 @@ STYLES = {
 
 
 class HMM(AbstractHiddenChain):
-    """A hidden Markov model of one or several sequences.
+    """Hidden Markov model of one or several sequences.
 
-    `x` is `[steps]` or `[steps, channels]`, NumPy, Series or DataFrame; NaN is missing. `lengths` are those of the
-    sequences, one after another in `x`. `drop` says what a unit is and what leaving it out means (above). `prior` is
-    "default" (`Dirichlet()`, and the emission's own), a `Dirichlet`, or None: maximum likelihood. `initial` is "free",
-    "stationary" (that of the transition matrix) or a distribution `[K]`; `transition` is "free" or a matrix `[K, K]`
-    held fixed. An array of NaN and zeros holds the zeros only, as for states that follow one another. `score` is
-    "pointwise", one loss a unit, or "joint", one a fold.
+        p(x, z; θ) = π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)
 
     `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and the emission's own.
 
-    Raises ValueError on infinite values, lengths that do not add up, and models that the data cannot determine.
+    Parameters
+    ----------
+    x : array, Series or DataFrame, shape (steps,) or (steps, channels)
+        Observations; NaN is missing.
+    emission : emission of lo.emissions
+        Distribution of an observation given the state.
+    num_states : int
+        Number of states K.
+    lengths : array of int, shape (sequences,), optional
+        Lengths of the sequences, one after another in `x`. The default is one sequence.
+    drop : {"observation", "step", "sequence"}, default: "observation"
+        Unit that is left out: the observation of a step, whose state stays in the chain; a step with its state; or a sequence.
+    prior : {"default"}, Dirichlet or None, default: "default"
+        "default" is `Dirichlet()` and the emission's own prior; None is maximum likelihood.
+    initial : {"free", "stationary"} or array, shape (states,), default: "free"
+        Initial distribution: free, the stationary one of the transition matrix, or held fixed. An array of NaN and zeros holds
+        the zeros only.
+    transition : {"free"} or array, shape (states, states), default: "free"
+        Transition matrix: free or held fixed. An array of NaN and zeros holds the zeros only.
+    score : {"pointwise", "joint"}, default: "pointwise"
+        One loss a unit, or one a refit.
+
+    Raises
+    ------
+    ValueError
+        If values are infinite, lengths do not add up, or the data cannot determine the model.
+
+    See Also
+    --------
+    lo.emissions, Dirichlet, MRF, CRF
+
+    References
+    ----------
+    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, "Approximate cross-validation for structured
+    models", *NeurIPS*, 2020.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> x = np.r_[np.zeros(10), np.ones(10)] + 0.1 * np.arange(20) % 0.3
+    >>> model = lo.HMM(x, lo.emissions.Gaussian(), 2)
+    >>> model.num_units, model.num_states
+    (20, 2)
     """
 
     x: Float[np.ndarray, "steps channels"]
@@ -206,14 +243,30 @@ class HMM(AbstractHiddenChain):
         return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
 
     def _hessian(self, function: Callable[[PyTree], Array], theta: PyTree) -> Float[Array, "params params"]:
-        """Forward over reverse."""
+        """Compute a Hessian, forward over reverse."""
         vector = ravel(theta)
         hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
         return (hessian + hessian.T) / 2
 
     def predict(self, theta, weights=None, index=None, kind="response"):
-        """For the core, of some units; for users `predict(fit)`, the same as `predictive_means`, or with kind="state" as
-        `state_probabilities`."""
+        """Predict observations or states; without `index` it is `predictive_means`, or `state_probabilities` for kind "state".
+
+        Parameters
+        ----------
+        theta : Fit, dict or array of float
+            A fit or its natural parameters; for a call with `index` the parameters θ.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+        index : array of int, optional
+            Units to predict.
+        kind : {"response", "state"}, default: "response"
+            Mean observations, or probabilities of the states.
+
+        Returns
+        -------
+        array, Series or DataFrame
+            The predictions.
+        """
         if index is None:
             return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
         self.check_kind(kind, "steps", "sequence")
@@ -241,8 +294,10 @@ class HMM(AbstractHiddenChain):
 
     @property
     def costs(self):
-        """By steps, also where units are sequences; as many refits share a pass as about fill a vector register and leave the
-        cache alone."""
+        """Cost in steps, also where units are sequences.
+
+        As many refits share a pass as fill a vector register and leave the cache alone.
+        """
         lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None
@@ -261,7 +316,7 @@ class HMM(AbstractHiddenChain):
         return None if units.all() else units
 
     def _scorable(self, refit, index, weight):
-        """Of an autoregression: steps whose regressors are left."""
+        """True for steps that can be scored: those of an autoregression whose regressors are left in."""
         found = np.ones(len(index), bool)
         here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
         for lag in range(1, self.emission.reach + 1):
@@ -280,7 +335,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
         return _hidden_chain.warning(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
@@ -323,17 +378,52 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def log_likelihood(self, parameters: _observations.Given) -> float:
-        """`log p(x; θ)`, of a `Fit` or its natural parameters, without the prior."""
+        """Compute log p(x; θ), without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
         return float(_hidden_chain.log_likelihood(self.padded, self._unconstrained(parameters)))
 
     @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
-        """The most probable path of states, by Viterbi."""
+        """Find the most probable path of states, by the Viterbi algorithm.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        array or Series, shape (steps,)
+            The states.
+        """
         return self.labels.series(_hidden_chain.decoded(self, self._unconstrained(parameters)), "state")
 
     @float64
     def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
-        """`p(z_t = k | everything seen)`, `[steps, states]`; `weights`, one a unit, say what is seen (all, by default)."""
+        """Compute p(z_t = k | everything seen).
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array or DataFrame, shape (steps, states)
+            The probabilities.
+        """
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         states = _hidden_chain.smoothed(self, self._unconstrained(parameters), weights)
         return self.labels.frame(states, range(self.num_states))
@@ -342,8 +432,20 @@ class HMM(AbstractHiddenChain):
     def predictive_means(
         self, parameters: _observations.Given, weights: ArrayLike | None = None
     ) -> _observations.Steps | _observations.Table:
-        """The mean observation of every step given everything seen, dressed as `x` came; of symbols their probabilities,
-        `[steps, symbols]`."""
+        """Compute the mean observation of every step given everything seen.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array, Series or DataFrame
+            The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
+        """
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.channels(_hidden_chain.expected(self, self._unconstrained(parameters), weights))
 
@@ -351,7 +453,22 @@ class HMM(AbstractHiddenChain):
     def simulate(
         self, parameters: _observations.Given, num_steps: int, seed: int = 0
     ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
-        """A sequence drawn from the model, `[steps]` or `[steps, channels]`, and its states."""
+        """Draw a sequence from the model.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        num_steps : int
+            Number of steps.
+        seed : int, default: 0
+            Seed of the random numbers.
+
+        Returns
+        -------
+        tuple of array
+            Observations `[steps]` or `[steps, channels]`, and states `[steps]`.
+        """
         found = self._natural(self._unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
         x, states = _hidden_chain.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
@@ -359,8 +476,28 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def forecast(self, parameters: _observations.Given, horizon: int, level: float = 0.9) -> _observations.Table:
-        """A DataFrame of mean, lower and upper (central interval) for the steps after the last, by simulation; for several
-        channels under one heading each; of symbols the probability of each. ValueError where a regressor is missing."""
+        """Forecast the steps after the last one, by simulation.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        horizon : int
+            Number of steps, one or more.
+        level : float, default: 0.9
+            Level of the central interval.
+
+        Returns
+        -------
+        DataFrame
+            Mean, lower and upper bound of each step; for several channels under a heading each; for symbols the probability of
+            each.
+
+        Raises
+        ------
+        ValueError
+            If the horizon or the level is out of range, or a regressor is missing.
+        """
         if not (0 < level < 1 and horizon >= 1):
             raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
         draws = _hidden_chain.futures(self, self._unconstrained(parameters), horizon)

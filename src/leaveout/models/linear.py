@@ -86,7 +86,7 @@ class AbstractRegression(AbstractLinearPredictor):
         _seen(self)
 
     def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
-        """The same model under another penalty: its data are shared, and not read again."""
+        """Copy the model with another penalty; its data are shared, and not read again."""
         return _seen(penalties.under(self, penalty, self.num_features))
 
     # the shape of θ: [params], or [outputs, params_per_output]
@@ -101,7 +101,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def own(self) -> int:
-        """How many parameters all units share."""
+        """Number of parameters that all units share."""
         return self.loss_function.own
 
     @property
@@ -283,8 +283,10 @@ class AbstractRegression(AbstractLinearPredictor):
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
 
     def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
-        """The same model of a host that makes its columns of data itself: so does `read` those of new rows. `index` are the
-        labels of its rows, and `names` those of its columns, where these have none."""
+        """Copy the model for a host that makes its columns of data itself.
+
+        `read` makes those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
+        """
         out = copy.copy(self)
         vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
         if names:
@@ -292,7 +294,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return out
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
-        """Other rows than those of the design, to be predicted."""
+        """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
         return new_rows(caller, X if read is None else read(X), self.names, self.intercept)
 
@@ -356,8 +358,10 @@ class AbstractRegression(AbstractLinearPredictor):
         return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
 
     def _quadratic(self, pad: int) -> Any:
-        """What of the penalty is quadratic, of all parameters of an output: of very many columns in compressed rows,
-        where it is one number each."""
+        """Quadratic part of the penalty, of all parameters of an output.
+
+        It is sparse where there are very many columns and the penalty is one number for each.
+        """
         wide = self.num_features > WIDE and not self.classes
         diagonal = self.penalty.diagonal(self.num_features) if wide else None
         if diagonal is not None:
@@ -406,19 +410,65 @@ class AbstractRegression(AbstractLinearPredictor):
 
 
 class GLM(AbstractRegression):
-    """A generalised linear model as an objective: a sum over rows plus the penalty.
+    """Generalised linear model: a sum of losses of rows plus a penalty.
 
-    `X` is `[units, features]`, NumPy, a DataFrame, whose names are kept, or on a device, where it stays; `y` is `[units]`.
-    `loss` is a name (`logistic`, `poisson`, …), an object of `lo.losses`, or a JAX function `(linear_predictor, y) ->
-    scalar`; `penalty` an object of `lo.penalties`, a JAX function of the coefficients, or None. A unit is a
-    row; leaving it out removes it with all its weight. `class_weight="balanced"` weighs each class by
-    `Σw / (K Σ_class w)`, recomputed in every fold.
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, y_n) + R(coef),      s sample weights, o offsets
 
-    `fit(...).parameters` is `{"intercept", "coef"}`: a number and `[features]`, for the multinomial loss
-    `[classes]` and `[classes, features]`.
+    A unit is a row. Leaving it out removes it with all its sample weight. `fit(...).parameters` is `{"intercept", "coef"}`: a
+    number and `[features]`, or `[classes]` and `[classes, features]` for the multinomial loss.
 
-    Labelled arguments are put into the order of X by their labels. Raises ValueError on labels that differ, NaN, infinities,
-    lengths that differ, weights below zero, y outside the domain; TypeError on what holds no numbers.
+    Parameters
+    ----------
+    X : array, DataFrame, sparse matrix or device array, shape (units, features)
+        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there.
+    y : array, shape (units,)
+        Responses, or labels of classes for "multinomial".
+    loss : str, loss of lo.losses or callable
+        Name such as "squared", "logistic", "poisson" or "multinomial"; an object; or a JAX function
+        `(linear_predictor, y) -> scalar`.
+    penalty : penalty of lo.penalties, callable or None, default: None
+        Penalty on the coefficients; a callable is a JAX function of them. The intercept is not penalised.
+    sample_weight : array, shape (units,), optional
+        Weights s, zero or more. The default is one each.
+    offset : array, shape (units,) or (units, classes), optional
+        Constants o that are added to the linear predictors.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    class_weight : {"balanced"} or None, default: None
+        "balanced" multiplies the weights of each class by `Σw / (K Σ_class w)`, which is recomputed in every refit.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If labels of the arguments differ, values are missing or infinite, lengths differ, weights are negative, or y lies
+        outside the domain of the loss.
+    TypeError
+        If an argument holds no numbers.
+
+    See Also
+    --------
+    Regression : Losses with parameters of their own, such as a dispersion.
+    Additive : Smooth functions of columns.
+    Cox : Proportional hazards.
+
+    Notes
+    -----
+    Arguments with labels (Series, DataFrame) are put into the order of X by their labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = rng.poisson(np.exp(0.5 * X[:, 0]))
+    >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
+    >>> fit.parameters["coef"].round(2)
+    array([ 0.55, -0.07])
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(60)).mean, 3)
+    1.427
     """
 
     @float64
@@ -440,16 +490,54 @@ class GLM(AbstractRegression):
 
 
 class Regression(AbstractRegression):
-    """A regression whose loss has parameters of its own: negative binomial, beta, ordinal, a scale that is estimated.
+    """Regression whose loss has parameters of its own, estimated with the coefficients: a dispersion, scale, shape, thresholds.
 
-    `X`, `penalty`, `sample_weight`, `offset` are as in `lo.GLM`. `loss` is "negative_binomial", "beta", "ordinal",
-    "gaussian", "gamma", "huber_scale", or an object of `lo.losses` (`NegativeBinomialDispersion`, `Beta`, `Ordinal`, …).
-    For "ordinal", `y` holds numbers, or is an ordered categorical; its thresholds take the place of an intercept.
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, τ, y_n) + R(coef),      θ = (intercept, coef, τ)
 
     `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`, `scale`, `shape` or
-    `thresholds`. Own parameters are not penalised.
+    `thresholds`. Parameters of the loss are not penalised. A unit is a row.
 
-    Raises ValueError on NaN, infinities, lengths that differ, weights below zero, y outside the domain.
+    Parameters
+    ----------
+    X : array, DataFrame or sparse matrix, shape (units, features)
+        Rows.
+    y : array, shape (units,)
+        Responses. For "ordinal" they are numbers or an ordered categorical; the thresholds take the place of an intercept.
+    loss : str or loss of lo.losses
+        "negative_binomial", "beta", "ordinal", "gaussian", "gamma", "huber_scale", or an object such as
+        `lo.losses.NegativeBinomialDispersion()`.
+    penalty : penalty of lo.penalties or None, default: None
+        Penalty on the coefficients. It must be smooth.
+    sample_weight : array, shape (units,), optional
+        Weights s, zero or more. The default is one each.
+    offset : array, shape (units,), optional
+        Constants o that are added to the linear predictors.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, lengths differ, weights are negative, or y lies outside the domain of the loss.
+    TypeError
+        If the loss has no parameters of its own, or an ordinal y has no order.
+
+    See Also
+    --------
+    GLM : Losses without parameters of their own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(80, 1))
+    >>> y = 1 + 2 * x[:, 0] + 0.5 * rng.normal(size=80)
+    >>> fit = lo.fit(lo.Regression(x, y, "gaussian"))
+    >>> {name: np.round(value, 2).tolist() for name, value in fit.parameters.items()}
+    {'coef': [1.96], 'intercept': 0.96, 'scale': 0.48}
     """
 
     @float64
@@ -471,8 +559,10 @@ class Regression(AbstractRegression):
 
 
 def _seen(model: Any) -> Any:
-    """With rows in memory where JAX is to see them, if that is not on their device, or coordinate descent, or a model that
-    standardises them."""
+    """Copy rows that are mapped or on a device into memory, where the computation needs them there.
+
+    That is so where JAX is to see mapped rows, for coordinate descent, and for models that standardise the rows.
+    """
     if isinstance(model.design, Mapped | Resident):
         derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
         if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:

@@ -140,7 +140,7 @@ def resolve(link: str | AbstractLink) -> AbstractLink:
 
 
 def name_of(link: AbstractLink) -> str:
-    """What it is called among `NAMED`, for those that are known by a formula; of a power that is being traced, nothing."""
+    """Name of the link in `NAMED`, for links that have closed forms; "" for others, and for a power that is being traced."""
     if isinstance(link, Power):
         known = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
         return known.get(float(link.exponent), "") if isinstance(link.exponent, np.ndarray) else ""

@@ -83,10 +83,27 @@ LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, 
 
 
 class Binomial(AbstractLoss):
-    """`−y log μ − (1 − y) log(1 − μ)` for y in [0, 1], with the link "logit", "probit", "cloglog", "loglog", "cauchit",
-    "log", "log_complement" (`η = log(1 − μ)`) or "identity".
+    """Binomial loss, `−y log μ − (1 − y) log(1 − μ)`: −log probability of a success or a failure of probability μ.
 
-    For a proportion of m trials give m as its `sample_weight` (the density then lacks its binomial coefficient).
+    Responses y are 0 or 1, or proportions between. For a proportion of m trials give m as its `sample_weight`; the density then
+    lacks its binomial coefficient.
+
+    Parameters
+    ----------
+    link : str, default: "logit"
+        "logit", "probit", "cloglog", "loglog", "cauchit", "log", "log_complement" (`η = log(1 − μ)`) or "identity".
+
+    Raises
+    ------
+    ValueError
+        If no link has that name.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss, slope = lo.losses.Binomial().derivatives(np.zeros(2), np.array([0.0, 1.0]), (0, 1))
+    >>> loss.round(3), slope
+    (array([0.693, 0.693]), array([ 0.5, -0.5]))
     """
 
     link: str = static(default="logit")
@@ -123,7 +140,18 @@ class Binomial(AbstractLoss):
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
     def peak(self, y):
-        """Of whole y, the link's; a fraction's ℓ″ may have two hills."""
+        """Return the η at which ℓ″ is largest, for y of 0 and 1.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float or None
+            Places of the maxima, by the link; None for fractions, whose ℓ″ may have two maxima.
+        """
         known = self.link in CLOSED and np.all((y == 0) | (y == 1))
         return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
@@ -162,8 +190,10 @@ class Binomial(AbstractLoss):
 
 
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
-    """Those of log(1 + e^η) − yη by μ and 1 − μ, neither subtracted from one; in place, as each pass over large arrays takes as
-    long as the exponential."""
+    """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
+
+    The work is done in place, since each pass over large arrays takes as long as the exponential.
+    """
     known: list[np.ndarray] = []
 
     def means():
@@ -252,7 +282,25 @@ def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
 
 
 class Closed(NamedTuple):
-    """A link of `Binomial`: −log μ and −log(1 − μ), where their ℓ″ are largest, and between what η must lie."""
+    """Link of `Binomial` with closed forms.
+
+    Parameters
+    ----------
+    success : callable
+        Function from η to −log μ and its derivatives.
+    failure : callable
+        Function from η to −log(1 − μ) and its derivatives.
+    peaks : tuple of float
+        Places at which ℓ″ of a success and of a failure is largest.
+    domain : tuple of float, default: (-inf, inf)
+        Bounds of η.
+
+    Examples
+    --------
+    >>> from leaveout.models.losses import CLOSED
+    >>> CLOSED["log"].domain
+    (-inf, 0.0)
+    """
 
     success: Callable[[np.ndarray], Formulas]
     failure: Callable[[np.ndarray], Formulas]
@@ -272,10 +320,32 @@ CLOSED = {
 
 
 class QuasiBinomial(AbstractQuasiLoss):
-    """`(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ` for y in [0, 1]: the quasi-likelihood of variance φμ(1 − μ), half the
-    binomial deviance over φ, with any link of `Binomial`. The fit is the binomial one.
+    """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial deviance, divided by φ.
 
-    It states a mean and a variance, and is no −log density: compare it with models of the same φ only.
+    It states the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is no −log density: compare it with models
+    of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion φ.
+    link : str, default: "logit"
+        Any link of `Binomial`.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive, or no link has that name.
+
+    See Also
+    --------
+    Binomial, Beta
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.QuasiBinomial(2.0).derivatives(np.zeros(3), np.array([0.0, 0.5, 1.0]), (0,))[0].round(3)
+    array([0.347, 0.   , 0.347])
     """
 
     dispersion: Float[np.ndarray, ""]
@@ -289,7 +359,35 @@ class QuasiBinomial(AbstractQuasiLoss):
 
 
 class Huber(AbstractLoss):
-    """`½ r²` for |r| ≤ δ, `δ |r| − ½ δ²` beyond, r = y − η; the scale δ is fixed. Its ℓ″ jumps at |r| = δ."""
+    """Huber loss of a fixed scale: `½ r²` for |r| ≤ δ and `δ |r| − ½ δ²` beyond, with r = y − η.
+
+    Its second derivative jumps at |r| = δ.
+
+    Parameters
+    ----------
+    delta : float, default: 1.345
+        Residual δ beyond which the loss is linear, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If δ is not positive.
+
+    See Also
+    --------
+    PseudoHuber : Smooth loss of a similar shape.
+    HuberScale : Huber loss whose scale is estimated.
+
+    References
+    ----------
+    P. J. Huber, *Robust Statistics*, Wiley, 1981.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Huber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[0]
+    array([0.125, 0.5  , 9.5  ])
+    """
 
     delta: Float[np.ndarray, ""]
     smooth = False
@@ -323,7 +421,28 @@ class Huber(AbstractLoss):
 
 
 class PseudoHuber(AbstractLoss):
-    """`δ² (√(1 + (r/δ)²) − 1)`, r = y − η: squared near zero, absolute far away, smooth between."""
+    """Pseudo-Huber loss, `δ² (√(1 + (r/δ)²) − 1)` with r = y − η: squared near zero, linear far away, and smooth.
+
+    Parameters
+    ----------
+    delta : float, default: 1.345
+        Residual δ about which the loss turns from squared to linear, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If δ is not positive.
+
+    See Also
+    --------
+    Huber : Loss with a jump in its second derivative.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.PseudoHuber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[0].round(3)
+    array([0.118, 0.414, 9.05 ])
+    """
 
     delta: Float[np.ndarray, ""]
     ceiling = 1.0
@@ -364,7 +483,14 @@ class PseudoHuber(AbstractLoss):
 
 
 class Straight(AbstractLoss):
-    """`η`, whatever y is: a term of F that has a slope only."""
+    """Linear loss, `η` whatever y is: a term of F that has a slope only.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Straight().derivatives(np.array([1.5]), np.zeros(1), (0, 1))
+    (array([1.5]), array([1.]))
+    """
 
     ceiling = self_concordance = fourth = 0.0
 
@@ -380,7 +506,18 @@ class Straight(AbstractLoss):
 
 
 class SquaredHinge(AbstractLoss):
-    """`max(0, 1 − yη)²` of y −1 or 1. Its ℓ″ jumps at the margin, yη = 1."""
+    """Squared hinge loss, `max(0, 1 − yη)²` of responses −1 and 1. Its second derivative jumps at the margin, yη = 1.
+
+    See Also
+    --------
+    Hinge
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.SquaredHinge().derivatives(np.array([0.0, 0.5, 2.0]), np.ones(3), (0,))[0]
+    array([1.  , 0.25, 0.  ])
+    """
 
     smooth = False
     ceiling = 2.0
@@ -408,7 +545,20 @@ class SquaredHinge(AbstractLoss):
 
 
 class Custom(AbstractLoss):
-    """A user's JAX function `(linear_predictor, y) -> scalar`. No link, no domain, and nothing known of its kinks."""
+    """Loss that is a user's JAX function. It has no link and no domain, and its second derivative may jump.
+
+    Parameters
+    ----------
+    function : callable
+        JAX function `(linear_predictor, y) -> scalar`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.Custom(lambda eta, y: (y - eta) ** 2)
+    >>> loss(1.0, 3.0)
+    4.0
+    """
 
     function: Callable[[Scalar, Scalar], Scalar]
     smooth = False
@@ -453,7 +603,7 @@ def _key(loss: str) -> str:
 
 
 def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
-    """A loss from its name, from an object of `losses`, or from any JAX function `(linear_predictor, y) -> scalar`."""
+    """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
         raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
     if isinstance(loss, AbstractLoss):
@@ -475,7 +625,7 @@ def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
 
 
 def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
-    """A loss with parameters of its own, from its name or from an object of `losses`."""
+    """Make a loss with parameters of its own from its name or an object of `losses`."""
     if isinstance(loss, AbstractSharedLoss):
         return loss
     if not isinstance(loss, str):

@@ -41,24 +41,59 @@ ROWS = "row"
 
 
 class Mixed(AbstractClosedForm):
-    """A mixed model, its units rows or clusters.
+    """Mixed model, by its marginal likelihood; units are rows or clusters.
 
-    `lo.Mixed("y ~ x + (1 + x | patient) + (1 | hospital)", data, "binomial", drop="patient")` reads a formula as lme4 and
-    bambi write it, by formulaic; `lo.Mixed(X, y, "binomial", groups=patient)` arrays, with an intercept for each level of
-    `groups` (one label a row; several groupings as a dict or DataFrame) and, of one grouping, `slopes=` `[rows, effects]`.
-    `family` is "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal", or a convex loss of
-    `lo.losses` in closed form, such as `lo.losses.Binomial("probit")`. `offset` is added to the predictor; `trials`, of
-    binomial proportions y, are their denominators.
+        y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
 
-    `drop` is "row", or the name of a grouping factor. `score` is "joint", the joint density of a cluster's rows (of rows: one
-    number a refit), or "pointwise", one density a row, summed over a cluster's. `quadrature` is the number of nodes for each
-    effect of a cluster, 1 for Laplace's approximation.
+    It is fitted by maximum likelihood, not REML. `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the family's
+    own: `scale`, `shape`, `dispersion`, `thresholds`.
 
-    `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the family's own: `scale`, `shape`, `dispersion`,
-    `thresholds`. By maximum likelihood, not REML.
+    Parameters
+    ----------
+    formula : str or array, shape (rows, features)
+        Formula as lme4 and bambi write it, such as "y ~ x + (1 + x | patient) + (1 | hospital)"; or columns of the fixed part.
+    data : DataFrame or array, shape (rows,)
+        Table of a formula; or the response, beside an array.
+    family : str or loss of lo.losses, default: "gaussian"
+        "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal"; or a convex loss that has a
+        closed form, such as `lo.losses.Binomial("probit")`.
+    drop : str, default: "row"
+        Unit that is left out: "row", or the name of a grouping factor.
+    score : {"pointwise", "joint"}, optional
+        Joint density of a cluster's rows (of rows: one number a refit), or one density a row, summed over those of a cluster.
+        The default is "pointwise" for rows and "joint" for clusters.
+    quadrature : int, default: 1
+        Number of nodes for each effect of a cluster; 1 is Laplace's approximation. More need a single grouping factor.
+    groups : array, dict or DataFrame, optional
+        Labels of the levels of each row, beside arrays; a dict or a DataFrame holds several groupings. Every level has an
+        intercept.
+    slopes : array, shape (rows, effects), optional
+        Columns whose coefficients vary between levels, beside arrays and one grouping.
+    offset : array, shape (rows,), optional
+        Constants o that are added to the linear predictors.
+    trials : array, shape (rows,), optional
+        Denominators of binomial proportions y.
+    intercept : bool, default: True
+        Whether the fixed part of arrays has an intercept.
 
-    Raises ValueError on NaN, labels that are missing, combinations of columns, y outside the domain; TypeError on what holds
-    no numbers.
+    Raises
+    ------
+    ValueError
+        If values or labels are missing, columns of the fixed part are combinations of one another, y lies outside the domain,
+        or the levels do not identify a variance.
+    TypeError
+        If an argument holds no numbers, or X is sparse.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> patient = np.repeat(np.arange(8), 5)
+    >>> x = rng.normal(size=(40, 1))
+    >>> y = 1 + x[:, 0] + rng.normal(size=8)[patient] + 0.5 * rng.normal(size=40)
+    >>> fit = lo.fit(lo.Mixed(x, y, groups=patient))
+    >>> fit.parameters["coef"].round(2)
+    array([1.79, 0.97])
     """
 
     engine: Any = static()
@@ -116,7 +151,28 @@ class Mixed(AbstractClosedForm):
         known: dict[str, tuple[np.ndarray, np.ndarray]],
         drop: str = ROWS,
     ) -> Self:
-        """A model of blocks of effects, and of the levels of their factors, as they are; for who reads them elsewhere."""
+        """Make a model from blocks of effects and the levels of their factors, for a host that reads them itself.
+
+        Parameters
+        ----------
+        X : array, shape (rows, features)
+            Columns of the fixed part.
+        y : array, shape (rows,)
+            Response.
+        family : str or loss of lo.losses
+            Family of the response.
+        blocks : tuple of Block
+            Effects by bar.
+        known : dict of tuple of array
+            Code of each row, and the levels, by the name of the factor.
+        drop : str, default: "row"
+            Unit that is left out.
+
+        Returns
+        -------
+        Mixed
+            The model.
+        """
         new = object.__new__(cls)
         object.__setattr__(new, "spec", None)
         new._bind(X, y, family, blocks, known, drop, None, 1, None, None, False)
@@ -173,7 +229,7 @@ class Mixed(AbstractClosedForm):
             )
 
     def _check_levels(self, factor: Factor) -> None:
-        """What a factor cannot tell."""
+        """Raise where the levels of a factor do not identify its variance."""
         count, y = np.bincount(factor.code), self.data.y
         if len(count) < 2:
             raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
@@ -259,7 +315,7 @@ class Mixed(AbstractClosedForm):
         return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
 
     def _canonical(self, theta):
-        """No diagonal of Λ below zero: F does not change with the signs of its columns."""
+        """Change the signs of columns of Λ so that no diagonal is below zero; F does not change with them."""
         theta, at = np.array(theta, np.float64), self.data.design.shape[1]
         for factor in self.factors:
             free = theta[at : at + len(factor.row)]
@@ -280,7 +336,18 @@ class Mixed(AbstractClosedForm):
         return np.concatenate([z, *free, tau])
 
     def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
-        """The same model with other entries of Λ free."""
+        """Copy the model with other entries of Λ free.
+
+        Parameters
+        ----------
+        kept : tuple of Factor
+            Factors, whose free entries are those of Λ.
+
+        Returns
+        -------
+        Mixed
+            The model, which shares its data with this one.
+        """
         new = object.__new__(Mixed)
         for name, value in vars(self).items():
             object.__setattr__(new, name, value)
@@ -289,14 +356,14 @@ class Mixed(AbstractClosedForm):
         return new
 
     def _made(self, factors: tuple[Factor, ...]) -> Any:
-        """What looks at F."""
+        """Make the engine that computes F."""
         if len(factors) == 1:
             return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
         return Crossed.of(self.data, factors, self.code)
 
     @property
     def _held(self) -> int:
-        """How many entries of Λ are held at zero."""
+        """Number of entries of Λ that are held at zero."""
         return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
 
     # F
@@ -325,7 +392,26 @@ class Mixed(AbstractClosedForm):
         return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
 
     def steepest(self, theta, weights, index, held, state=None):
-        """The gradient of F(θ, w with the held at 1) − F(θ, w)."""
+        """Compute the gradient of F(θ, w with the held at 1) − F(θ, w).
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of the units.
+        index : array of int, shape (refits, width)
+            Units that a refit touches.
+        held : array of bool, shape (refits, width)
+            True for units that are held out.
+        state : optional
+            Start of the search for the modes.
+
+        Returns
+        -------
+        array of float, shape (refits, params)
+            The gradients.
+        """
         whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(np.asarray(held, bool))
         whole[refit, index[refit, place]] = 1.0
@@ -337,7 +423,7 @@ class Mixed(AbstractClosedForm):
         return Costs(work=self.engine.work, runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """A pass that says of single units, and of runs of clusters, what leaving each out takes away."""
+        """Pass over the data that computes what leaving out single units, or runs of clusters, takes away."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
         if isinstance(self.engine, Crossed):
@@ -366,7 +452,31 @@ class Mixed(AbstractClosedForm):
         return not (self.drop == ROWS and self.joint)
 
     def predictions(self, theta, weights, index, kind, state=None):
-        """The mean of a row's response, or of its predictor, given what is seen of its clusters."""
+        """Predict the response of rows, or their linear predictors, given what is seen of their clusters.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of the units.
+        index : array of int, shape (refits, width)
+            Units to predict.
+        kind : {"response", "link"}
+            Response or linear predictor.
+        state : optional
+            Not used.
+
+        Returns
+        -------
+        array of float, shape (refits, width)
+            The means.
+
+        Raises
+        ------
+        NotImplementedError
+            If a unit is a cluster.
+        """
         if self.drop != ROWS:
             raise NotImplementedError(
                 f"cross_predict: a unit is a {self.drop}, of many rows. Predict rows as of new clusters by Mixed(..., "
@@ -403,12 +513,35 @@ class Mixed(AbstractClosedForm):
 
     @float64
     def predict(self, theta, weights=None, index=None, kind="response", *, data=None, level=0.9, new=False, offset=None):
-        """For the core, of some units; for users `predict(fit, data=…)`, a DataFrame of the mean response of rows and a central
-        interval for it, `level` of its posterior: the effects' and, to the first order, the parameters'.
+        """Predict the mean response of rows, with a central interval of its posterior.
 
-        `data` holds the columns of the formula, or of arrays is `(X, groups)` or `(X, groups, slopes)`; all data by default.
-        Levels that the fit has seen are known, by their conditional modes; others, and all where `new`, are drawn from the
-        population.
+        The posterior is that of the effects and, to first order, of the parameters. Levels that the fit has seen are known by
+        their conditional modes. Other levels, and all of them if `new`, are drawn from the population.
+
+        Parameters
+        ----------
+        theta : Fit or array of float
+            Fit of this model.
+        weights : array of float, optional
+            Weights of the units, for a call with `index`.
+        index : array of int, optional
+            Units of the model to predict; the call then returns an array of their means.
+        kind : {"response", "link"}, default: "response"
+            Response or linear predictor, for a call with `index`.
+        data : DataFrame or tuple, optional
+            New rows: a table with the columns of the formula; for arrays `(X, groups)` or `(X, groups, slopes)`. The default is
+            all rows of the model.
+        level : float, default: 0.9
+            Level of the interval.
+        new : bool, default: False
+            Whether all levels are taken as new.
+        offset : array, optional
+            Constants that are added to the linear predictors of new rows.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Mean and bounds of the interval for each row.
         """
         if index is None:
             return predicted(self, theta, data, level, new, offset)
@@ -416,18 +549,51 @@ class Mixed(AbstractClosedForm):
 
     @float64
     def components(self, fit) -> pd.DataFrame:
-        """Variance components: of each effect by each factor its variance, standard deviation, and correlations with those
-        before it; and what is left, of a Gaussian response."""
+        """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each effect of each factor, with its correlations with the effects before it; and, for a Gaussian
+            response, a row for the residual.
+        """
         return components(self, fit)
 
     @float64
     def coefficients(self, fit) -> pd.DataFrame:
-        """Coefficients with standard errors from the curvature of F, all parameters estimated."""
+        """Return the coefficients with standard errors, from the curvature of F in all parameters.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each coefficient.
+        """
         return coefficients(self, fit)
 
     @float64
     def modes(self, fit) -> pd.DataFrame:
-        """Conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂."""
+        """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each effect of each level.
+        """
         return modes(self, fit)
 
     @property

@@ -58,23 +58,58 @@ INFERENCE = {
 
 
 class MRF(AbstractHiddenField):
-    """A hidden Markov random field.
+    """Hidden Markov random field: hidden states of the sites of a graph, each with an observation.
 
-    `x` is `[sites]`, `[fields, sites]` (several fields over one graph) or `[fields, sites, channels]`; NaN is missing.
-    `edges` are `[edges, 2]`, a symmetric sparse adjacency matrix, or a networkx or libpysal graph. `emission` is any of
-    `lo.emissions` that has no past for a regressor; `Poisson(exposure=, covariates=)` takes the population at risk and what
-    else is known of the sites. `coupling` is β, a number or one an edge; or φ, a matrix `[states, states]` or one an edge;
-    or `Free(...)`, learned. `external` is h, `[sites, states]`, or `External(...)`, learned. `drop` says what a unit is
-    and what leaving it out means (above); the units of several fields are numbered field by field. `prior` is "default" (the
-    emission's own, Free's and External's) or None: maximum likelihood. `score` is "pointwise", one loss a unit, or "joint",
-    one a fold. `inference` is "exact", which may take `memory` GiB; or "bethe" or "trw" (`inference.loopy`), approximations of
-    little memory on any graph.
+        log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z,      x_s | z_s ~ emission
 
     `fit(...).parameters` is `{"coupling": [], [edges] or [states, states], ...}`, "external" where there is one, and the
     emission's own.
 
-    Raises ValueError on loops, duplicate and one-sided edges, on graphs whose exact inference needs more than `memory`, and on
-    data that cannot determine the model.
+    Parameters
+    ----------
+    x : array, shape (sites,), (fields, sites) or (fields, sites, channels)
+        Observations; NaN is missing. Several fields share the graph.
+    edges : array, sparse matrix or graph
+        Edges `[edges, 2]`, a symmetric adjacency matrix, or a networkx or libpysal graph.
+    emission : emission of lo.emissions
+        Distribution of an observation given the state; any that does not regress on earlier steps.
+    num_states : int
+        Number of states.
+    coupling : float, array or Free
+        β, a number or one an edge; φ, a matrix `[states, states]` or one an edge; or `Free(...)`, which is learned.
+    external : array, shape (sites, states), External or None, default: None
+        External field h, held fixed; or `External(...)`, which is learned.
+    drop : {"observation", "site", "field"}, default: "observation"
+        Unit that is left out: the observation of a site, whose state stays in the field; a site with its edges; or a field.
+        Units of several fields are numbered field by field.
+    prior : {"default"} or None, default: "default"
+        Priors of the emission, `Free` and `External`; None is maximum likelihood.
+    score : {"pointwise", "joint"}, default: "pointwise"
+        One loss a unit, or one a refit.
+    inference : {"exact", "bethe", "trw"}, default: "exact"
+        Sums over all configurations: exact, Bethe's approximation, or tree-reweighted.
+    memory : float, default: 4.0
+        Memory that exact inference may take, in GiB.
+
+    Raises
+    ------
+    ValueError
+        If the graph has loops, duplicate or one-sided edges, exact inference needs more memory, or the data cannot determine
+        the model.
+    TypeError
+        If the coupling is none of these.
+
+    See Also
+    --------
+    GaussianField, HMM, Free, External
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> x = np.array([0.1, 0.2, 0.0, 2.1, 1.9, 2.2])
+    >>> model = lo.MRF(x, np.c_[np.arange(5), np.arange(1, 6)], lo.emissions.Gaussian(), 2, coupling=0.5)
+    >>> model.num_units, model.num_states
+    (6, 2)
     """
 
     x: Float[np.ndarray, "fields sites channels"]
@@ -254,7 +289,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def units(self):
-        """Blocks are of neighbouring sites, of all fields together: what is peculiar to a place is so in all of them."""
+        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are in all of them."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
@@ -265,7 +300,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def costs(self):
-        """A few operations for each entry of the tables."""
+        """Cost of a refit: a few operations for each entry of the tables."""
         return Costs(int(np.clip(LANES // len(self.x), 1, LANES)), 10.0 * self.tree.entries * len(self.x))
 
     @property
@@ -289,59 +324,152 @@ class MRF(AbstractHiddenField):
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """A sentence that names states that explain nothing and parameters on a boundary, after a fit; or nothing."""
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
         return _hidden_field.warning(self, jax.tree.map(jnp.asarray, theta))
 
     # for users
 
     @float64
     def log_partition(self, parameters: _observations.Given) -> float:
-        """`log Z(β)` of one field without observations, of a `Fit` or its natural parameters."""
+        """Compute log Z of one field without observations.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The logarithm of the normaliser.
+        """
         return float(_hidden_field.prior_partition(self, self._unconstrained(parameters)))
 
     @float64
     def log_likelihood(self, parameters: _observations.Given) -> float:
-        """`log p(x; θ)` of all fields, without the prior."""
+        """Compute log p(x; θ) of all fields, without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
         return -float(jnp.sum(_hidden_field.losses(self, self._unconstrained(parameters))))
 
     @float64
     def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
-        """Natural parameters after steps of expectation–maximisation with exact expectations, until F falls by less than
-        `tol` in a step; `lo.fit` goes on from there by Newton's method: `lo.fit(mrf, theta0=mrf.em(start))`."""
+        """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
+
+        Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by Newton's method.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or natural parameters to start from.
+        num_steps : int, default: 100
+            Largest number of steps.
+        tol : float, default: 1e-8
+            Decrease of F at which to stop.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters.
+        """
         found = self._natural(self._unconstrained(parameters))
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
     def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
-        """`p(z_s = k | everything seen)`, `[sites, states]` or `[fields, sites, states]`; `weights`, one a unit, say what is
-        seen (all, by default)."""
+        """Compute p(z_s = k | everything seen).
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array or DataFrame, shape (sites, states) or (fields, sites, states)
+            The probabilities.
+        """
         weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
 
     @float64
     def against_exact(self, parameters: _observations.Given) -> _observations.Table:
-        """How far approximate inference is from exact, on parts of the graph that are small enough for both, each a field of
-        its own: mean held-out losses by either, each site left out alone, and the largest differences. A row a part, and one
-        for all; what is lost where parts meet is not seen. Raises ValueError where inference is exact."""
+        """Compare approximate with exact inference, on parts of the graph that are small enough for both.
+
+        Each part is a field of its own, so that errors where parts meet are not seen.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        DataFrame
+            A row for each part, and one for all: mean losses with each site left out alone by either inference, and the largest
+            differences.
+
+        Raises
+        ------
+        ValueError
+            If inference is exact.
+        """
         if self.inference == "exact":
             raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
         return _apart.against_exact(self, self._unconstrained(parameters))
 
     @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
-        """The most probable configuration of the states, `[sites]` or `[fields, sites]`."""
+        """Find the most probable configuration of the states.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        array or Series, shape (sites,) or (fields, sites)
+            The states.
+        """
         return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
 
     @float64
     def simulate(
         self, parameters: _observations.Given, num_fields: int, seed: int
     ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
-        """Fields drawn from the model over this graph, `[fields, sites]` (or `[…, channels]`), and their states."""
+        """Draw fields from the model over this graph.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        num_fields : int
+            Number of fields.
+        seed : int
+            Seed of the random numbers.
+
+        Returns
+        -------
+        tuple of array
+            Observations `[fields, sites]` or `[fields, sites, channels]`, and states `[fields, sites]`.
+        """
         return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
 
 
 def _check_how(prior: Any, inference: Any, memory: Any) -> None:
-    """ValueError where these are none of what there is."""
+    """Raise ValueError if the prior, the inference or the memory is not valid."""
     if not (prior is None or (isinstance(prior, str) and prior == "default")):
         raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
     if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):

@@ -32,7 +32,14 @@ PROBES = 32  # of the diagonal of a penalty's Hessian
 
 
 class Zero(AbstractPenalty):
-    """No penalty."""
+    """Absence of a penalty.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Zero()(np.ones(3)))
+    0.0
+    """
 
     def __call__(self, coef):
         return jnp.zeros(())
@@ -49,7 +56,29 @@ class Zero(AbstractPenalty):
 
 
 class Ridge(AbstractPenalty):
-    """`α/2 ‖coef‖²`, or `½ Σ α_i coef_i²` for one α a coefficient."""
+    """Ridge penalty, `α/2 ‖coef‖²`, or `½ Σ α_i coef_i²` for one α a coefficient.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite.
+
+    See Also
+    --------
+    ElasticNet, Quadratic
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0.0, 2.0, 4.0])
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(2.0))).parameters["coef"].round(3)
+    array([1.])
+    """
 
     alpha: Float[np.ndarray, "..."]
 
@@ -75,7 +104,31 @@ class Ridge(AbstractPenalty):
 
 
 class Quadratic(AbstractPenalty):
-    """`½ coefᵀ M coef`, M symmetric and positive semidefinite, `[features, features]`."""
+    """Quadratic penalty, `½ coefᵀ M coef`: graph Laplacians, stratified models.
+
+    Parameters
+    ----------
+    matrix : array, shape (features, features)
+        Matrix M, symmetric and positive semidefinite.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not square, not symmetric or not finite.
+
+    See Also
+    --------
+    Ridge
+
+    Examples
+    --------
+    Two coefficients that should be close to each other:
+
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.Quadratic([[1.0, -1.0], [-1.0, 1.0]])
+    >>> float(penalty(np.array([1.0, 3.0])))
+    2.0
+    """
 
     matrix: Float[np.ndarray, "features features"]
 
@@ -110,7 +163,34 @@ class Quadratic(AbstractPenalty):
 
 
 class Lasso(AbstractPenalty):
-    """`α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient: some of the coefficients are zero. For `lo.GLM`."""
+    """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients are exactly zero.
+
+    It is supported for `lo.GLM` with a convex loss of one output.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite.
+
+    See Also
+    --------
+    ElasticNet, GroupLasso
+    PseudoHuber : Smooth penalty of a similar shape.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 3))
+    >>> y = 2 * X[:, 0] + 0.1 * rng.normal(size=40)
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(4.0))).parameters["coef"].round(2)
+    array([1.94, 0.  , 0.  ])
+    """
 
     alpha: Float[np.ndarray, "..."]
 
@@ -139,7 +219,32 @@ class Lasso(AbstractPenalty):
 
 
 class ElasticNet(AbstractPenalty):
-    """`α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`, ρ = `l1_ratio`; α a number, or one a coefficient."""
+    """Elastic-net penalty, `α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`.
+
+    It is supported for `lo.GLM` with a convex loss of one output.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+    l1_ratio : float, default: 0.5
+        Share ρ of the lasso, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite, or the share is not between 0 and 1.
+
+    See Also
+    --------
+    Ridge, Lasso
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.ElasticNet(2.0, l1_ratio=0.25)(np.array([1.0, -2.0])))
+    5.25
+    """
 
     alpha: Float[np.ndarray, "..."]
     l1_ratio: Float[np.ndarray, ""]
@@ -174,9 +279,39 @@ class ElasticNet(AbstractPenalty):
 
 
 class GroupLasso(AbstractPenalty):
-    """`α Σ_g c_g ‖coef_g‖`, by default c_g = √|g|, |g| how many coefficients are in the group: groups of coefficients are zero
-    together. `groups` has a label for each coefficient, `weights` c of each label, in order (`np.unique`). Beside `Ridge`,
-    or alone; for `lo.GLM`. M. Yuan and Y. Lin, *J. R. Stat. Soc. B* 68, 2006."""
+    """Group-lasso penalty, `α Σ_g c_g ‖coef_g‖`: coefficients of a group are zero together.
+
+    It is supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`.
+
+    Parameters
+    ----------
+    alpha : float
+        Strength α, zero or more.
+    groups : array, shape (features,)
+        Label of the group of each coefficient.
+    weights : array, shape (groups,), optional
+        Weight c of each group, in the order of sorted labels. The default is √|g|, |g| the number of coefficients in the group.
+
+    Raises
+    ------
+    ValueError
+        If α or a weight is negative, labels are missing, or there is not one weight for each group.
+
+    See Also
+    --------
+    Lasso
+
+    References
+    ----------
+    M. Yuan and Y. Lin, "Model selection and estimation in regression with grouped variables", *J. R. Stat. Soc. B* 68, 2006.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.GroupLasso(1.0, ["a", "a", "b"])
+    >>> round(float(penalty(np.array([3.0, 4.0, 2.0]))), 3)
+    9.071
+    """
 
     alpha: Float[np.ndarray, ""]
     member: Bool[np.ndarray, "groups features"]
@@ -219,8 +354,31 @@ class GroupLasso(AbstractPenalty):
 
 
 class Box(AbstractPenalty):
-    """`low ≤ coef ≤ high`, each a number or one a coefficient, `±inf` where there is no bound: coefficients that are not
-    negative, by default. Beside `Ridge`, `Lasso`, `ElasticNet`, or alone; for `lo.GLM`."""
+    """Bounds `low ≤ coef ≤ high` on the coefficients; by default coefficients are not negative.
+
+    They are supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or `ElasticNet`.
+
+    Parameters
+    ----------
+    low : float or array, shape (features,), default: 0.0
+        Lower bound, `-inf` where there is none.
+    high : float or array, shape (features,), default: inf
+        Upper bound, `inf` where there is none.
+
+    Raises
+    ------
+    ValueError
+        If a lower bound is above the upper one, or bounds are NaN.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 2))
+    >>> y = X[:, 0] - X[:, 1]
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Box() + lo.penalties.Ridge(0.1))).parameters["coef"].round(2)
+    array([0.58, 0.  ])
+    """
 
     low: Float[np.ndarray, "..."]
     high: Float[np.ndarray, "..."]
@@ -255,8 +413,31 @@ class Box(AbstractPenalty):
 
 
 class Tilted(AbstractPenalty):
-    """`½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`: what a penalty with kinks, `whole`, is on some coefficients
-    whose signs are known, or of groups that are not zero."""
+    """Penalty that a penalty with kinks equals near a solution: `½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`.
+
+    It acts on coefficients whose signs are known, or on groups that are not zero.
+
+    Parameters
+    ----------
+    whole : AbstractPenalty
+        The penalty with kinks.
+    slope : array, shape (features,)
+        Slopes of the kinks, whose signs are those of the coefficients.
+    ridge : array, shape (features,)
+        Strengths of the ridge.
+    weight : array, shape (groups,)
+        Weights of the norms of groups.
+    member : array of bool, shape (groups, features)
+        True for the coefficients of each group.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> nothing = np.zeros(0), np.zeros((0, 2), bool)
+    >>> penalty = lo.penalties.Tilted(lo.penalties.Lasso(1.0), np.array([1.0, -1.0]), np.zeros(2), *nothing)
+    >>> float(penalty(np.array([2.0, -3.0])))
+    5.0
+    """
 
     whole: AbstractPenalty
     slope: Float[np.ndarray, " features"]
@@ -289,7 +470,30 @@ class Tilted(AbstractPenalty):
 
 
 class PseudoHuber(AbstractPenalty):
-    """`α Σ δ² (√(1 + (coef/δ)²) − 1)`: close to `α δ |coef|` beyond δ, and smooth."""
+    """Pseudo-Huber penalty, `α Σ δ² (√(1 + (coef/δ)²) − 1)`: smooth, and close to `α δ |coef|` beyond δ.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+    delta : float, default: 1.0
+        Coefficient δ about which the penalty turns from squared to linear.
+
+    Raises
+    ------
+    ValueError
+        If α is negative, or δ is not positive.
+
+    See Also
+    --------
+    Lasso, Ridge
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.penalties.PseudoHuber(1.0, 0.1)(np.array([1.0, -2.0]))), 3)
+    0.281
+    """
 
     alpha: Float[np.ndarray, "..."]
     delta: Float[np.ndarray, ""]
@@ -315,7 +519,19 @@ class PseudoHuber(AbstractPenalty):
 
 
 class Custom(AbstractPenalty):
-    """A user's JAX function of the coefficients."""
+    """Penalty that is a user's JAX function.
+
+    Parameters
+    ----------
+    function : callable
+        JAX function of the coefficients, which returns a number.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Custom(lambda coef: (coef**4).sum())(np.array([1.0, 2.0])))
+    17.0
+    """
 
     function: Callable[[Array], Scalar]
 
@@ -328,7 +544,24 @@ class Custom(AbstractPenalty):
 
 
 class Sum(AbstractPenalty):
-    """A sum of penalties."""
+    """Sum of penalties, made by `+`.
+
+    Parameters
+    ----------
+    terms : tuple of AbstractPenalty
+        Penalties to add.
+
+    Raises
+    ------
+    TypeError
+        If a term is made by `per_weight` or `per_row`, which go around the sum.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float((lo.penalties.Ridge(2.0) + lo.penalties.Lasso(1.0))(np.array([1.0, -2.0])))
+    8.0
+    """
 
     terms: tuple[AbstractPenalty, ...]
 
@@ -376,7 +609,22 @@ class Sum(AbstractPenalty):
 
 
 class PerWeight(AbstractPenalty):
-    """`Σ_n w_n s_n`, or `Σ_n w_n`, times a penalty; made by `per_weight` and `per_row`."""
+    """Penalty times the total weight of the rows, `Σ_n w_n s_n` or `Σ_n w_n`; made by `per_weight` and `per_row`.
+
+    Parameters
+    ----------
+    penalty : AbstractPenalty
+        The penalty.
+    rows : bool, default: False
+        Whether sample weights s are left out of the factor.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.PerWeight(lo.penalties.Ridge(1.0))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    6.0
+    """
 
     penalty: AbstractPenalty
     rows: bool = static(default=False)
@@ -418,22 +666,84 @@ class PerWeight(AbstractPenalty):
 
 
 def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
-    """What it is a sum of."""
+    """Terms of a sum; a penalty that is not one is its only term."""
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 
 def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
-    """The penalty times `Σ_n w_n s_n` (sample weights included): F is Σ_n w_n s_n (ℓ_n + R), as of a host that averages."""
+    """Multiply a penalty by the total weight of the rows, `Σ_n w_n s_n`.
+
+    F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty shrinks as rows are left
+    out.
+
+    Parameters
+    ----------
+    penalty : penalty of lo.penalties, callable or None
+        Penalty R; a callable is a JAX function of the coefficients.
+
+    Returns
+    -------
+    PerWeight
+        The penalty.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no penalty.
+
+    See Also
+    --------
+    per_row : Number of rows, whatever their sample weights.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.per_weight(lo.penalties.Ridge(0.1))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    6.0
+    """
     return PerWeight(resolve(penalty))
 
 
 def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
-    """The penalty times the number of rows, `Σ_n w_n`, whatever their sample weights."""
+    """Multiply a penalty by the number of rows, `Σ_n w_n`, whatever their sample weights.
+
+    F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of losses by the number of rows.
+
+    Parameters
+    ----------
+    penalty : penalty of lo.penalties, callable or None
+        Penalty R; a callable is a JAX function of the coefficients.
+
+    Returns
+    -------
+    PerWeight
+        The penalty.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no penalty.
+
+    See Also
+    --------
+    per_weight : Total weight, sample weights included.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.per_row(lo.penalties.Ridge(0.1))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    3.0
+    """
     return PerWeight(resolve(penalty), rows=True)
 
 
 def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
-    """The diagonal of its Hessian where it is a sum over parameters; else about that, by vectors of random signs."""
+    """Compute the diagonal of the Hessian of a penalty.
+
+    It is exact where the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
+    """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
@@ -468,7 +778,7 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
 
 
 def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
-    """What `resolve` makes of it; TypeError where it has kinks, of which only `lo.GLM` knows."""
+    """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
     found = resolve(penalty)
     if found.kinked:
         raise TypeError(
@@ -479,7 +789,7 @@ def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> Abstrac
 
 
 def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:
-    """The same model under another penalty: its data are shared, and not read again."""
+    """Copy the model with another penalty; its data are shared, and not read again."""
     other, found = copy.copy(model), resolve(penalty)
     found.check(features)
     object.__setattr__(other, "penalty", found)
@@ -487,7 +797,7 @@ def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: 
 
 
 def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
-    """A penalty from an object of `penalties`, from a JAX function of the coefficients, or none from None."""
+    """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
     if penalty is None:
         return Zero()
     if isinstance(penalty, AbstractPenalty):

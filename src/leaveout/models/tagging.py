@@ -1,9 +1,4 @@
-"""How good decoded labels are: the share of right ones, and the F1 of entities in BIO, BIOES or BILOU tags.
-
-Entities are read as by the CoNLL shared tasks' conlleval: one begins at B-x, S-x, U-x, and at I-x, E-x, L-x that follow O,
-another type or an end; it ends with E, L, S, U, and before the next beginning, O, or other type. An entity counts as found if
-its type and both of its ends are right.
-"""
+"""Scores of decoded labels: the share of right ones, and the F1 of entities in BIO, BIOES or BILOU tags."""
 
 import re
 
@@ -15,22 +10,97 @@ BEGIN, END = "BSU", "ESLU"
 
 
 def token_accuracy(labels: ArrayLike, predicted: ArrayLike) -> float:
-    """The share of steps whose label is right."""
+    """Compute the share of steps whose label is right.
+
+    Parameters
+    ----------
+    labels : array, shape (steps,)
+        True labels.
+    predicted : array, shape (steps,)
+        Predicted labels.
+
+    Returns
+    -------
+    float
+        The share.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or there is no step.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
+    0.75
+    """
     known, found = _pair("token_accuracy", labels, predicted)
     return float(np.mean(known == found))
 
 
 def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> float:
-    """`2 · right / (known + found)` over the entities of all sequences; zero where there are none."""
+    """Compute the F1 score of entities, `2 · right / (known + found)`, over all sequences.
+
+    Parameters
+    ----------
+    labels : array, shape (steps,)
+        True labels.
+    predicted : array, shape (steps,)
+        Predicted labels.
+    lengths : array of int, shape (sequences,)
+        Lengths of the sequences, one after another.
+
+    Returns
+    -------
+    float
+        The score; zero if there are no entities.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or `entities` refuses the labels.
+
+    See Also
+    --------
+    entities
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(lo.entity_f1(["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]), 3)
+    0.667
+    """
     known, found = _pair("entity_f1", labels, predicted)
     known_entities, found_entities = set(entities(known, lengths)), set(entities(found, lengths))
     return 2 * len(known_entities & found_entities) / max(len(known_entities) + len(found_entities), 1)
 
 
 def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]]:
-    """First step, last step and type of every entity; steps are counted over all sequences.
+    """List the entities of sequences of labels.
 
-    Raises ValueError on labels that are not O or one of B, I, E, S, L, U with a type, and lengths that do not add up.
+    Parameters
+    ----------
+    labels : array of str, shape (steps,)
+        Labels: O, or B-, I-, E-, S-, L- or U- and a type.
+    lengths : array of int, shape (sequences,)
+        Lengths of the sequences, one after another.
+
+    Returns
+    -------
+    list of tuple
+        First step, last step and type of every entity; steps are counted over all sequences.
+
+    Raises
+    ------
+    ValueError
+        If a label is not of this form, or lengths do not add up.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.entities(["B-X", "I-X", "O", "B-Y"], [4])
+    [(0, 1, 'X'), (3, 3, 'Y')]
     """
     tags = [str(tag) for tag in np.asarray(labels)]
     strange = next((tag for tag in tags if not TAG.fullmatch(tag)), None)

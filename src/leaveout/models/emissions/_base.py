@@ -1,8 +1,8 @@
-"""What an emission is: the log-density of one observation in one state, its parameters and their prior.
+"""Base class of emissions: the log-density of one observation in one state, its parameters and their prior.
 
 Parameters are natural everywhere but in θ: a dict of named arrays, whose first axis counts the states unless
 the name is in `shared`. Priors are densities of the natural parameters, without Jacobian, so that the posterior
-mode does not depend on how we parametrise.
+mode does not depend on the parametrisation.
 """
 
 import abc
@@ -22,7 +22,28 @@ Parameters = Mapping[str, Array | np.ndarray]
 
 
 class Constraint(NamedTuple):
-    """A bijection between an unconstrained array and a natural parameter: that way by JAX, back by NumPy or JAX."""
+    """Bijection between an unconstrained array and a natural parameter.
+
+    Parameters
+    ----------
+    natural : callable
+        JAX function from the unconstrained array to the parameter.
+    unconstrained : callable
+        Function from the parameter to the unconstrained array, in NumPy or JAX.
+    entries : callable, optional
+        Function from the shape of the parameter to a boolean array, true for entries that θ holds. The default is all.
+    legal : callable, optional
+        Function from the parameter to booleans, true for entries, rows or matrices in the domain. The default is finite
+        numbers.
+    domain : str, default: "finite"
+        Domain in words, for messages.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.emissions.POSITIVE.unconstrained(1.0))
+    0.0
+    """
 
     natural: Callable[[Array], Array]
     unconstrained: Callable[[np.ndarray], ArrayLike]
@@ -85,110 +106,307 @@ def times(weights: Array, logs: Array) -> Array:
 
 
 class AbstractEmission(Module):
-    """The density of an observation given the state. To write one's own: `free`, `log_density`, `log_prior`, `initial`."""
+    """Density of an observation given the state.
+
+    An emission of your own defines `free`, `log_density` and `initial`, and `log_prior` for a prior. Parameters are natural: a
+    dict of arrays, whose first axis counts the states, unless all states share them.
+    """
 
     @property
     @abc.abstractmethod
     def free(self) -> dict[str, Constraint]:
-        """The free parameters and where they live."""
+        """Free parameters by name, each with its `Constraint`."""
 
     @abc.abstractmethod
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        """Log-density of one step's datum, given the parameters of one state (no state axis), by JAX."""
+        """Compute the log-density of one step's datum in one state, by JAX.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of the state, without the axis of states.
+        datum : pytree
+            Data of the step, as `prepare` returns them.
+
+        Returns
+        -------
+        scalar
+            The log-density.
+        """
 
     @abc.abstractmethod
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        """Natural parameters to start a fit from."""
+        """Return natural parameters from which a fit starts.
+
+        Parameters
+        ----------
+        data : pytree
+            Data of all steps, as `prepare` returns them.
+        observed : array of bool, shape (steps,)
+            True for steps that have a density.
+        num_states : int
+            Number of states.
+        seed : int
+            Seed of the random numbers.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters.
+        """
 
     def log_prior(self, parameters: Parameters) -> Scalar:
-        """Log-density of the natural parameters, up to a constant; zero (flat) by default."""
+        """Compute the log-density of the prior of the natural parameters, up to a constant. The default is flat.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+
+        Returns
+        -------
+        scalar
+            The log-density.
+        """
         return jnp.zeros(())
 
     @property
     def score(self) -> str:
-        """What the density's −log is: `LOG_DENSITY`, `LOG_PROBABILITY`; "" where the author of an emission does not say."""
+        """Score that −log of the density is: `LOG_DENSITY`, `LOG_PROBABILITY`, or "" where the emission does not say."""
         return ""
 
     @property
     def prior_note(self) -> str:
-        """The prior in words, for the printed result."""
+        """Prior in words, for printed results."""
         own = type(self).log_prior is not AbstractEmission.log_prior
         return f"{type(self).__name__}'s own" if own else f"{', '.join(self.free)} flat"
 
     def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
-        """The data that `log_density` sees, first axis the steps; checks the domain. A step with NaN is missing:
-        its values arrive here as NaN and must leave as legal numbers."""
+        """Return the data that `log_density` takes, after a check of the domain.
+
+        A step with NaN is missing. Its values arrive here as NaN and must leave as legal numbers.
+
+        Parameters
+        ----------
+        x : array of float, shape (steps, channels)
+            Observations.
+        lengths : array of int, shape (sequences,)
+            Lengths of the sequences.
+
+        Returns
+        -------
+        pytree of array
+            Data, whose first axis is the steps.
+
+        Raises
+        ------
+        ValueError
+            If observations lie outside the domain.
+        """
         check(x, np.isfinite(x), type(self).__name__, "finite")
         return np.where(np.isnan(x), 0.0, x)
 
     def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
-        """The emission with what it was given of the steps, such as an exposure, put into their order by their labels."""
+        """Copy the emission with its data on steps, such as an exposure, in the order of the labels of the steps.
+
+        Parameters
+        ----------
+        caller : str
+            Name of the model, for messages.
+        index : pandas.Index or None
+            Labels of the steps.
+
+        Returns
+        -------
+        AbstractEmission
+            The emission.
+        """
         return self
 
     def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
-        """The emission with the hyperparameters that its default prior takes from the data's scale; to be called once,
-        before `prepare`, and left as they are when data are left out."""
+        """Copy the emission with the hyperparameters that its default prior takes from the scale of the data.
+
+        It is called once, before `prepare`. Hyperparameters stay as they are when data are left out.
+
+        Parameters
+        ----------
+        x : array of float, shape (steps, channels)
+            Observations.
+
+        Returns
+        -------
+        AbstractEmission
+            The emission.
+        """
         return self
 
     def has_density(
         self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
     ) -> Bool[np.ndarray, " steps"]:
-        """The steps with a density: those observed in all channels, and whose regressors are. Others weigh nothing."""
+        """Tell which steps have a density: those observed in all channels, and whose regressors are. Others have weight zero.
+
+        Parameters
+        ----------
+        x : array of float, shape (steps, channels)
+            Observations.
+        lengths : array of int, shape (sequences,)
+            Lengths of the sequences.
+
+        Returns
+        -------
+        array of bool, shape (steps,)
+            True for steps with a density.
+        """
         return ~np.isnan(x).any(axis=1)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
-        """`log_density` of every step in every state. Override it where tables or matrix products are faster."""
+        """Compute `log_density` of every step in every state. Override it where tables or matrix products are faster.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        data : pytree
+            Data of all steps.
+
+        Returns
+        -------
+        array of float, shape (steps, states)
+            The log-densities.
+        """
         axes = {name: None if name in self.shared else 0 for name in parameters}
         each = lambda own, datum: traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
         states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def weighted(self, weights: Array, logs: Array) -> Array:
-        """What an observation of each weight adds to the log-potentials of its states: its weight times its log-densities.
-        Nothing at weight zero."""
+        """Weigh log-densities: the contribution of observations to the log-potentials of their states, zero at weight zero.
+
+        Parameters
+        ----------
+        weights : array of float
+            Weights of the observations.
+        logs : array of float
+            Log-densities.
+
+        Returns
+        -------
+        array of float
+            Products of the two, zero where the weight is zero.
+        """
         return times(weights, logs)
 
     def curvature(
         self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
     ) -> Float[Array, "states own own"] | None:
-        """`−Σ_t expected_{tk} ∇² log e_t(k)` by state k's own unconstrained parameters (none that states share), raveled
-        by name in alphabetical order; `parameters` are natural. None where differentiation is to find it: override it where
-        there are many parameters and a closed form."""
+        """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state k.
+
+        Parameters that states share are left out; the others are raveled by name, in alphabetical order. Override the method
+        where there are many parameters and a closed form.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        data : pytree
+            Data of all steps.
+        expected : array of float, shape (steps, states)
+            Expected observations of each state.
+
+        Returns
+        -------
+        array of float, shape (states, own, own), or None
+            The curvature; None if differentiation is to find it.
+        """
         return None
 
     def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
-        """The mean observation of every step in every state."""
+        """Compute the mean observation of every step in every state.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        data : pytree
+            Data of all steps.
+
+        Returns
+        -------
+        array of float, shape (steps, states, channels)
+            The means.
+
+        Raises
+        ------
+        NotImplementedError
+            If the emission defines none; predictions need them.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no means(); predictions need them.")
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
     ) -> Float[np.ndarray, " channels"]:
-        """One observation drawn in a state, after the observations of `past` (same sequence, most recent last)."""
+        """Draw one observation in a state.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        state : int
+            State.
+        step : int
+            Number of the step.
+        past : array of float, shape (past, channels)
+            Observations before it in the same sequence, the most recent one last.
+        rng : numpy.random.Generator
+            Random numbers.
+
+        Returns
+        -------
+        array of float, shape (channels,)
+            The observation.
+
+        Raises
+        ------
+        NotImplementedError
+            If the emission defines none; simulations and forecasts need it.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no draw(); simulations and forecasts need it.")
 
     @property
     def shared(self) -> frozenset[str]:
-        """Parameters that all states share: no state axis."""
+        """Names of parameters that all states share, which have no axis of states."""
         return frozenset()
 
     @property
     def fixed(self) -> Parameters:
-        """Parameters held fixed, natural; they are listed beside the free ones, and all methods get both."""
+        """Natural parameters that are held fixed. All methods get them beside the free ones."""
         return {}
 
     @property
     def reach(self) -> int:
-        """How many later steps have an observation among their regressors: the order of an autoregression."""
+        """Number of later steps that have an observation among their regressors: the order of an autoregression."""
         return 0
 
     @property
     def num_states(self) -> int | None:
-        """The number of states it is made for, if there is only one such."""
+        """Number of states, if the emission is made for one number only; else None."""
         return None
 
     def order(self, parameters: Parameters) -> Int[Array, " states"]:
-        """The canonical order of the states: by the first number of the first free parameter that has a state axis.
-        States told apart by a fixed parameter stay as they are."""
+        """Return the canonical order of the states: by the first number of the first free parameter that has an axis of states.
+
+        States that a fixed parameter tells apart stay as they are.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+
+        Returns
+        -------
+        array of int, shape (states,)
+            The order.
+        """
         for name, value in self.fixed.items():
             if name not in self.shared:
                 return jnp.arange(len(value))
@@ -197,4 +415,18 @@ class AbstractEmission(Module):
         return jnp.argsort(value.reshape(len(value), -1)[:, 0])
 
     def permute(self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]) -> Parameters:
+        """Put the states into another order.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters of all states.
+        order : array of int, shape (states,)
+            Order of the states.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters in this order.
+        """
         return {name: value if name in self.shared else value[order] for name, value in parameters.items()}

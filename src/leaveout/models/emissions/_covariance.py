@@ -149,7 +149,7 @@ class Covariance(Module):
                 )
 
     def precision(self, covariance: Array, channels: int) -> tuple[Array, Array]:
-        """Its inverse, `[..., R, R]` or the diagonal `[..., R]`, and its log-determinant `[...]`."""
+        """Inverse of the covariance, `[..., R, R]` or the diagonal `[..., R]`, and its log-determinant `[...]`."""
         if self.matrices:
             return inverse(covariance)
         variance = covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
@@ -184,7 +184,7 @@ class Covariance(Module):
         return {"covariance": {"full": full, "diagonal": variances, "spherical": variances.mean(axis=1)}[self.kind]}
 
     def noise(self, parameters: dict[str, Array], state: int, channels: int, rng: np.random.Generator) -> np.ndarray:
-        """One draw of the noise in a state."""
+        """Draw the noise of one observation in a state."""
         value = np.asarray(parameters["covariance"])
         value = value if "covariance" in self.shared else value[state]
         normal = rng.standard_normal(channels)

@@ -1,4 +1,4 @@
-"""What multiplies the mean counts of all states alike: a population at risk, and covariates."""
+"""Factors by which the mean counts of all states are multiplied: a population at risk, and covariates."""
 
 from typing import Any
 

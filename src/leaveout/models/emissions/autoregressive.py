@@ -55,7 +55,7 @@ class AbstractAutoregression(AbstractWithPrior):
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
-        """After the first `skip` steps of a sequence, those whose regressors are observed."""
+        """True for the steps after the first `skip` of a sequence whose regressors are observed."""
         seen, starts = ~np.isnan(x).any(axis=1), np.cumsum(lengths) - lengths
         has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
@@ -123,14 +123,14 @@ class AbstractAutoregression(AbstractWithPrior):
         features: Float[Array, "steps features"],
         expected: Float[Array, " steps"],
     ) -> Float[Array, "own own"]:
-        """That of one state; `features` are one, and the observations before."""
+        """Curvature of one state; `features` are a one and the observations before."""
 
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        """One step's mean from one state's parameters and the observations before it, most recent first; in NumPy."""
+        """Mean of one step from the parameters of one state and the observations before it, most recent first; in NumPy."""
 
     def draw(self, parameters, state, step, past, rng):
-        """One observation; what lies before the first of `past` counts as zeros."""
+        """Draw one observation; values before the first of `past` count as zeros."""
         own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
         channels = own[next(iter(own))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
@@ -147,7 +147,10 @@ def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
-    """Where a linear map, its entries by output and feature from `first` on, has its bias and then its matrices by lag."""
+    """Places of the bias of a linear map, and then of its matrices by lag.
+
+    Its entries are ordered by output and feature, from `first` on.
+    """
     place = first + np.arange(outputs * (1 + lags * inputs)).reshape(outputs, -1)
     matrices = place[:, 1:].reshape(outputs, lags, inputs).swapaxes(0, 1)
     return np.concatenate([place[:, 0], matrices.ravel()])
@@ -160,16 +163,41 @@ def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> n
 
 
 class Autoregressive(AbstractAutoregression):
-    """`x_t | z_t = k ~ N(Σ_m coefficients_{km} x_{t−m} + bias_k, covariance_k)`, lags m = 1, …, order.
+    """Linear autoregression, `x_t | z_t = k ~ N(Σ_m coefficients_{km} x_{t−m} + bias_k, covariance_k)`, lags m = 1, …, order.
 
-    Parameters: `bias` [K, R], `coefficients` [K, order, R, R] (none at order 0, which is a Gaussian), and `covariance`
-    as in `Gaussian`, or a number or array to hold it fixed. Its default, one, is the paper's σ²I with σ² = 1: suited to
-    channels whose innovations are of that size; covariance="diagonal" estimates it.
+    Parameters are `bias` [K, R], `coefficients` [K, order, R, R] (none at order 0, which is a Gaussian), and `covariance` as in
+    `Gaussian`. Default priors are in units of each channel's root mean square s: `coefficients_{kmij} ~ Normal(1{m = 1, i = j},
+    s_i/s_j)` and `bias ~ Normal(0, s)`. The paper has s = 1: `prior={"coefficients": (1, 1), "bias": (0, 1)}`, a multiple of
+    the identity with a standard deviation, and a mean with a standard deviation. A free covariance has the priors of
+    `Gaussian`.
 
-    Priors, in units of each channel's root mean square s: matrix normal about the identity at the first lag and about
-    zero at the others, `coefficients_{kmij} ~ Normal(1{m = 1, i = j}, s_i/s_j)`, and `bias ~ Normal(0, s)`; s = 1 are
-    the paper's, `prior={"coefficients": (1, 1), "bias": (0, 1)}`: (multiple of the identity, sd) and (mean, sd). A
-    free covariance has the priors of `Gaussian`. None makes one or all of them flat.
+    Parameters
+    ----------
+    order : int
+        Number of lags.
+    covariance : str or array, default: 1.0
+        Kind of covariance, as in `Gaussian`, or a number or array that is held fixed. The default suits channels whose
+        innovations have a variance of about one; "diagonal" estimates it.
+    skip : int, optional
+        Number of first steps of a sequence that have no density, at least the order, which is the default. Losses of models of
+        different orders are of the same observations if they have the same `skip`.
+    prior : {"default"}, dict or None, default: "default"
+        Priors by parameter; None makes one or all of them flat.
+
+    Raises
+    ------
+    ValueError
+        If the order is not an integer of zero or more, or `skip` is less than the order.
+
+    See Also
+    --------
+    Gaussian, NeuralAutoregressive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.Autoregressive(2, "diagonal").free)
+    ['bias', 'coefficients', 'covariance']
     """
 
     def __init__(self, order: int, covariance: "str | ArrayLike" = 1.0, *, skip: int | None = None, prior: Choice = "default"):
@@ -229,11 +257,41 @@ class Autoregressive(AbstractAutoregression):
 
 
 class NeuralAutoregressive(AbstractAutoregression):
-    """`x_t | z_t = k ~ N(V_k tanh(Σ_m W_{km} x_{t−m} + c_k) + d_k, covariance_k)`, a network of one hidden layer.
+    """Autoregression by a network of one hidden layer.
 
-    Parameters: `output_bias` d [K, R], `output_weights` V [K, R, hidden], `input_weights` W [K, order, hidden, R],
-    `input_bias` c [K, hidden], and `covariance` as in `Autoregressive`. Priors: Normal(0, 1) for all of them as in the
-    paper (λ = 1), in units of each channel's root mean square: `prior={"input_weights": (mean, sd), ...}` gives others.
+        x_t | z_t = k ~ N(V_k tanh(Σ_m W_{km} x_{t−m} + c_k) + d_k, covariance_k)
+
+    Parameters are `output_bias` d [K, R], `output_weights` V [K, R, hidden], `input_weights` W [K, order, hidden, R],
+    `input_bias` c [K, hidden], and `covariance` as in `Autoregressive`. The default prior of the weights and biases is
+    Normal(0, 1) as in the paper (λ = 1), in units of each channel's root mean square.
+
+    Parameters
+    ----------
+    hidden : int
+        Number of hidden units.
+    order : int, default: 1
+        Number of lags, one or more.
+    covariance : str or array, default: 1.0
+        Kind of covariance, or a number or array that is held fixed, as in `Autoregressive`.
+    skip : int, optional
+        Number of first steps of a sequence that have no density, at least the order, which is the default.
+    prior : {"default"}, dict or None, default: "default"
+        Priors, such as `{"input_weights": (mean, sd)}`; None makes one or all of them flat.
+
+    Raises
+    ------
+    ValueError
+        If `hidden` or the order is not a positive integer, or `skip` is less than the order.
+
+    See Also
+    --------
+    Autoregressive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> sorted(lo.emissions.NeuralAutoregressive(3).free)
+    ['input_bias', 'input_weights', 'output_bias', 'output_weights']
     """
 
     hidden: int = static()
@@ -281,7 +339,10 @@ class NeuralAutoregressive(AbstractAutoregression):
         return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
     def _curvature(self, own, precision, x, features, expected):
-        """With z = W (1, past), h = tanh z, u = (1, h), e = Σ⁻¹ (x − V u): −∇² of −½ rᵀ Σ⁻¹ r by V, by W, and by both."""
+        """Negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
+
+        With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
+        """
         hidden, channels = own["input_bias"].shape[0], x.shape[1]
         weights, turn = own["input_weights"], precision @ own["output_weights"]
         matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)

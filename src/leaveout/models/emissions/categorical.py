@@ -10,11 +10,28 @@ from ._priors import AbstractWithPrior, Choice, Dirichlet, choose
 
 
 class Categorical(AbstractWithPrior):
-    """`p(x_t = s | z_t = k) = probability_{ks}`, symbols 0, …, S − 1 in one channel.
+    """Categorical emission, `p(x_t = s | z_t = k) = probability_{ks}`, of symbols 0, …, S − 1 in one channel.
 
-    Parameters: `probability` [K, S]. Prior: Dirichlet(1 + 1/S), one pseudo-observation spread over the symbols;
-    `prior={"probability": (concentration,)}`, a number or [S], gives another, None is flat. A symbol's `means` are the
-    probabilities of all S symbols, as of S indicators: [T, K, S].
+    The parameter is `probability` [K, S]. Its default prior is Dirichlet(1 + 1/S), one pseudo-observation spread over the
+    symbols. Means are the probabilities of all S symbols, [T, K, S].
+
+    Parameters
+    ----------
+    num_symbols : int
+        Number of symbols S, two or more.
+    prior : {"default"}, dict or None, default: "default"
+        Prior, such as `{"probability": (concentration,)}` with a number or [S]; None is flat.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two symbols.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.Categorical(3).free)
+    ['probability']
     """
 
     score = LOG_PROBABILITY

@@ -94,14 +94,31 @@ class Counts(Module):
 
 
 class Poisson(AbstractWithPrior):
-    """`x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`, independently in each channel.
+    """Poisson emission, `x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`, independently in each channel.
 
-    Parameters: `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b [C], or [C, R], which all
-    states share. `exposure`, one if not given, is the population at risk, or the time or area observed: one number a step,
-    or a site. `covariates` are `[steps, C]`, taken about their means c̄. Both are the same in every sequence or field if there
-    are several. Priors: rate ~ Gamma(2, 1/m) by default, m the channel's overall rate (one pseudo-event, in the exposure that
-    one takes), coefficients ~ Normal(0, 2.5 / (standard deviation of the covariate)); `prior={"rate": (shape, rate)}` gives
-    another, None is flat.
+    Parameters are `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b [C], or [C, R], which all
+    states share. By default the rate has the prior Gamma(2, 1/m), where m is the channel's overall rate (one pseudo-event, in
+    the exposure that one takes), and coefficients have Normal(0, 2.5 / (standard deviation of the covariate)).
+
+    Parameters
+    ----------
+    prior : {"default"}, dict or None, default: "default"
+        Priors, such as `{"rate": (shape, rate)}`; None is flat.
+    exposure : array, shape (steps,), optional
+        Population at risk, or the time or area observed, of each step or site. It is the same in every sequence or field.
+    covariates : array or DataFrame, shape (steps, C), optional
+        Covariates of each step or site, which are taken about their means c̄.
+
+    Raises
+    ------
+    ValueError
+        If exposures are not positive, or covariates do not vary.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.Poisson(exposure=[1.0, 2.0, 1.5]).free)
+    ['rate']
     """
 
     score = LOG_PROBABILITY
@@ -160,15 +177,40 @@ class Poisson(AbstractWithPrior):
 
 
 class NegativeBinomial(AbstractWithPrior):
-    """`x_t | z_t = k ~ NegativeBinomial(m, size_k)`, `m = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, independently in each
-    channel: variance `m + m²/size`.
+    """Negative binomial emission, `x_t | z_t = k ~ NegativeBinomial(m, size_k)`, independently in each channel.
+
+    The mean is `m = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, and the variance `m + m²/size_k`.
 
         log p(x) = log Γ(x + s) − log Γ(s) − log x! + s log(s / (s + m)) + x log(m / (s + m))
 
-    Parameters: `mean` and `size`, each [K], or [K, R] for R > 1 channels; a large size is nearly Poisson; with covariates
-    `coefficients`. `exposure`, `covariates` and b are as for `Poisson`. Priors: mean ~ Gamma(2, 1/m), m the channel's mean
-    count for an exposure of one, size ~ Gamma(2, 0.1), coefficients as there; `prior={"mean": (shape, rate), ...}` gives
-    others, None is flat (then the size has no interior optimum where the counts are no more dispersed than Poisson).
+    Parameters are `mean` and `size`, each [K], or [K, R] for R > 1 channels, and `coefficients` with covariates. A large size
+    is nearly Poisson. Default priors are mean ~ Gamma(2, 1/m), where m is the channel's mean count for an exposure of one, size
+    ~ Gamma(2, 0.1), and coefficients as in `Poisson`.
+
+    Parameters
+    ----------
+    prior : {"default"}, dict or None, default: "default"
+        Priors, such as `{"mean": (shape, rate)}`. None is flat; then the size has no interior optimum where counts are no more
+        dispersed than Poisson's.
+    exposure : array, shape (steps,), optional
+        Population at risk, or the time or area observed, of each step or site.
+    covariates : array or DataFrame, shape (steps, C), optional
+        Covariates of each step or site, which are taken about their means c̄.
+
+    Raises
+    ------
+    ValueError
+        If exposures are not positive, or covariates do not vary.
+
+    See Also
+    --------
+    Poisson
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.NegativeBinomial().free)
+    ['mean', 'size']
     """
 
     score = LOG_PROBABILITY
@@ -242,10 +284,28 @@ def _success(x: Array, mean: Array, size: Array) -> Array:
 
 
 class Binomial(AbstractWithPrior):
-    """`x_t | z_t = k ~ Binomial(trials, probability_k)`, independently in each channel.
+    """Binomial emission, `x_t | z_t = k ~ Binomial(trials, probability_k)`, independently in each channel.
 
-    Parameters: `probability` [K], or [K, R] for R > 1 channels. `trials` is one number, or one a channel. Prior:
-    Beta(1.5, 1.5), one pseudo-trial, half a success; `prior={"probability": (a, b)}` gives another, None is flat.
+    The parameter is `probability` [K], or [K, R] for R > 1 channels. Its default prior is Beta(1.5, 1.5): one pseudo-trial,
+    half a success.
+
+    Parameters
+    ----------
+    trials : int or array of int, shape (channels,)
+        Number of trials, one or more.
+    prior : {"default"}, dict or None, default: "default"
+        Prior, such as `{"probability": (a, b)}`; None is flat.
+
+    Raises
+    ------
+    ValueError
+        If trials are not positive integers.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.Binomial(10).free)
+    ['probability']
     """
 
     score = LOG_PROBABILITY

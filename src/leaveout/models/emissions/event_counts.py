@@ -30,17 +30,39 @@ class SeasonCounts(Module):
 
 
 class EventCounts(AbstractWithPrior):
-    """A Poisson background whose rate depends on the season d_t, plus an excess while an event is on.
+    """Counts with a seasonal Poisson background, and an excess while an event is on; for two states.
 
         z_t = 0:  x_t ~ Poisson(λ_t),  λ_t = rate · seasonal_{d_t}
         z_t = 1:  x_t = background + excess,  excess ~ Poisson(Gamma(a, b)), a negative binomial of mean a/b; summed out
 
-    Two states, 0 without and 1 with an event. Parameters, shared by the states: `rate` [], `seasonal` [S] of mean one,
-    `excess_shape` a and `excess_rate` b, []; `event` [0, 1] is fixed and tells the states apart. `season` holds one
-    label a step, `future` those of the steps that follow the data, for simulations and forecasts. Priors: rate ~
-    Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~ Gamma(2, 0.1), families as in the paper, which does not
-    print its numbers; `prior={"rate": (shape, rate), ...}` gives others, None is flat. Beta priors of the transitions
-    are the model's own.
+    State 0 is without and state 1 with an event. Parameters, which the states share, are `rate` [], `seasonal` [S] of mean one,
+    `excess_shape` a and `excess_rate` b, []. `event` [0, 1] is fixed and tells the states apart. Default priors are rate ~
+    Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~ Gamma(2, 0.1); the paper uses these families and does not print its
+    numbers. Priors of the transitions belong to the model.
+
+    Parameters
+    ----------
+    season : array of int, shape (steps,)
+        Label of the season d_t of each step.
+    future : array of int, default: ()
+        Seasons of the steps that follow the data, for simulations and forecasts.
+    prior : {"default"}, dict or None, default: "default"
+        Priors, such as `{"rate": (shape, rate)}`; None is flat.
+
+    Raises
+    ------
+    ValueError
+        If seasons are not integers, or a future season does not occur in the data.
+
+    References
+    ----------
+    A. Ihler, J. Hutchins and P. Smyth, "Adaptive event detection with time-varying Poisson processes", *KDD*, 2006.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.EventCounts([0, 1, 0, 1]).free)
+    ['rate', 'seasonal', 'excess_shape', 'excess_rate']
     """
 
     score = LOG_PROBABILITY
@@ -102,14 +124,26 @@ class EventCounts(AbstractWithPrior):
         return SeasonCounts(self.season * length + count, length)
 
     def table(self, parameters: Parameters, length: int) -> Float[Array, "seasons length 2"]:
-        """Log-densities of the counts 0, 1, … in each season, without and with an event.
+        """Compute the log-densities of the counts 0, 1, … in each season, without and with an event.
 
         The sum of Poisson and negative binomial counts has the generating function `G(z) = e^{λ(z−1)} (b/(1+b−z))^a`, and
         `(1 + b − z) G′ = (λ (1 + b − z) + a) G` is a recursion for the ratios ρ_n = p_{n+1} / p_n:
 
             (1 + b)(n + 1) ρ_n = n + a + λ (1 + b) − λ / ρ_{n−1}
 
-        where λ/ρ_{n−1} is the expected background given the total n, so that errors shrink from step to step.
+        λ/ρ_{n−1} is the expected background given the total n, so that errors shrink from step to step.
+
+        Parameters
+        ----------
+        parameters : dict of array
+            Natural parameters.
+        length : int
+            Number of counts.
+
+        Returns
+        -------
+        array of float, shape (seasons, length, 2)
+            The log-densities.
         """
         rate = parameters["rate"] * parameters["seasonal"]
         a, b = parameters["excess_shape"], parameters["excess_rate"]

@@ -35,14 +35,26 @@ def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
 
 
 class Gaussian(AbstractWithPrior):
-    """`x_t | z_t = k ~ N(mean_k, covariance_k)`, in R channels.
+    """Gaussian emission, `x_t | z_t = k ~ N(mean_k, covariance_k)`, in R channels.
 
-    Parameters: `mean` [K, R]; `covariance` [K, R, R] for "full", [R, R] for "tied" (one for all states), variances
-    [K, R] for "diagonal" and [K] for "spherical". An array holds it fixed: a variance, [R, R] or [K, R, R].
+    Parameters of K states are `mean` [K, R], and `covariance` [K, R, R] for "full", [R, R] for "tied" (one for all states),
+    variances [K, R] for "diagonal" and [K] for "spherical". By default a mean has the prior Normal(m, 3s), a variance
+    InverseGamma(1, s²/10) and a matrix InverseWishart(R + 1, diag(s²)/5), where m and s are the data's mean and standard
+    deviation.
 
-    Priors, from the data's mean m and standard deviation s unless given: a mean is Normal(m, 3s), a variance
-    InverseGamma(1, s²/10), a matrix InverseWishart(R + 1, diag(s²)/5). `prior={"mean": (m, s), "covariance": (a, b)}`
-    gives them, None makes one or all of them flat; then a variance has no interior optimum when a state holds one point.
+    Parameters
+    ----------
+    covariance : {"full", "tied", "diagonal", "spherical"} or array, default: "diagonal"
+        Kind of covariance; or an array that is held fixed: a variance, [R, R] or [K, R, R].
+    prior : {"default"}, dict or None, default: "default"
+        Priors, such as `{"mean": (m, s), "covariance": (a, b)}`. None makes one or all of them flat; then a variance has no
+        interior optimum when a state holds one point.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> list(lo.emissions.Gaussian("spherical").free)
+    ['mean', 'covariance']
     """
 
     score = LOG_DENSITY

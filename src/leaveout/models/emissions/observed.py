@@ -11,9 +11,28 @@ TINY = 1e-30  # of the probability that is left for other states where one is se
 
 
 class Observed(AbstractEmission):
-    """The state itself, 0, …, K − 1 in one channel: with it a field is an autologistic model (Besag 1974), by its exact
-    likelihood; what is missing or left out is summed over. No parameters. What is seen with weight w leaves `1 − w` for each
-    other state, so F is smooth in the weights. `means` are the probabilities of all K states."""
+    """Emission that shows the state itself, 0, …, K − 1, in one channel: `x_s = z_s`.
+
+    With it a field is an autologistic model (Besag 1974), by its exact likelihood; observations that are missing or left out
+    are summed over. There are no parameters. An observation of weight w leaves `1 − w` for each other state, so that F is
+    smooth in the weights. Means are the probabilities of all K states.
+
+    Parameters
+    ----------
+    num_states : int
+        Number of states K, two or more.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two states.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.emissions.Observed(2).num_states
+    2
+    """
 
     score = LOG_PROBABILITY
     prior_note = ""
