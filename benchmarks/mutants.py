@@ -32,6 +32,27 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "labels of a file read as numbers",
+        "cli/_data.py",
+        "names = {_group(plan), *listed(model.categorical)}",
+        "names = {None}",
+        "test_cli_files.py",
+    ),
+    Fault(
+        "clusters of a file read as numbers",
+        "cli/leakage.py",
+        "words = {*beside[1:], *",
+        "words = {*",
+        "test_cli_files.py",
+    ),
+    Fault(
+        "a column of points beside one of decimal commas",
+        "cli/_cells.py",
+        "and OTHER[sign] in proved and sign not in groups:",
+        "and OTHER[sign] in proved and False:",
+        "test_cli_files.py",
+    ),
+    Fault(
         "least squares: a fixed tolerance where a host has one of its own",
         "refit/_least_norm.py",
         "least = max(self.cut * largest, rounding)",

@@ -11,9 +11,10 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
 from ._files import Rows, listed, read, save
-from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, kept
+from ._options import Checkpoint, Data, Decimal, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, Thousands, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, page, show
 
@@ -48,6 +49,8 @@ def hmm(
     trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
     starts: Starts = 10,
     seed: StartSeed = 0,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     checkpoint: Checkpoint = None,
     mute: Mute = None,
     out: Table = None,
@@ -68,7 +71,8 @@ def hmm(
     """
     kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)
-    rows = read(series, [*listed(column), *listed(sequence), *listed(time)])
+    used = [*listed(column), *listed(sequence), *listed(time)]
+    rows = read(series, used, listed(sequence).__contains__, convention(decimal, thousands))
     steps = _steps(rows, column, sequence, time)
     x = _series(rows, column, steps)
     kind = _emission(emission, x, order, trials)
