@@ -32,6 +32,20 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "times that fall are in order",
+        "_read.py",
+        "if part.is_monotonic_increasing and part.is_unique:",
+        "if part.is_unique:",
+        "test_labels.py",
+    ),
+    Fault(
+        "rows of a series in the order of the file",
+        "cli/hmm.py",
+        "order = np.lexsort([np.asarray(steps), whose])",
+        "order = np.arange(len(steps))",
+        "test_cli_files.py",
+    ),
+    Fault(
         "labels of a file read as numbers",
         "cli/_data.py",
         "names = {_group(plan), *listed(model.categorical)}",

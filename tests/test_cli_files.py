@@ -288,7 +288,7 @@ ROLES = {  # words by which a column of each command is one of labels
     "influence": (["--target", "y", "--features", "x", "--categorical", "site"], "site (3 levels)"),
     "hmm": (["--column", "y", "--sequence", "site", "--states", "1"], "3 sequences"),
     "leakage": (
-        ["--target", "y", "--features", "x", "--cluster", "site", "--precision", "0.9", "--recall", "0.9"],
+        ["--target", "y", "--features", "x", "--cluster", "site", "--precision", "0.9", "--recall", "0.9", "--folds", "3"],
         "3 clusters",
     ),
 }
@@ -330,3 +330,30 @@ def test_one_file_writes_numbers_in_one_way(tmp_path):
     read = run(*words)
     assert read.exit_code == 0 and "points in salary read as separators of thousands" in read.output, read.output
     assert np.allclose(pd.read_csv(tmp_path / "rows.csv")["prediction"], 1e6 + thousands)
+
+
+def test_rows_of_a_series_go_by_their_times(tmp_path):
+    frame = FRAME[["day", "age"]].assign(step=np.arange(1, N + 1), who=np.repeat(["a", "b"], N // 2))
+    words = ["--column", "age", "--states", "2", "--out", tmp_path / "table.out"]
+
+    def mean(frame, *more):
+        (tmp_path / "table.csv").write_text(text(frame))
+        result = run("hmm", tmp_path / "table.csv", *words, *more)
+        assert result.exit_code == 0, result.output
+        return pd.read_csv(tmp_path / "table.out")["mean"].iloc[0], " ".join(result.output.split())
+
+    blocks = ["--plan", "blocks:4", "--time"]
+    right, _ = mean(frame, *blocks, "day")
+    odd = frame.sample(frac=1, random_state=3)
+    for time in ("day", "step"):
+        found, said = mean(odd, *blocks, time)
+        assert found == right and f"rows sorted by {time}" in said
+    wrong, said = mean(odd, *blocks[:2])
+    assert wrong != right and "the dates of day do not rise" in said and "--time day sorts them" in said
+    each, _ = mean(frame, "--time", "day", "--sequence", "who")
+    found, said = mean(odd.sort_values("who", kind="stable"), "--time", "day", "--sequence", "who")
+    assert found == each and "rows sorted by day" in said
+    (tmp_path / "table.csv").write_text(text(frame.assign(day=frame["day"].where(frame.index != 5, "2020-01-01"))))
+    one_line(
+        run("hmm", tmp_path / "table.csv", *words, "--time", "day"), "'2020-01-01 00:00:00' in row 6 is the time of another"
+    )

@@ -35,7 +35,7 @@ from ._objective import AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
 from ._printed import kind_of
-from ._read import count, counted
+from ._read import check_times, count, counted
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Merge, Walk, blank, one_thread, put
@@ -440,6 +440,8 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
+    if plan.serial:
+        check_times(caller, "the data", units.names)
     return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
