@@ -32,6 +32,20 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "categories of digits are numbers",
+        "_read.py",
+        "    if isinstance(column.dtype, pd.CategoricalDtype):\n        return None\n",
+        "    if isinstance(column.dtype, pd.CategoricalDtype):\n        column = column.astype(object).infer_objects()\n",
+        "test_bad_input.py",
+    ),
+    Fault(
+        "copies of units of which nobody knows whether they depend on one another",
+        "_objective.py",
+        "return self.serial is False",
+        "return not self.serial",
+        "test_bad_input.py",
+    ),
+    Fault(
         "times that fall are in order",
         "_read.py",
         "if part.is_monotonic_increasing and part.is_unique:",

@@ -26,6 +26,7 @@ PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
 ADVICE = {  # by what pandas calls them
     **dict.fromkeys(("date", "time", "period"), TIME),
+    "categorical": "Encode categories by pd.get_dummies; where their names are meant as numbers, convert them by .astype(float)",
     "complex": "Take the real part, or the modulus",
     "boolean": "Fill what is missing, and convert by .astype(bool)",
 }
@@ -193,7 +194,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     """Numbers of an argument, NaN where missing or masked.
 
-    Categories count as their names: numbers, or text. Text, dates, complex numbers and the like raise TypeError.
+    Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
     """
     value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
@@ -255,7 +256,7 @@ def compressed(caller: str, name: str, value: Any) -> Any:
 def _column(column: pd.Series) -> np.ndarray | None:
     """Column as float64; None if it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(object).infer_objects()
+        return None
     if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
         return None
     try:

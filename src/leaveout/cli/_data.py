@@ -93,7 +93,7 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
     X, y, intercept = _by_formula(rows, model) if model.formula else (_design(rows, model, plan), None, model.intercept)
     target, said = _target(rows.frame[model.target] if y is None else y, name)
-    said = "; ".join(filter(None, (_features_said(list(X), model), said)))
+    said = "; ".join(filter(None, (_features_said(list(X), model), said, learned(model.formula or ""))))
     own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
     more = {
         "offset": rows.numbers(model.offset, NUMBERS) if model.offset else None,

@@ -57,6 +57,8 @@ class Rows:
     def numbers(self, name: str, way: str) -> np.ndarray:
         """A column as numbers, NaN where a cell is empty; `way` is the way out where it holds anything else."""
         column = self.column(name)
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            fail(f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}.")
         if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
             column = column.astype(object)  # of dates and times too, which are not to become nanoseconds
         dates = column.map(lambda value: hasattr(value, "isoformat")) if column.dtype == object else None

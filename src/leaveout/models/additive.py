@@ -125,7 +125,7 @@ class Additive(GLM):
         self.strengths = tuple(name for term in smooths for name in term.strengths)
         penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
         resolve = lambda y: (losses.resolve(loss), y, ())
-        self._bind(read.joined(frame, list(designs)), y, resolve, penalty, sample_weight, offset, formula.intercept, None, "")
+        self._bind(read.joined(frame, list(designs)), y, resolve, penalty, sample_weight, offset, formula.intercept, None, learned(formula.rest or ""))
         if self.classes:
             raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
         own = self.labels.index
