@@ -405,14 +405,15 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
         )
         of = getattr(objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit")
         raise ValueError(
-            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, one for each {of}{labelled}."
+            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
+            f"one for each {of}{labelled}."
         )
     if not units.repeatable and np.any(plan.weight > 1):
         if units.serial is None:
             raise ValueError(
                 f"{caller}: the plan has weights above 1, as a bootstrap has, but whether the units of this "
-                f"{kind_of(objective)} depend on one another is not known: a weight of two need not be a second copy. Where they "
-                "do not depend on one another, say so, as by lo.Objective(..., dependence='independent')."
+                f"{kind_of(objective)} depend on one another is not known: a weight of two need not be a second copy. Where "
+                "they do not, say so, as by lo.Objective(..., dependence='independent')."
             )
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "

@@ -3,7 +3,9 @@
 import re
 
 STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"  # of patsy and formulaic, which remember the rows
-CALL = re.compile(rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\(")
+CALL = re.compile(
+    rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\("
+)
 
 
 def learned(formula: str) -> str:

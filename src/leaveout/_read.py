@@ -26,7 +26,7 @@ PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
 ADVICE = {  # by what pandas calls them
     **dict.fromkeys(("date", "time", "period"), TIME),
-    "categorical": "Encode categories by pd.get_dummies; where their names are meant as numbers, convert them by .astype(float)",
+    "categorical": "Encode categories by pd.get_dummies; convert those that are numbers by .astype(float)",
     "complex": "Take the real part, or the modulus",
     "boolean": "Fill what is missing, and convert by .astype(bool)",
 }

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._fit import Fit
+from .._learned import learned
 from .._read import counted
 from ..models import losses
 from ..models.cox import Cox
