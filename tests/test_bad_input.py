@@ -412,9 +412,8 @@ def test_copies_of_units_that_may_depend_on_one_another_are_refused(dependence, 
 
 def test_messages_name_what_their_reader_knows():
     frame = pd.DataFrame({"class": X[:, 0], "x": X[:, 1], "y": Y, "g": np.resize(["a", "b", "c", "d"], len(Y))})
-    for formula in ("y ~ s(class)", "y ~ s(x) + class"):
-        with pytest.raises(ValueError, match="'class' is a keyword of Python: rename that column"):
-            lo.Additive(formula, frame)
+    with pytest.raises(ValueError, match="'class' is a keyword of Python: rename that column"):
+        lo.Additive("y ~ s(class)", frame)
     with pytest.raises(ValueError, match="make it with 40, one for each row"):
         lo.cross_validate(lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(39, 3))
     hmm = lo.HMM(X[:, 0], lo.emissions.Gaussian(), 1, lengths=[10, 30], drop="sequence")
