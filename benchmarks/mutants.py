@@ -32,6 +32,62 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "knots that a formula learned from all rows are not said",
+        "interop/statsmodels.py",
+        'return noted(found, learned(str(getattr(model, "formula", ""))))',
+        "return found",
+        "test_statsmodels.py",
+    ),
+    Fault(
+        "categories of digits are numbers",
+        "_read.py",
+        "    if isinstance(column.dtype, pd.CategoricalDtype):\n        return None\n",
+        "    if isinstance(column.dtype, pd.CategoricalDtype):\n        column = column.astype(object).infer_objects()\n",
+        "test_bad_input.py",
+    ),
+    Fault(
+        "copies of units of which nobody knows whether they depend on one another",
+        "_objective.py",
+        "return self.serial is False",
+        "return not self.serial",
+        "test_bad_input.py",
+    ),
+    Fault(
+        "times that fall are in order",
+        "_read.py",
+        "if part.is_monotonic_increasing and part.is_unique:",
+        "if part.is_unique:",
+        "test_labels.py",
+    ),
+    Fault(
+        "rows of a series in the order of the file",
+        "cli/hmm.py",
+        "order = np.lexsort([np.asarray(steps), whose])",
+        "order = np.arange(len(steps))",
+        "test_cli_files.py",
+    ),
+    Fault(
+        "labels of a file read as numbers",
+        "cli/_data.py",
+        "names = {_group(plan), *listed(model.categorical)}",
+        "names = {None}",
+        "test_cli_files.py",
+    ),
+    Fault(
+        "clusters of a file read as numbers",
+        "cli/leakage.py",
+        "words = {*beside[1:], *",
+        "words = {*",
+        "test_cli_files.py",
+    ),
+    Fault(
+        "a column of points beside one of decimal commas",
+        "cli/_cells.py",
+        "and OTHER[sign] in proved and sign not in groups:",
+        "and OTHER[sign] in proved and False:",
+        "test_cli_files.py",
+    ),
+    Fault(
         "least squares: a fixed tolerance where a host has one of its own",
         "refit/_least_norm.py",
         "least = max(self.cut * largest, rounding)",

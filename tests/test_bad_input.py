@@ -199,6 +199,7 @@ NOT_NUMBERS = {
     "text": (np.where(Y > 0, "yes", "no"), r"string.*Encode"),
     "digits that are text": (Y.astype(int).astype(str), r"string.*astype\(float\)"),
     "categories of text": (pd.Series(DIGITS), r"categor.*Encode"),
+    "categories of numbers": (pd.Categorical(Y.astype(int)), r"categor.*Encode.*astype\(float\)"),
     "objects": (np.array([*Y[1:], "many"], object), r"mixed.*Encode"),
 }
 PLACES = {
@@ -241,7 +242,7 @@ def test_what_is_masked_is_missing():
 
 def test_what_holds_numbers_is_converted_as_hosts_do():
     whole = pd.array(Y.astype(int), dtype="Int64")
-    for same in (pd.Categorical(Y), whole, list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
+    for same in (pd.Categorical(Y).astype(float), whole, list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
         np.testing.assert_array_equal(lo.GLM(X, same, "logistic").y, Y)
     labels = lo.GLM(X, DIGITS, "multinomial")
     assert labels.classes == ("0", "1") and lo.groups(DIGITS).num_refits == 2
@@ -396,3 +397,27 @@ def test_one_number_however_it_is_wrapped(alpha):
     for kind in (lo.penalties.Ridge, lo.penalties.Lasso):
         known, found = (lo.fit(lo.GLM(X, y, "squared", kind(each))).parameters["coef"] for each in (2.0, alpha))
         np.testing.assert_array_equal(found, known)
+
+
+@pytest.mark.parametrize(
+    "dependence, message", [("unknown", "is not known.*dependence='independent'"), ("serial", "depend on one another: ")]
+)
+def test_copies_of_units_that_may_depend_on_one_another_are_refused(dependence, message):
+    F = lambda theta, w: jnp.sum(w * (theta - jnp.arange(6.0)) ** 2)
+    fit = lambda dependence: lo.fit(lo.Objective(F, 6, dependence=dependence), jnp.zeros(()))
+    with pytest.raises(ValueError, match=message):
+        lo.cross_validate(fit(dependence), lo.bootstrap(6, 3))
+    assert lo.cross_validate(fit("independent"), lo.bootstrap(6, 3), lo.Exact()).plan.num_refits == 3
+
+
+def test_messages_name_what_their_reader_knows():
+    frame = pd.DataFrame({"class": X[:, 0], "x": X[:, 1], "y": Y, "g": np.resize(["a", "b", "c", "d"], len(Y))})
+    with pytest.raises(ValueError, match="'class' is a keyword of Python: rename that column"):
+        lo.Additive("y ~ s(class)", frame)
+    with pytest.raises(ValueError, match="make it with 40, one for each row"):
+        lo.cross_validate(lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(39, 3))
+    hmm = lo.HMM(X[:, 0], lo.emissions.Gaussian(), 1, lengths=[10, 30], drop="sequence")
+    with pytest.raises(ValueError, match="make it with 2, one for each sequence"):
+        lo.cross_validate(lo.fit(hmm), lo.kfold(40, 3))
+    assert "The formula's scale(...) stays as made of all rows" in lo.Mixed("y ~ scale(x) + (1 | g)", frame, "gaussian").note
+    assert "The formula's" not in lo.Mixed("y ~ x + (1 | g)", frame, "gaussian").note

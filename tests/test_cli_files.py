@@ -149,7 +149,6 @@ def test_one_table_in_many_shapes(tmp_path):
     "words, message",
     [
         (["glm", "--target", "age", "--features", "day"], "'day' holds text: '2020-01-01' in row 1; name it in --categorical"),
-        (["glm", "--target", "age", "--features", "big"], "'1,200.50' in row 1; write numbers without separators of thousands"),
         (["hmm", "--column", "marked"], "'?' in row 3; leave the cell empty where a value is missing"),
         (["glm", "--target", "age", "--features", "dose", "--categorical", "age"], "is among --categorical too"),
         (["glm", "--formula", "age ~ C(same)"], "category 'same' has one level, 'x'"),
@@ -165,11 +164,13 @@ def test_one_table_in_many_shapes(tmp_path):
             ["leakage", "--features", "dose,day"],
             "'day' holds text: '2020-01-01' in row 1; with its 24 values it is no category either",
         ),
-        (["leakage", "--features", "dose,big"], "'1,200.50' in row 1; write numbers without separators of thousands"),
         (
-            ["leakage", "--model", "knn", "--target", "big", "--features", "dose"],
-            "write numbers without separators of thousands",
+            ["glm", "--target", "age", "--features", "big", "--decimal", ","],
+            "'1,200.50' in row 1; write numbers without separators of thousands, or name these by --thousands",
         ),
+        (["glm", "--decimal", ",", "--thousands", ","], "one sign cannot stand for both"),
+        (["glm", "--decimal", ";"], "--decimal ;: it must be one of"),
+        (["hmm", "--column", "dose", "--thousands", "x"], "--thousands x: it must be one of"),
         (
             ["compare", "--target", "age", "--model", "features=dose", "--model", "features=day"],
             "features=day: column 'day' holds",
@@ -274,3 +275,84 @@ def test_no_words_at_all_are_the_help():
     result = run()
     assert result.exit_code == 2 and "Usage:" in result.output and "compare" in result.output
     assert "Error" not in result.output
+
+
+SITES = (["1", "01", "001"], ["1e2", "100", "10e1"], ["12345678901234567", "12345678901234568", "12345678901234569"])
+ROLES = {  # words by which a column of each command is one of labels
+    "glm": (["--target", "y", "--features", "x", "--plan", "groups:site"], "3 of 8 units each"),
+    "compare": (
+        ["--target", "y", "--features", "x", "--plan", "groups:site", "--model", "l2=1", "--model", "l2=2"],
+        "over 3 groups",
+    ),
+    "tune": (["--target", "y", "--features", "x", "--categorical", "site", "--trials", "2"], "site (3 levels)"),
+    "influence": (["--target", "y", "--features", "x", "--categorical", "site"], "site (3 levels)"),
+    "hmm": (["--column", "y", "--sequence", "site", "--states", "1"], "3 sequences"),
+    "leakage": (
+        ["--target", "y", "--features", "x", "--cluster", "site", "--precision", "0.9", "--recall", "0.9", "--folds", "3"],
+        "3 clusters",
+    ),
+}
+
+
+@pytest.mark.parametrize("sites", SITES, ids=lambda sites: sites[0])
+@pytest.mark.parametrize("command", ROLES)
+def test_labels_stay_as_they_are_written(command, sites, tmp_path):
+    frame = pd.DataFrame({"site": np.repeat(sites, 8), "x": FRAME["dose"], "y": FRAME["age"]})
+    (tmp_path / "table.csv").write_text(text(frame))
+    words, said = ROLES[command]
+    result = run(command, tmp_path / "table.csv", *words)
+    assert result.exit_code == 0 and said in " ".join(result.output.split()), result.output
+
+
+@pytest.mark.parametrize("sites", SITES, ids=lambda sites: sites[0])
+def test_classes_and_new_rows_have_labels_as_they_are_written(sites, tmp_path):
+    frame = pd.DataFrame({"site": np.resize(sites, N), "x": FRAME["dose"], "y": FRAME["age"]})
+    (tmp_path / "table.csv").write_text(text(frame))
+    (tmp_path / "new.csv").write_text(text(frame.tail(3)))
+    classes = run("glm", tmp_path / "table.csv", "--target", "site", "--features", "x", "--loss", "multinomial", "--l2", 1)
+    assert classes.exit_code == 0 and "6 parameters" in classes.output, classes.output
+    new = run("interval", tmp_path / "table.csv", tmp_path / "new.csv", "--target", "y", "--categorical", "site")
+    assert new.exit_code == 0 and "site (3 levels)" in new.output, new.output
+
+
+def test_one_file_writes_numbers_in_one_way(tmp_path):
+    y = ["50.914", "43.512", "61.020", "38.455", "70.125", "52.250"]
+    x = ["0,126", "0,534", "0,231", "0,982", "0,415", "0,666"]
+    (tmp_path / "table.csv").write_text("x;salary\n" + "\n".join(map(";".join, zip(x, y, strict=True))))
+    words = ["glm", tmp_path / "table.csv", "--target", "salary", "--features", "x", "--out", tmp_path / "rows.csv"]
+    one_line(run(*words), "'50.914' in salary and '0,126' in x; say how the file writes them by --decimal and --thousands")
+    assert run(*words, "--decimal", ",", "--thousands", ".").exit_code == 0
+    thousands = pd.read_csv(tmp_path / "rows.csv")["prediction"]
+    assert np.allclose(thousands.mean(), 52_700, rtol=0.1)
+    (tmp_path / "table.csv").write_text(
+        "x;salary\n" + "\n".join(map(";".join, zip(x, (f"1.0{cell}" for cell in y), strict=True)))
+    )
+    read = run(*words)
+    assert read.exit_code == 0 and "points in salary read as separators of thousands" in read.output, read.output
+    assert np.allclose(pd.read_csv(tmp_path / "rows.csv")["prediction"], 1e6 + thousands)
+
+
+def test_rows_of_a_series_go_by_their_times(tmp_path):
+    frame = FRAME[["day", "age"]].assign(step=np.arange(1, N + 1), who=np.repeat(["a", "b"], N // 2))
+    words = ["--column", "age", "--states", "2", "--out", tmp_path / "table.out"]
+
+    def mean(frame, *more):
+        (tmp_path / "table.csv").write_text(text(frame))
+        result = run("hmm", tmp_path / "table.csv", *words, *more)
+        assert result.exit_code == 0, result.output
+        return pd.read_csv(tmp_path / "table.out")["mean"].iloc[0], " ".join(result.output.split())
+
+    blocks = ["--plan", "blocks:4", "--time"]
+    right, _ = mean(frame, *blocks, "day")
+    odd = frame.sample(frac=1, random_state=3)
+    for time in ("day", "step"):
+        found, said = mean(odd, *blocks, time)
+        assert found == right and f"rows sorted by {time}" in said
+    wrong, said = mean(odd, *blocks[:2])
+    assert wrong != right and "the dates of day do not rise" in said and "--time day sorts them" in said
+    each, _ = mean(frame, "--time", "day", "--sequence", "who")
+    found, said = mean(odd.sort_values("who", kind="stable"), "--time", "day", "--sequence", "who")
+    assert found == each and "rows sorted by day" in said
+    (tmp_path / "table.csv").write_text(text(frame.assign(day=frame["day"].where(frame.index != 5, "2020-01-01"))))
+    again = run("hmm", tmp_path / "table.csv", *words, "--time", "day")
+    one_line(again, "'2020-01-01 00:00:00' in row 6 is the time of another row too")

@@ -585,7 +585,7 @@ def test_kinds_of_data():
     assert HMM(np.array([1, 2, 3]), POISSON, 1).x.dtype == np.float64
     masked = HMM(np.ma.masked_array([1, 999, 3], [False, True, False]), POISSON, 1)
     np.testing.assert_array_equal(masked.x[:, 0], [1, np.nan, 3])
-    frame = HMM(pd.DataFrame({"a": [True, False, True], "b": pd.Categorical([3, 4, 4])}), POISSON, 1)
+    frame = HMM(pd.DataFrame({"a": [True, False, True], "b": pd.array([3, 4, 4], "Int64")}), POISSON, 1)
     np.testing.assert_array_equal(frame.x, [[1, 3], [0, 4], [1, 4]])
 
 

@@ -302,3 +302,34 @@ def test_clusters_that_may_leak_follow_their_labels():
     assert str(slope(shuffled(OFFSET), shuffled(pairs, 2))) == str(slope(OFFSET, pairs))
     with pytest.raises(ValueError, match="groups and X do not have the same labels"):
         of(OFFSET, pairs.set_axis(range(1, N + 1)))
+
+
+DAYS = pd.date_range("2024-01-01", periods=N)
+TIMES = {  # that do not rise, or are there twice, and what is said of them
+    "dates": (DAYS[rng.permutation(N)], r"stands after a later one.*sort_index"),
+    "periods": (DAYS.to_period("D")[::-1], r"stands after a later one.*sort_index"),
+    "days": (pd.Index(DAYS[::-1].date), r"stands after a later one.*sort_index"),
+    "twice": (DAYS.floor("2D"), "is there twice"),
+}
+
+
+@pytest.mark.parametrize("index, message", TIMES.values(), ids=list(TIMES))
+def test_times_that_do_not_rise_are_refused_where_order_counts(index, message):
+    x = pd.Series(SERIES.to_numpy(float), index=index)
+    with pytest.raises(ValueError, match=f"HMM: .*{message}"):
+        lo.HMM(x, lo.emissions.Gaussian(), 2)
+    fit = lo.fit(lo.GLM(X.set_axis(index), pd.Series(ETA.to_numpy(), index), "squared"))
+    for plan in (lo.blocks(N, 8), lo.contiguous(N, 0.2, 3), lo.leave_future_out(N, 30, 1)):
+        with pytest.raises(ValueError, match=f"cross_validate: .*{message}"):
+            lo.cross_validate(fit, plan)
+    with pytest.raises(ValueError, match=f"covariance: .*{message}"):
+        lo.covariance(fit, "HAC", maxlags=2)
+    lo.cross_validate(fit, lo.kfold(N, 5), lo.NoUpdate())  # to which order is nothing
+    lo.covariance(fit, "HC0")
+
+
+def test_times_rise_in_each_sequence():
+    x = pd.Series(SERIES.to_numpy(float), index=DAYS[:20].append(DAYS[:20]))
+    lo.HMM(x, lo.emissions.Gaussian(), 2, lengths=[20, 20])
+    with pytest.raises(ValueError, match="is there twice"):
+        lo.HMM(x, lo.emissions.Gaussian(), 2, lengths=[25, 15])

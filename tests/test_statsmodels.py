@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+import statsmodels.formula.api as smf
 from statsmodels.gam.api import BSplines, GLMGam
 from statsmodels.gam.generalized_additive_model import penalized_wls
 from statsmodels.genmod.families import links
@@ -324,3 +325,24 @@ def test_a_plan_of_all_rows_is_matched_by_label(labels):
     assert list(estimate.names()) == list(used.index) and "SE over 7 groups" in str(estimate)
     with pytest.raises(ValueError, match="the plan is for 90 units, but the fit has 87"):
         lo.cross_predict(fit, lo.groups(frame.clinic.to_numpy()))
+
+
+@pytest.mark.parametrize(
+    "formula, said",
+    [
+        ("y ~ bs(x, df=5)", "bs(...)"),
+        ("y ~ center(x) + scale(z)", "center(...), scale(...)"),
+        ("y ~ I(x - np.mean(x)) + z", "mean(...)"),
+        ("y ~ bs(x, df=4, knots=[0.5], lower_bound=0, upper_bound=20)", ""),
+        ("y ~ np.log(x + 1) + C(k)", ""),
+    ],
+)
+def test_what_a_formula_learned_from_all_rows_is_said(formula, said):
+    rng = np.random.default_rng(8)
+    data = pd.DataFrame({"x": np.sort(rng.exponential(size=40)), "z": rng.normal(size=40), "k": np.resize(list("ab"), 40)})
+    data["y"] = np.sin(3 * data.x) + 0.3 * rng.normal(size=40)
+    fit = lo.from_statsmodels(smf.ols(formula, data).fit())
+    text = " ".join(str(lo.cross_validate(fit, lo.kfold(40, 5))).split())
+    wanted = f"the formula's {said} stays as made of all rows: what it learned is not left out"
+    assert (wanted if said else "the formula's") in text if said else "the formula's" not in text
+    assert (wanted in str(fit)) == bool(said)

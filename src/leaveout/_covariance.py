@@ -24,7 +24,7 @@ from ._kinks import without
 from ._named import Named, named
 from ._objective import AbstractLinearPredictor
 from ._printed import kind_of
-from ._read import codes, index_of, places
+from ._read import check_times, codes, index_of, places
 
 CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
 KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}
@@ -140,6 +140,8 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
             f"{use_correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
         )
     units = fit.objective.num_units
+    if kind == "HAC":
+        check_times("covariance", "the data", fit.objective.units.names)
     if maxlags is not None and (int(maxlags) != maxlags or not 0 <= maxlags < units):
         raise ValueError(f"covariance: maxlags must be a whole number from 0 to {units - 1}; got {maxlags!r}.")
     if fit.of_rank:

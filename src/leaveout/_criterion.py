@@ -136,7 +136,7 @@ def _root(H: Array) -> tuple[Array, float]:
     if factor.diagonal().min() ** 2 < 1e-13:
         raise IndefiniteHessianError(
             "smooth: the terms repeat one another, or the rows do not determine them. A te() holds what s() of its columns "
-            "say: take ti()."
+            "say: take ti(). s(x, by=z) of numbers z holds what z alone says: leave z out of the other terms."
         )
     return scipy.linalg.lapack.dtrtri(factor, lower=1)[0] / size, 2 * float(np.sum(np.log(factor.diagonal() * size)))
 

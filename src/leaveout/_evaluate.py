@@ -31,11 +31,11 @@ from ._functions import weights_of, work
 from ._jax import Module, PyTree, float64
 from ._kinks import without
 from ._metrics import Metric, measure, measures
-from ._objective import AbstractObjective
+from ._objective import AbstractLinearPredictor, AbstractObjective
 from ._plan import Batch, Plan
 from ._pooled import UNSEEN, Predictions
 from ._printed import kind_of
-from ._read import count, counted
+from ._read import check_times, count, counted
 from ._results import LOST, RESULTS, among
 from ._stopping import Interrupted
 from ._walk import Merge, Walk, blank, one_thread, put
@@ -410,10 +410,18 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
             if units.names is None
             else ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
         )
+        of = getattr(objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit")
         raise ValueError(
-            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}{labelled}."
+            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
+            f"one for each {of}{labelled}."
         )
     if not units.repeatable and np.any(plan.weight > 1):
+        if units.serial is None:
+            raise ValueError(
+                f"{caller}: the plan has weights above 1, as a bootstrap has, but whether the units of this "
+                f"{kind_of(objective)} depend on one another is not known: a weight of two need not be a second copy. Where "
+                "they do not, say so, as by lo.Objective(..., dependence='independent')."
+            )
         raise ValueError(
             f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
             f"{kind_of(objective)} depend on one another: a weight of two there is not a second copy. "
@@ -447,6 +455,8 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
+    if plan.serial:
+        check_times(caller, "the data", units.names)
     return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 

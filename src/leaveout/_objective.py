@@ -170,8 +170,8 @@ class Units:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a weight of two means a unit that is seen twice. For dependent units it only sharpens F."""
-        return not self.serial
+        """Whether a weight of two means a unit that is seen twice. For units that may be dependent it only sharpens F."""
+        return self.serial is False
 
     def scored(
         self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]

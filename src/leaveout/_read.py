@@ -21,10 +21,12 @@ from ._jax import float64, foreign, jax, jnp
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
 MEMORY = 1, 3, 11  # what DLPack calls this machine's own: plain, or pinned for an accelerator
 DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices whose float64 is that of everyone
+TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}  # what pandas calls labels that have an order in time
 PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
 ADVICE = {  # by what pandas calls them
     **dict.fromkeys(("date", "time", "period"), TIME),
+    "categorical": "Encode categories by pd.get_dummies; convert those that are numbers by .astype(float)",
     "complex": "Take the real part, or the modulus",
     "boolean": "Fill what is missing, and convert by .astype(bool)",
 }
@@ -75,6 +77,34 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
 def written(index: pd.Index) -> list[str]:
     """Labels as text; dates without the midnight that all of them share."""
     return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
+
+
+def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None) -> None:
+    """Raise ValueError where labels are times that do not rise from row to row, by which order would be another.
+
+    `lengths` are those of sequences, each of which has times of its own.
+    """
+    if index is None or index.inferred_type not in TIMES:
+        return
+    ends = np.cumsum([len(index)] if lengths is None else lengths)
+    for first, last in zip([0, *ends[:-1]], ends, strict=True):
+        part = index[first:last]
+        if part.is_monotonic_increasing and part.is_unique:
+            continue
+        of = f"{name}, whose index holds times" + ("" if lengths is None or len(ends) == 1 else " in each sequence")
+        if part.hasnans:
+            raise ValueError(f"{caller}: the order of rows counts for {of}, but some are missing (NaT). Drop those rows.")
+        if part.is_unique:
+            early = str(part[1:][part[1:] < part[:-1]][0])
+            raise ValueError(
+                f"{caller}: the order of rows counts for {of}, but these do not rise: {early!r} stands after a later one. Sort "
+                "the data first, by .sort_index()."
+            )
+        twice = str(part[part.duplicated()][0])
+        raise ValueError(
+            f"{caller}: the order of rows counts for {of}, but {twice!r} is there twice, and which of its rows comes "
+            "first is not known. Give every row a time of its own, or give the data without index, by position."
+        )
 
 
 def counted(index: pd.Index) -> bool:
@@ -164,7 +194,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     """Numbers of an argument, NaN where missing or masked.
 
-    Categories count as their names: numbers, or text. Text, dates, complex numbers and the like raise TypeError.
+    Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
     """
     value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
@@ -226,7 +256,7 @@ def compressed(caller: str, name: str, value: Any) -> Any:
 def _column(column: pd.Series) -> np.ndarray | None:
     """Column as float64; None if it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(object).infer_objects()
+        return None
     if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
         return None
     try:

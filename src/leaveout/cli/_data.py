@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 import leaveout as lo
 
+from .._learned import learned
+from ._cells import told
 from ._console import fail
 from ._files import WIDEST, Rows, listed, shortened
 
@@ -17,6 +19,7 @@ LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo
 CATEGORY = "name it in --categorical, or leave it out by naming others in --features"
 NUMBERS = "it must hold numbers"
 WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # of a formula: names, and the dot of all others
+CALLED = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # of a formula: columns of labels
 LABELS = ("logistic", "probit", "cloglog")  # losses that take two labels
 
 
@@ -41,6 +44,15 @@ def named(model: Model, plan: str) -> set[str]:
     if model.formula:
         return {*filter(None, names), *_words(model.formula)}
     return {*filter(None, names), *listed(model.features)} if model.features else set()
+
+
+def labels(model: Model, plan: str) -> set[str]:
+    """The columns that are labels by what a model and a plan do with them: these are read as text."""
+    names = {_group(plan), *listed(model.categorical)}
+    left, tilde, _ = (model.formula or "").partition("~")
+    if model.loss.lower() in (*LABELS, "multinomial"):
+        names |= {left.strip().strip("`") if tilde else model.target}
+    return {*filter(None, names), *(CALLED.findall(model.formula) if model.formula else ())}
 
 
 def _words(formula: str) -> set[str]:
@@ -82,7 +94,7 @@ def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regressi
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
     X, y, intercept = _by_formula(rows, model) if model.formula else (_design(rows, model, plan), None, model.intercept)
     target, said = _target(rows.frame[model.target] if y is None else y, name)
-    said = "; ".join(filter(None, (_features_said(list(X), model), said)))
+    said = "; ".join(filter(None, (_features_said(list(X), model), said, learned(model.formula or ""))))
     own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
     more = {
         "offset": rows.numbers(model.offset, NUMBERS) if model.offset else None,
@@ -159,6 +171,8 @@ def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool
     target = left.strip().strip("`") if tilde else model.target
     if target is None or model.target not in (None, target):
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
+    frame = rows.frame.assign(**{name: told(rows.frame[name]) for name in rows.frame.columns})
+    rows = replace(rows, frame=frame)
     for name in columns_of(rows, model):
         if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
             _levels(rows, name)
@@ -181,6 +195,7 @@ def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool
 
 def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
     """The target as the loss wants it. Two text labels are 0 and 1, in their order."""
+    y = told(y) if loss in (*LABELS, "multinomial") else y
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
     if loss == "multinomial":
@@ -189,6 +204,8 @@ def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
         fail(f"target {y.name!r} has one value only, {levels[0]!r}: nothing to tell apart.")
     if text and loss in LABELS and len(levels) == 2:
         return (y == levels[1]).to_numpy(float), f"{y.name}: 1 is {str(levels[1])!r}, 0 is {str(levels[0])!r}"
+    if text and loss in LABELS and pd.to_numeric(y, errors="coerce").notna().all():
+        fail(f"target {y.name!r} has {len(levels)} labels, {shortened([repr(x) for x in levels])}: write each in one way.")
     if text:
         way = "; --loss multinomial takes labels" if len(levels) > 2 else "; --loss logistic takes two labels"
         return Rows(y.to_frame(), "").numbers(str(y.name), f"the {loss} loss needs numbers{way}"), ""

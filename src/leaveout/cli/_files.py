@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ._cells import BY_THE_FILE, Convention, as_labels, settle, trimmed
 from ._console import console, fail
 
 PARQUET = (".parquet", ".pq")
@@ -23,7 +24,6 @@ WIDEST = 5000  # columns that are used: more are surely a mistake
 NAMED = 12  # names in a line
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # what some write where pandas knows NA, nan and null
 MARKS = ",;\t"  # between cells: where the header has most, commas first
-COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 
@@ -35,6 +35,7 @@ class Rows:
     name: str
     note: str = ""
     columns: tuple[str, ...] = ()  # of the file, where they were too many to be read
+    lost: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
 
     def column(self, name: str) -> pd.Series:
         """A column, or an end that says which there are."""
@@ -56,17 +57,26 @@ class Rows:
     def numbers(self, name: str, way: str) -> np.ndarray:
         """A column as numbers, NaN where a cell is empty; `way` is the way out where it holds anything else."""
         column = self.column(name)
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            fail(f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}.")
         if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
             column = column.astype(object)  # of dates and times too, which are not to become nanoseconds
         dates = column.map(lambda value: hasattr(value, "isoformat")) if column.dtype == object else None
         number = pd.to_numeric(column if dates is None else column.mask(dates, "date"), errors="coerce")
         wrong = np.flatnonzero(column.notna() & number.isna())
+        if not len(wrong) and (twice := number[column.notna()].nunique()) < column.nunique() and _is_padded(column):
+            fail(f"column {name!r} holds {column.nunique()} labels that are {twice} numbers, as '01' and '1'; {way}.")
         if len(wrong):
             value = str(column.iloc[wrong[0]])
-            way = "write numbers without separators of thousands" if THOUSANDS.fullmatch(value) else way
+            separated = "write numbers without separators of thousands, or name these by --thousands, and --decimal"
+            way = separated if THOUSANDS.fullmatch(value) else way
             way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
             fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
+
+
+def _is_padded(column: pd.Series) -> bool:
+    return column.dtype.kind not in "biuf" and bool(column.astype(str).str.fullmatch(r"0\d+").any())
 
 
 def listed(text: str | None) -> list[str]:
@@ -106,17 +116,23 @@ def text(data: bytes, name: str) -> str:
     return found
 
 
-def read(file: Path, used: Container[str | None] = (), as_text: Callable[[str], bool] = lambda _: False) -> Rows:
+def read(
+    file: Path,
+    used: Collection[str | None] = (),
+    as_text: Callable[[str], bool] = lambda _: False,
+    convention: Convention = BY_THE_FILE,
+) -> Rows:
     """The rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
 
     Columns without a name, such as an index that was written, are left out, and so it is said. Of a CSV file with more
-    columns than any model has, only those that are `used` are read.
+    columns than any model has, only those that are `used` are read. Columns of labels are read `as_text`, as they stand.
     """
     data, name = content(file)
     notes: list[str] = []
     header: list[str] = []
+    lost: dict[str, str] = {}
     if not (data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
-        frame, header = _csv(text(data, name), name, used, as_text, notes)
+        frame, header = _csv(text(data, name), name, used, as_text, convention, notes, lost)
     else:
         try:
             frame = pd.read_parquet(io.BytesIO(data))
@@ -131,11 +147,19 @@ def read(file: Path, used: Container[str | None] = (), as_text: Callable[[str], 
         frame = frame.drop(columns=bare)
     if frame.empty:
         fail(f"{name}: a header and no rows.")
-    return Rows(frame, name, "; ".join(notes), tuple(header) if len(header) > WIDEST else ())
+    frame = trimmed(frame, notes)
+    many = tuple(header) if len(header) > WIDEST else ()
+    return Rows(frame, name, "; ".join(notes), many, tuple(lost.items()))
 
 
 def _csv(
-    content: str, name: str, used: Container[str | None], as_text: Callable[[str], bool], notes: list[str]
+    content: str,
+    name: str,
+    used: Collection[str | None],
+    as_text: Callable[[str], bool],
+    convention: Convention,
+    notes: list[str],
+    lost: dict[str, str],
 ) -> tuple[pd.DataFrame, list[str]]:
     mark, header = _header(content, name)
     names = [column.strip() for column in header]
@@ -144,22 +168,36 @@ def _csv(
         fail(f"{name}: columns that share a name: {', '.join(map(repr, twice[:5]))}; rename them.")
     if not any(names) or all(map(_is_number, filter(None, names))):
         fail(f"{name}: its first line, {mark.join(names)[:40]!r}, is no header; put one with the columns' names above it.")
-    kinds = {column: str for column in header if as_text(column.strip())}
     wide = len(header) > WIDEST
     if wide and not any(column in used for column in names):
         fail(f"{name}: its {len(header)} columns are too many; name those to use, such as by --features.")
-    some = {"usecols": [column for column in header if column.strip() in used]} if wide else {}
-    options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False, "dtype": kinds}
+    some = [column for column in header if column.strip() in used] if wide else header
+    options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False}
+    labels = [column for column in some if as_text(column.strip())]
+
+    def parsed(columns: list[str] | None, **more: Any) -> pd.DataFrame:
+        part = pd.read_csv(io.StringIO(content), usecols=columns, **options, **more)
+        return part.set_axis(part.columns.str.strip(), axis=1)
+
+    def reread(columns: list[str], **more: Any) -> pd.DataFrame:
+        return parsed([column for column in header if column.strip() in set(columns)], dtype=str, **more)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that would be lost
-            frame = pd.read_csv(io.StringIO(content), **options, **some)
+            frame = parsed(some if wide else None, dtype=dict.fromkeys(labels, str))
     except pd.errors.ParserWarning:
         fail(f"{name}: its first line, {mark.join(names)[:40]!r}, has fewer cells than its rows; give each column a name.")
     except ValueError as error:  # of pandas' own, all are ValueErrors
         fail(f"{name}: it could not be read as CSV with a header ({error}).")
-    frame.columns = frame.columns.str.strip()
-    return frame if mark != ";" else _decimal_commas(frame, as_text, notes), names
+    asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
+    frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
+    frame = as_labels(frame, reread, content, notes)
+    gaps = [column.strip() for column in labels if frame[column.strip()].isna().any()]
+    for column, cells in reread(gaps, keep_default_na=False).items() if gaps else ():
+        words = cells[frame[column].isna() & (cells.str.strip() != "")]
+        lost |= {str(column): words.iloc[0]} if len(words) else {}
+    return frame, names
 
 
 def _header(content: str, name: str) -> tuple[str, list[str]]:
@@ -186,21 +224,6 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _decimal_commas(frame: pd.DataFrame, as_text: Callable[[str], bool], notes: list[str]) -> pd.DataFrame:
-    """Read 1,5 as a number where cells are separated by semicolons."""
-    read = []
-    for column in frame.columns:
-        if pd.api.types.is_numeric_dtype(frame[column]) or as_text(column):
-            continue
-        filled = frame[column].dropna().astype(str)
-        if len(filled) and filled.str.fullmatch(COMMA).all():
-            frame[column] = pd.to_numeric(filled.str.replace(",", ".")).reindex(frame.index)
-            read.append(column)
-    if read:
-        notes.append(f"commas in {', '.join(read[:5])}{', …' if len(read) > 5 else ''} read as decimal points")
-    return frame
-
-
 def complete(rows: Rows, columns: Sequence[str], drop: bool, way: str = "") -> Rows:
     """The rows without missing values in the columns that are used."""
     used = [column for column in dict.fromkeys(columns) if column in rows.frame.columns]
@@ -210,6 +233,8 @@ def complete(rows: Rows, columns: Sequence[str], drop: bool, way: str = "") -> R
     if not len(count):
         return rows
     by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (", …" if len(count) > 8 else "")
+    words = [f"{cell!r} in {name} counts as missing; if it is a label, write it in another way" for name, cell in rows.lost]
+    way = "; ".join(filter(None, (way, *words)))
     if not drop:
         fail(f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}.")
     keep = ~missing.any(axis=1)

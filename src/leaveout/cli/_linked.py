@@ -10,6 +10,7 @@ import pandas as pd
 
 import leaveout as lo
 
+from ._cells import Convention
 from ._console import fail
 from ._files import Rows, read, shortened
 
@@ -44,16 +45,18 @@ class Named(NamedTuple):
         return f"--id {self.column}" if self.column else f"row numbers, 1 to {len(self.names)}; --id names a column instead"
 
 
-def linkage_of(file: Path, of: Named, probability: str | None, certain: bool, labelled: Path | None) -> tuple[lo.Linkage, str]:
+def linkage_of(
+    file: Path, of: Named, probability: str | None, certain: bool, labelled: Path | None, written: Convention
+) -> tuple[lo.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
     `certain` pairs are copies, without probabilities. A file of `labelled` pairs tells how probable a match is at each
     score.
     """
-    pairs, frame = _table(file, probability)
+    pairs, frame = _table(file, probability, written)
     if probability is not None:
         pairs.column(probability)
-    sample = None if labelled is None else _table(labelled, probability)[1]
+    sample = None if labelled is None else _table(labelled, probability, written)[1]
     try:
         if sample is not None:
             linkage = lo.Linkage.from_labelled(sample, frame, of.names, score=probability)
@@ -77,18 +80,18 @@ def linkage_of(file: Path, of: Named, probability: str | None, certain: bool, la
     return linkage, "; ".join(filter(None, (note, pairs.note)))
 
 
-def rates_of(labelled: Path, of: Named, filed: np.ndarray) -> lo.Linkage:
+def rates_of(labelled: Path, of: Named, filed: np.ndarray, written: Convention) -> lo.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
-    sample = _table(labelled, None)[1]
+    sample = _table(labelled, None, written)[1]
     try:
         return lo.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
     except (ValueError, TypeError) as error:
         fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}.)")
 
 
-def _table(file: Path, score: str | None) -> tuple[Rows, pd.DataFrame]:
+def _table(file: Path, score: str | None, written: Convention) -> tuple[Rows, pd.DataFrame]:
     """A file of pairs, or of labelled ones, whose names are text."""
-    rows = read(file, as_text=lambda name: name not in (*NUMBERS, score))
+    rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=written)
     if score is not None and score in rows.frame:
         rows.numbers(score, "it must hold probabilities, or scores that labels make probabilities of")
     return rows, rows.frame.astype({name: str for name in rows.frame if name not in (*NUMBERS, score)})

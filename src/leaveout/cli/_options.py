@@ -10,6 +10,7 @@ import typer
 
 import leaveout as lo
 
+from ._cells import OTHER, SEPARATORS
 from ._console import fail
 
 REFITS: dict[str, lo.AbstractRefit] = {
@@ -113,6 +114,20 @@ States = Annotated[str, typer.Option(help="Numbers of states to compare: 2,3,4 o
 Offset = Annotated[str | None, typer.Option(help="A column added to the linear predictor.")]
 Weights = Annotated[str | None, typer.Option(help="A column of weights.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")]
+Decimal = Annotated[
+    str | None,
+    typer.Option(
+        help="The sign before the decimals of all numbers, . or , where the file does not show it.",
+        callback=lambda value: None if value is None else one_of("--decimal", tuple(OTHER))(value),
+    ),
+]
+Thousands = Annotated[
+    str | None,
+    typer.Option(
+        help="The sign between thousands of all numbers, such as . or ,",
+        callback=lambda value: None if value is None else one_of("--thousands", SEPARATORS)(value),
+    ),
+]
 Table = Annotated[Path | None, out_option("the table")]
 RowTable = Annotated[Path | None, out_option("the losses of the rows")]
 Checkpoint = Annotated[

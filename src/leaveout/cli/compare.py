@@ -9,13 +9,15 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, named
+from ._data import LOSSES, PLANS, Model, columns_of, labels, named
 from ._files import complete, read, save
 from ._options import (
     REFITS,
     Checkpoint,
     Data,
+    Decimal,
     DropMissing,
     Mute,
     Offset,
@@ -25,6 +27,7 @@ from ._options import (
     Score,
     Seed,
     Table,
+    Thousands,
     Weights,
     kept,
     numbered,
@@ -50,6 +53,8 @@ def compare(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     refit: Refit = "certified",
     score: Score = None,
     seed: Seed = 0,
@@ -75,7 +80,9 @@ def compare(
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     common = Model(target, loss, l2, features, categorical, None, offset, weights)
     models = {text: _changed(common, text) for text in model}
-    rows = read(data, {name for one in models.values() for name in named(one, plan)})
+    words = {name for one in models.values() for name in labels(one, plan)}
+    known = {name for one in models.values() for name in named(one, plan)}
+    rows = read(data, known, words.__contains__, convention(decimal, thousands))
     used = [name for one in models.values() for name in columns_of(rows, one, plan)]
     rows = complete(rows, used, drop_missing, OTHERS)
     ready: dict[str, Prepared] = {}

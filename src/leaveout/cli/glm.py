@@ -10,14 +10,16 @@ import typer
 
 import leaveout as lo
 
+from ._cells import Convention, convention
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, lone_levels, named, objective, plan_of
+from ._data import LOSSES, PLANS, Model, columns_of, labels, lone_levels, named, objective, plan_of
 from ._files import Rows, complete, listed, picture, read, save
 from ._options import (
     REFITS,
     Categorical,
     Checkpoint,
     Data,
+    Decimal,
     DropMissing,
     Features,
     Mute,
@@ -28,6 +30,7 @@ from ._options import (
     RowTable,
     Score,
     Seed,
+    Thousands,
     Weights,
     kept,
 )
@@ -48,6 +51,8 @@ def glm(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     refit: Refit = "certified",
     score: Score = None,
     seed: Seed = 0,
@@ -69,7 +74,7 @@ def glm(
     """
     kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing)
+    rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
     estimate, fit, notes = answered(rows, prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
     if out is not None:
         table = estimate.table().rename(columns={"unit": "row"})
@@ -98,11 +103,11 @@ def answered(
     return estimate, fit, notes
 
 
-def rows_of(data: Path, model: Model, plan: str, drop_missing: bool) -> Rows:
+def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Convention) -> Rows:
     """The rows of a file that a model and a plan need, complete."""
     if model.formula and (model.features or model.categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
-    rows = read(data, named(model, plan))
+    rows = read(data, named(model, plan), labels(model, plan).__contains__, written)
     return complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
 
 

@@ -11,9 +11,10 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
 from ._files import Rows, listed, read, save
-from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, kept
+from ._options import Checkpoint, Data, Decimal, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, Thousands, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, page, show
 
@@ -48,6 +49,8 @@ def hmm(
     trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
     starts: Starts = 10,
     seed: StartSeed = 0,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     checkpoint: Checkpoint = None,
     mute: Mute = None,
     out: Table = None,
@@ -68,12 +71,13 @@ def hmm(
     """
     kept(series, out, plot, report, checkpoint)
     wanted = numbers(states)
-    rows = read(series, [*listed(column), *listed(sequence), *listed(time)])
-    steps = _steps(rows, column, sequence, time)
+    used = [*listed(column), *listed(sequence), *listed(time)]
+    rows = read(series, used, listed(sequence).__contains__, convention(decimal, thousands))
+    lengths = _lengths(rows.column(sequence.strip())) if sequence else None
+    rows, steps = _steps(rows, (column, sequence, time), lengths)
     x = _series(rows, column, steps)
     kind = _emission(emission, x, order, trials)
     plan = plan or (BETWEEN if sequence else PLAN)
-    lengths = _lengths(rows.column(sequence.strip())) if sequence else None
     whole = plan.strip() == BETWEEN
     if whole and lengths is None:
         fail(f"--plan {BETWEEN} needs --sequence, the column that names the sequence of each row.")
@@ -119,16 +123,48 @@ def _series(rows: Rows, column: str | None, steps: pd.Index | None) -> pd.DataFr
     return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names}, index=steps)
 
 
-def _steps(rows: Rows, column: str | None, sequence: str | None, time: str | None) -> pd.Index | None:
-    """Name the steps: by a named column, else by the first column of dates that never decrease, if there is one."""
-    if time is not None:
-        names = rows.column(time.strip())
-        if names.isna().any():
-            fail(f"--time {time}: it is empty in row {names.index[names.isna()][0]}; name every step, or leave --time out.")
-        return _dates(names) if _dates(names) is not None else pd.Index(names)
-    others = [name for name in rows.frame.columns if name not in (*listed(column), *listed(sequence))]
-    found = (_dates(rows.frame[name]) for name in others)
-    return next((dates for dates in found if dates is not None and (sequence or dates.is_monotonic_increasing)), None)
+def _steps(
+    rows: Rows, names: tuple[str | None, str | None, str | None], lengths: list[int] | None
+) -> tuple[Rows, pd.Index | None]:
+    """The rows in the order of their times, and the names of the steps.
+
+    The names are those of the column of times that is named, whose rows are sorted, in each sequence; else those of the first
+    column of dates that rise.
+    """
+    column, sequence, time = names
+    whose = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
+    if time is None:
+        others = [name for name in rows.frame.columns if name not in (*listed(column), *listed(sequence))]
+        dates = [found for name in others if (found := _dates(rows.frame[name])) is not None]
+        rising = [found for found in dates if _rise(found, whose)]
+        if dates and not rising:
+            name = dates[0].name
+            said = f"the dates of {name} do not rise: rows are taken in the order of the file; --time {name} sorts them"
+            rows = replace(rows, note="; ".join(filter(None, (rows.note, said))))
+        return rows, rising[0] if rising else None
+    cells = rows.column(time.strip())
+    if cells.isna().any():
+        fail(f"--time {time}: it is empty in row {cells.index[cells.isna()][0]}; name every step, or leave --time out.")
+    dates_of = _dates(cells)
+    steps: pd.Index = pd.Index(cells) if dates_of is None else dates_of
+    again = pd.MultiIndex.from_arrays([whose, steps]).duplicated()
+    if again.any():
+        place = np.flatnonzero(again)[0]
+        of = "" if lengths is None else " of its sequence"
+        fail(f"--time {time}: {str(steps[place])!r} in row {cells.index[place]} is the time of another row{of} too.")
+    if _rise(steps, whose):
+        return rows, steps
+    if dates_of is None and not pd.api.types.is_numeric_dtype(steps):
+        said = f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
+        return replace(rows, note="; ".join(filter(None, (rows.note, said)))), steps
+    order = np.lexsort([np.asarray(steps), whose])
+    note = "; ".join(filter(None, (rows.note, f"rows sorted by {time}")))
+    return replace(rows, frame=rows.frame.iloc[order], note=note), steps[order]
+
+
+def _rise(steps: pd.Index, whose: np.ndarray) -> bool:
+    """Whether times rise from row to row of each sequence."""
+    return bool((np.asarray(steps[1:] > steps[:-1]) | (whose[1:] != whose[:-1])).all())
 
 
 def _dates(column: pd.Series) -> pd.DatetimeIndex | None:

@@ -12,6 +12,7 @@ from rich.table import Table as Shown
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model
 from ._files import Rows, picture, save
@@ -20,6 +21,7 @@ from ._options import (
     Categorical,
     Checkpoint,
     Data,
+    Decimal,
     DropMissing,
     Features,
     Offset,
@@ -27,6 +29,7 @@ from ._options import (
     Refit,
     Report,
     Seed,
+    Thousands,
     Weights,
     at_least,
     kept,
@@ -60,6 +63,8 @@ def influence(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     row: Annotated[
         int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")
     ] = None,
@@ -86,7 +91,7 @@ def influence(
     """
     kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing)
+    rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
     ready = prepared(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
     estimate, fit, said = validated(ready, REFITS[refit], None, None, checkpoint)

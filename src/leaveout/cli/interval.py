@@ -12,19 +12,22 @@ import typer
 
 import leaveout as lo
 
+from ._cells import Convention, convention
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, features_of, new_design
+from ._data import LOSSES, PLANS, Model, features_of, labels, new_design
 from ._files import Rows, complete, read, save
 from ._options import (
     REFITS,
     Categorical,
     Checkpoint,
     Data,
+    Decimal,
     DropMissing,
     Features,
     Offset,
     Refit,
     Seed,
+    Thousands,
     Weights,
     kept,
     one_of,
@@ -50,6 +53,8 @@ def interval(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     refit: Refit = "certified",
     seed: Seed = 0,
     checkpoint: Checkpoint = None,
@@ -68,13 +73,14 @@ def interval(
     kept(new, out, checkpoint)
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
+    written = convention(decimal, thousands)
     model = Model(target, loss, l2, features, categorical, None, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing)
+    rows = rows_of(data, model, plan, drop_missing, written)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folds = "kfold:10" if method == "cv+" and plan == "loo" else plan
         made = prepared(model, rows, folds, seed)
-        others, X = _new(new, rows, model, folds, made.objective, drop_missing)
+        others, X = _new(new, rows, model, folds, made.objective, drop_missing, written)
         shift = others.numbers(offset, "it must hold numbers") if offset else None
         with one_line(""):
             how: Any = method
@@ -88,11 +94,11 @@ def interval(
 
 
 def _new(
-    file: Path, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool
+    file: Path, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool, written: Convention
 ) -> tuple[Rows, pd.DataFrame]:
     """The rows of the second file, and their columns of the model."""
     used = [*features_of(rows, model, plan), *([model.offset] if model.offset else [])]
-    new = read(file, {*used, model.target})
+    new = read(file, {*used, model.target}, labels(model, plan).__contains__, written)
     for name in used:
         new.column(name)
     new = complete(new, used, drop_missing)

@@ -14,10 +14,11 @@ from rich.table import Table
 
 import leaveout as lo
 
+from ._cells import convention, told
 from ._console import console, fail
 from ._files import WIDEST, Rows, complete, listed, picture, read, save, shortened
 from ._linked import Named, columns_of, linkage_of, names_of, rates_of, split_of
-from ._options import Checkpoint, Data, DropMissing, Features, Plot, Report, kept, one_of, out_option
+from ._options import Checkpoint, Data, Decimal, DropMissing, Features, Plot, Report, Thousands, kept, one_of, out_option
 from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
@@ -88,6 +89,8 @@ def leakage(
     draws: Annotated[int | None, typer.Option(help="Draws at each level; 20 to 200 by their error if not given.")] = None,
     train_size: Annotated[int | None, typer.Option(help="Records trained on; by default nearly all there are.")] = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     seed: Annotated[int, typer.Option(help="Of the draws and the folds.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes, for models that are fitted one by one.")] = None,
     checkpoint: Checkpoint = None,
@@ -110,14 +113,16 @@ def leakage(
     _one_way(pairs, duplicates, labelled, precision, recall, cluster, threshold, report)
     list_holds = _share(share, pairs or duplicates)
     beside = [word for word in (target, cluster, name, *columns_of(test, train)) if word]
-    whole = read(data, {*beside, *listed(features)} if features else (), lambda column: column == name)
+    words = {*beside[1:], *([target] if model == "logistic" else ())}
+    written = convention(decimal, thousands)
+    whole = read(data, {*beside, *listed(features)} if features else (), words.__contains__, written)
     rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in beside]
     of = Named(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
     linked, said = None, ""
     if (file := pairs or duplicates) is not None:
-        linked, said = linkage_of(file, of, probability, pairs is None, labelled)
+        linked, said = linkage_of(file, of, probability, pairs is None, labelled, written)
     groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
     if linked is not None and groups is None and split is None:
         groups = linked.groups(0.5 if threshold is None else threshold)
@@ -140,7 +145,7 @@ def leakage(
             rates: Any = (
                 kind.from_pairwise(cast(float, precision), cast(float, recall))
                 if labelled is None
-                else rates_of(labelled, of, np.asarray(groups))
+                else rates_of(labelled, of, np.asarray(groups), written)
             )
             found = lo.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
     console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
@@ -235,7 +240,7 @@ def _rows(rows: Rows, beside: list[str], needed: list[str], features: list[str],
 
 def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
     """y, whether it holds classes: text, or what `logistic` is asked for, or 0 and 1; and the model."""
-    column = rows.frame[target]
+    column = told(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
     if column.nunique() < 2:
         fail(f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart.")

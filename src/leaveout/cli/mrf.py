@@ -11,9 +11,26 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
 from ._files import Rows, listed, picture, read, save
-from ._options import Checkpoint, Data, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, drawable, kept, one_of
+from ._options import (
+    Checkpoint,
+    Data,
+    Decimal,
+    Mute,
+    Plot,
+    Refit,
+    Report,
+    Starts,
+    StartSeed,
+    States,
+    Table,
+    Thousands,
+    drawable,
+    kept,
+    one_of,
+)
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, first, page, show
 
@@ -52,6 +69,8 @@ def mrf(
     refit: Refit = "certified",
     starts: Starts = 5,
     seed: StartSeed = 0,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     checkpoint: Checkpoint = None,
     mute: Mute = None,
     out: Table = None,
@@ -83,7 +102,7 @@ def mrf(
     known, places = listed(covariates), listed(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
-    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site)
+    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site, convention(decimal, thousands))
     names = None if site is None else _names(rows, site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)

@@ -11,10 +11,11 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail
-from ._data import LOSSES, Model, columns_of, features_of, named
+from ._data import LOSSES, Model, columns_of, features_of, labels, named
 from ._files import Rows, complete, read, shortened
-from ._options import Data, DropMissing, Features, Mute, kept, pageable
+from ._options import Data, Decimal, DropMissing, Features, Mute, Thousands, kept, pageable
 from ._table import page as write
 from .glm import OTHERS, answered, prepared
 
@@ -32,6 +33,8 @@ def report(
     l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
     features: Features = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     mute: Mute = None,
 ) -> None:
     """Write one page on how well the other columns predict a column, for rows that the model has not seen.
@@ -47,7 +50,7 @@ def report(
     kept(data, page)
     plan = f"groups:{groups}" if groups else "loo"
     asked = Model(target, loss or "", l2, features)
-    rows = read(data, named(asked, plan))
+    rows = read(data, named(asked, plan), labels(asked, plan).__contains__, convention(decimal, thousands))
     model, said = _chosen(rows, asked, plan)
     rows = _labelled(complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS), model)
     estimate, _, notes = answered(rows, prepared(model, rows, plan, 0), lo.Certified(), None, mute)

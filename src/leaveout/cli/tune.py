@@ -7,6 +7,7 @@ import typer
 
 import leaveout as lo
 
+from ._cells import convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, objective, plan_of
 from ._files import listed, picture, save
@@ -15,6 +16,7 @@ from ._options import (
     Categorical,
     Checkpoint,
     Data,
+    Decimal,
     DropMissing,
     Features,
     Offset,
@@ -23,6 +25,7 @@ from ._options import (
     Report,
     Seed,
     Table,
+    Thousands,
     Weights,
     at_least,
     kept,
@@ -59,6 +62,8 @@ def tune(
     offset: Offset = None,
     weights: Weights = None,
     drop_missing: DropMissing = False,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
     refit: Refit = "newton",
     seed: Seed = 0,
     checkpoint: Checkpoint = None,
@@ -77,7 +82,7 @@ def tune(
     """
     kept(data, out, plot, report, checkpoint)
     model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing)
+    rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
     made, said = objective(rows, model, plan)
     ends = _range(l2)
     with one_line(f"--plan {plan}: "):

@@ -35,7 +35,7 @@ def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: C
     apart = _apart(theta, ended.parameters)
     said = f"its loss would still fall by {fall:.2g}"
     warn(f"{caller}: the solver stopped before its minimum: {said}; what follows is of the minimum{apart}; {way}.")
-    return _noted(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
+    return noted(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
 
 
 def _apart(theta: PyTree, there: PyTree) -> str:
@@ -46,10 +46,10 @@ def _apart(theta: PyTree, there: PyTree) -> str:
     return f", from which the host's parameters are off by up to {np.abs(both[0] - both[1]).max(initial=0):.2g}"
 
 
-def _noted(found: Fit, remark: str) -> Fit:
+def noted(found: Fit, remark: str) -> Fit:
     """The fit, whose results say this, where its model has remarks."""
     model: Any = found.objective
-    if "remark" not in vars(model):
+    if not remark or "remark" not in vars(model):
         return found
     model, known = copy.copy(model), copy.copy(found)
     vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._fit import Fit
+from .._learned import learned
 from .._read import counted
 from ..models import losses
 from ..models.cox import Cox
 from ..models.linear import GLM, Regression
 from ..models.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
-from ._arrived import arrived
+from ._arrived import arrived, noted
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
     "Identity": lambda link: "identity",
@@ -129,7 +130,9 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
-    return arrived("from_statsmodels", objective, parameters, lambda: _stopped(results), "raise maxiter or scale the columns")
+    way = "raise maxiter or scale the columns"
+    found = arrived("from_statsmodels", objective, parameters, lambda: _stopped(results), way)
+    return noted(found, learned(str(getattr(model, "formula", ""))))
 
 
 def _stopped(results: Any) -> bool:

@@ -4,6 +4,8 @@ Formulas are read by formulaic, and calls in them, `s(x, k=20)`, by Python's own
 """
 
 import ast
+import keyword
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -248,7 +250,7 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     try:
         whole = formulaic.Formula(text)
     except Exception as error:
-        raise ValueError(f"Additive: {text!r} is no formula ({error}); write it as 'y ~ s(x) + z'.") from error
+        raise ValueError(f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'.") from error
     sides = whole if hasattr(whole, "lhs") else None
     response = None if sides is None else " + ".join(map(str, sides.lhs))
     terms = list(whole if sides is None else sides.rhs)
@@ -257,6 +259,12 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     intercept = "1" in others
     rest = " + ".join(["1" if intercept else "0", *(term for term in others if term != "1")])
     return response, smooths, rest if len(others) > intercept else "", intercept
+
+
+def _reason(text: str, error: Exception) -> str:
+    """What is wrong with a formula; a column may be called by a word that belongs to Python, which a parser does not say."""
+    taken = next((word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None)
+    return str(error) if taken is None else f"{taken!r} is a keyword of Python: rename that column"
 
 
 def _is_smooth(term: Any) -> bool:
@@ -268,7 +276,10 @@ def _is_smooth(term: Any) -> bool:
 
 def _called(term: Any) -> Smooth:
     (factor,) = term.factors
-    call = ast.parse(factor.expr, mode="eval").body
+    try:
+        call = ast.parse(factor.expr, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"Additive: {factor.expr!r} could not be read ({_reason(factor.expr, error)}).") from error
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
     try:
         columns = [ast.unparse(column) if not isinstance(column, ast.Constant) else column.value for column in call.args]

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._jax import Array, float64, followed, jnp, numpy_of, static
+from .._learned import learned
 from .._read import Names, counted, index_of
 from . import losses, penalties
 from ._terms import Bound, Smooth, bound, column, frame_of, parsed
@@ -161,7 +162,17 @@ class Additive(GLM):
         self.strengths = tuple(name for term in smooths for name in term.strengths)
         penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
         resolve = lambda y: (losses.resolve(loss), y, ())
-        self._bind(read.joined(frame, list(designs)), y, resolve, penalty, sample_weight, offset, formula.intercept, None, "")
+        self._bind(
+            read.joined(frame, list(designs)),
+            y,
+            resolve,
+            penalty,
+            sample_weight,
+            offset,
+            formula.intercept,
+            None,
+            learned(formula.rest or ""),
+        )
         if self.classes:
             raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
         own = self.labels.index

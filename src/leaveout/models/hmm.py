@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from .._jax import static
 from .._objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
 from .._plan import LONG, few_size
+from .._read import check_times
 from ..inference.chain import Layout, layout, log_partition, posterior
 from . import _hidden_chain, _information, _observations, emissions
 from ._hidden import EDGE, KINDS, check_choices, entries, mixture
@@ -129,6 +130,7 @@ class HMM(AbstractHiddenChain):
         self.drop, self.joint = drop, score == "joint"
         x, self.labels = _observations.read_series(x)
         self.x, self.lengths = stored(x), _observations.read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
+        check_times("HMM", "x", self.labels.index, self.lengths)
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
         self.states = States(int(num_states), initial, transition, prior)

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from .._closed_form import AbstractClosedForm
 from .._jax import float64, static
+from .._learned import learned
 from .._objective import Costs, Parameters, Units
 from .._read import Names, count, matched, numbers
 from . import _singular as singular
@@ -616,7 +617,10 @@ class Mixed(AbstractClosedForm):
             f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
         )
         zero = f" {self._held} entries of Λ held at zero." if self._held else ""
-        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}'
+        formulas = [] if self.spec is None else [self.spec.fixed.formula, *(spec.formula for _, spec in self.spec.effects)]
+        said = learned(" + ".join(map(str, formulas)))
+        said = f" {said[:1].upper()}{said[1:]}." if said else ""
+        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}{said}'
 
 
 def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:

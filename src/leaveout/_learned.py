@@ -1,0 +1,27 @@
+"""What a formula learns from the rows: knots, means, spreads. A refit of the same columns does not leave it out."""
+
+import re
+
+STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"  # of patsy and formulaic, which remember the rows
+CALL = re.compile(
+    rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\("
+)
+
+
+def learned(formula: str) -> str:
+    """Remark on the calls of a formula that take something from all rows; empty if there are none."""
+    names = dict.fromkeys(f"{name}(...)" for call in CALL.finditer(formula) if (name := _of(formula, call)))
+    if not names:
+        return ""
+    return f"the formula's {', '.join(names)} stays as made of all rows: what it learned is not left out"
+
+
+def _of(formula: str, call: re.Match[str]) -> str:
+    """Name of a call, empty if its arguments leave nothing to learn."""
+    depth, end = 1, call.end()
+    while end < len(formula) and depth:
+        depth += {"(": 1, ")": -1}.get(formula[end], 0)
+        end += 1
+    given = formula[call.end() : end]
+    fixed = all(f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound"))
+    return "" if fixed else call[1] or call[2]

@@ -1,0 +1,265 @@
+"""Cells of a text file: numbers are read by the one convention of the file, and labels stay as they are written.
+
+A cell such as 0,126 or 1.234,5 proves its decimal sign; 50.914 may be fifty or fifty thousand. What is proved in one column
+holds for the whole file, and columns that contradict one another are refused.
+"""
+
+import re
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ._console import fail
+
+NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
+OTHER = {",": ".", ".": ","}
+SEPARATORS = tuple(NAMES)  # that may stand between thousands
+DIGITS = 15  # of a whole number: with more it is an id, which a float would merge with others
+OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # decimals, or thousands
+ZEROS = re.compile(r"0\d+")
+LONG = re.compile(rf"\d{{{DIGITS + 1},}}")
+SPACES = "\u00a0\u202f\u2009"  # that some write between thousands
+
+
+class Convention(NamedTuple):
+    """How a file writes numbers, by --decimal and --thousands; None where its cells are to say it."""
+
+    decimal: str | None = None
+    thousands: str | None = None
+
+    @property
+    def point(self) -> str:
+        """The decimal sign: the one that is named, else the one that does not stand between thousands."""
+        return self.decimal or (OTHER.get(self.thousands or ",") or ".")
+
+
+BY_THE_FILE = Convention()
+
+
+def convention(decimal: str | None, thousands: str | None) -> Convention:
+    """The convention of the options; one sign cannot do both."""
+    if decimal is not None and decimal == thousands:
+        fail(f"--decimal {decimal!r} --thousands {thousands!r}: one sign cannot stand for both.")
+    return Convention(decimal, thousands)
+
+
+def pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    """A number, written by a convention."""
+    whole = r"\d+" if thousands is None else rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    point = re.escape(decimal)
+    return re.compile(rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?")
+
+
+WAYS = {mark: pattern(mark, other) for mark, other in OTHER.items()}
+
+
+@dataclass
+class Signs:
+    """Decimal signs and signs between thousands that a column proves, and those that may be either; a cell for each."""
+
+    decimal: dict[str, str] = field(default_factory=dict)
+    thousands: dict[str, str] = field(default_factory=dict)
+    either: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cells: Iterable[str]) -> "Signs":
+        """Read the signs of a column."""
+        found = cls()
+        for cell in cells:
+            marks = [sign for sign in cell if sign in OTHER]
+            if not marks:
+                continue
+            if marks[0] != marks[-1] or len(marks) > 1:
+                found.thousands.setdefault(marks[0], cell)
+                found.decimal.setdefault(OTHER[marks[0]], cell)
+            else:
+                (found.either if OPEN.fullmatch(cell) else found.decimal).setdefault(marks[0], cell)
+        return found
+
+
+Reread = Callable[[list[str]], pd.DataFrame]  # columns of the file once more, as text
+
+
+def settle(
+    frame: pd.DataFrame,
+    reread: Reread,
+    labels: Callable[[str], bool],
+    used: Container[str],
+    way: tuple[str, Convention],
+    notes: list[str],
+) -> pd.DataFrame:
+    """Numbers where columns hold them. `way` is what stands between the cells, and the convention by the options."""
+    mark, convention = way
+    words = [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)]
+    floats = [name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)]
+    if convention != BY_THE_FILE:
+        return _as_told(frame, reread, [*words, *floats], convention)
+    texts = {name: cells for name in words if (cells := _numbered(frame[name], WAYS.values())) is not None}
+    signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
+    if texts or (mark != "," and floats and all(_thousandths(frame[name]) for name in floats)):
+        signs |= {name: Signs.of(cells.dropna().str.strip().unique()) for name, cells in reread(floats).items()}
+    decided = _decided(signs, used, mark, notes)
+    for name, cells in texts.items():
+        if name in decided:
+            frame[name] = _number(cells, OTHER[decided[name]], decided[name]).reindex(frame.index)
+    again = [name for name in floats if decided.get(name) == ","]
+    for name, cells in reread(again).items() if again else ():
+        frame[name] = _number(cells.dropna().str.strip(), ".", ",").reindex(frame.index)
+    return frame
+
+
+def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: list[str]) -> dict[str, str]:
+    """The decimal sign of each column that has signs and is numbers by the convention of the file."""
+    own = [name for name in signs if name in used]
+    proved = {sign: name for name in reversed([*own, *(set(signs) - set(own))]) for sign in signs[name].decimal}
+    groups = {sign for name in signs for sign in signs[name].thousands}
+    for name in own:
+        for sign in signs[name].decimal:
+            other = next((each for each in own if OTHER[sign] in signs[each].decimal), None)
+            if other is not None:
+                _refuse({name: signs[name].decimal[sign], other: signs[other].decimal[OTHER[sign]]})
+    either = {sign: name for name in own for sign in signs[name].either}
+    found: dict[str, str] = {}
+    guessed: list[str] = []
+    for name, each in signs.items():
+        decimal = next(iter(each.decimal), None)
+        for sign, cell in each.either.items():
+            if name in own and sign not in (decimal, *proved) and OTHER[sign] in proved and sign not in groups:
+                _refuse({name: cell, proved[OTHER[sign]]: signs[proved[OTHER[sign]]].decimal[OTHER[sign]]})
+            if name in own and not proved and OTHER[sign] in either:
+                _refuse({name: cell, either[OTHER[sign]]: signs[either[OTHER[sign]]].either[OTHER[sign]]})
+            decimal = decimal or (sign if sign in proved or not proved else OTHER[sign])
+            if not proved and mark == "," == sign:
+                decimal = None  # 1,234 between commas is rather a thousand: not to be read as either
+            elif not proved and mark != ",":
+                guessed.append(name)
+        if decimal is not None:
+            found[name] = decimal
+    notes += _notes(signs, found, guessed)
+    return found
+
+
+def _notes(signs: dict[str, Signs], found: dict[str, str], guessed: list[str]) -> list[str]:
+    """What was read as decimal commas, or as thousands, and what might be meant otherwise."""
+    commas = [name for name, sign in found.items() if sign == ","]
+    notes = []
+    for sign in OTHER:
+        thousands = [
+            n for n, decimal in found.items() if decimal != sign and (sign in signs[n].thousands or sign in signs[n].either)
+        ]
+        if thousands:
+            notes.append(f"{NAMES[sign]} in {_some(thousands)} read as separators of thousands")
+        open_ones = [name for name in guessed if found.get(name) == sign]
+        sure = [name for name in commas if name not in open_ones] if sign == "," else []
+        if sure:
+            notes.append(f"commas in {_some(sure)} read as decimal points")
+        if open_ones:
+            notes.append(f"{NAMES[sign]} in {_some(open_ones)} read as decimal points: --thousands '{sign}' if they are not")
+    return notes
+
+
+def _refuse(cells: dict[str, str]) -> None:
+    """End where columns contradict one another."""
+    said = " and ".join(f"{cell!r} in {name}" for name, cell in cells.items())
+    fail(
+        f"numbers are written in two ways, or thousands cannot be told from decimals: {said}; say how the file writes them by "
+        "--decimal and --thousands, such as --decimal ',' --thousands '.', or write all alike."
+    )
+
+
+def _as_told(frame: pd.DataFrame, reread: Reread, names: list[str], convention: Convention) -> pd.DataFrame:
+    """Numbers by the options, in columns that hold nothing else; others stay text."""
+    written = pattern(convention.point, convention.thousands)
+    texts = reread(names) if names else frame[[]]
+    for name in names:
+        cells = _numbered(texts[name], [written])
+        frame[name] = (
+            texts[name] if cells is None else _number(cells, convention.thousands, convention.point).reindex(frame.index)
+        )
+    return frame
+
+
+def _numbered(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
+    """The cells that are filled, without spaces around them; None if one is written in none of these ways."""
+    filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
+    known = np.zeros(len(filled), bool)
+    for way in ways:
+        known |= filled.str.fullmatch(way.pattern).to_numpy(bool)
+    return filled if len(filled) and known.all() else None
+
+
+def _number(cells: pd.Series, thousands: str | None, decimal: str) -> pd.Series:
+    plain = cells if thousands is None else cells.str.replace(thousands, "", regex=False)
+    return pd.to_numeric(plain.str.replace(decimal, ".", regex=False))
+
+
+def _thousandths(column: pd.Series) -> bool:
+    """May all its numbers be of three decimals, and so be thousands? Then their text is asked."""
+    values = column.to_numpy(float)
+    values = np.abs(values[np.isfinite(values)])
+    return bool(np.all((values >= 1) & (values < 1000) & (np.abs(1000 * values - np.round(1000 * values)) < 1e-6)))
+
+
+def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str]) -> pd.DataFrame:
+    """Whole numbers that are rather labels, as text: ids of many digits, and one number written in several ways by zeros."""
+    odd = LONG.search(content) is not None or re.search(r"(?:^|[,;\t\"' ])0\d", content, re.MULTILINE) is not None
+    whole = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name]) and _is_whole(frame[name])]
+    if not odd or not whole:
+        return frame
+    padded = []
+    for name, cells in reread(whole).items():
+        filled = cells.dropna().str.strip()
+        zeros, long = filled.str.fullmatch(ZEROS.pattern).any(), filled.str.fullmatch(LONG.pattern).any()
+        if long or (zeros and filled.nunique() > frame[name].nunique()):
+            frame[name] = filled.reindex(frame.index)
+        elif zeros:
+            padded.append(str(name))
+    if padded:
+        notes.append(f"{_some(padded)} read as numbers, though zeros stand before them as in labels")
+    return frame
+
+
+def _is_whole(column: pd.Series) -> bool:
+    if pd.api.types.is_bool_dtype(column):
+        return False
+    values = column.to_numpy(float, na_value=np.nan)
+    values = values[np.isfinite(values)]
+    return bool(len(values) and (values == np.round(values)).all())
+
+
+def trimmed(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Text without the spaces around it, which make no other label; labels that differ in capitals only are told."""
+    for name in frame:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column) or not column.map(lambda cell: isinstance(cell, str) or pd.isna(cell)).all():
+            continue
+        bare = column.str.strip()
+        bare = bare.mask(bare == "")
+        levels = bare.dropna().unique()
+        if (merged := column.nunique() - len(levels)) > 0:
+            frame[name] = bare
+            notes.append(f"spaces around labels of {name} left out, which makes {merged} fewer")
+        elif not bare.equals(column):
+            frame[name] = bare
+        alike = pd.Series(levels, dtype=object).astype(str).str.casefold()
+        if len(levels) <= 1000 and alike.duplicated().any():
+            two = [str(level) for level in levels if str(level).casefold() == alike[alike.duplicated()].iloc[0]]
+            notes.append(f"{two[0]!r} and {two[1]!r} of {name} are two labels")
+    return frame
+
+
+def told(column: pd.Series) -> pd.Series:
+    """Labels as numbers where each is one number, written in one way; else as they are written."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    number = pd.to_numeric(column, errors="coerce")
+    if number.isna().any() or column.astype(str).str.fullmatch(LONG.pattern).any():
+        return column
+    return number if number.nunique() == column.nunique() else column
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
