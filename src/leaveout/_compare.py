@@ -162,8 +162,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     Raises
     ------
     ValueError
-        If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses that
-        are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
+        If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses
+        that are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
     TypeError
         If an argument is not an estimate, or not all are of one kind.
 
