@@ -308,8 +308,6 @@ def test_new_rows_are_predicted_with_their_labels():
         2 + counts.parameters["intercept"] + new[list("abc")] @ counts.parameters["coef"],
         atol=1e-12,
     )
-    with pytest.raises(TypeError, match=r"predict: new rows have predictions by lo\.GLM"):
-        lo.predict(lo.fit(lo.GaussianProcess(X[["a"]], X.b)), new)
 
 
 @pytest.mark.parametrize("sparse", [True, False])
