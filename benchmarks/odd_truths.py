@@ -169,8 +169,8 @@ def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Ca
     """Half the squared errors of scikit-learn's LinearRegression, refitted by itself.
 
     Its rank is by its own tolerance: a fold with a singular value within a factor of ten of the cut is ambiguous. Where no
-    singular value is cut and some are small, the numbers are those of sixty digits; else rounding is judged by dense algebra
-    beside the host, the same minimum-norm solution by NumPy's singular values.
+    singular value is cut and some are small, or columns lie far from zero, the numbers are those of sixty digits; else rounding
+    is judged by dense algebra beside the host, the same minimum-norm solution by NumPy's singular values.
     """
     exactly = squares_fold(X, y, 0.0, weight, None, host.fit_intercept)
 
@@ -179,7 +179,8 @@ def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Ca
         w = None if weight is None else weight[rows]
         other, relative = minimum_norm(X[rows], y[rows], w, X[held], host.tol, host.fit_intercept)
         near = bool(np.any((relative > host.tol / 10) & (relative < host.tol * 10)))
-        if len(relative) == X.shape[1] and 10 * host.tol < relative.min() < 1e-2:
+        far = np.any(np.abs(X.mean(0)) > 1e4 * X.std(0))  # beside which the host's own predictions lose digits
+        if len(relative) == X.shape[1] and 10 * host.tol < relative.min() < (np.inf if far else 1e-2):
             return exactly(training)
         mine = clone(host).fit(X[rows], y[rows]) if w is None else clone(host).fit(X[rows], y[rows], sample_weight=w)
         loss = (y[held] - mine.predict(X[held])) ** 2 / 2

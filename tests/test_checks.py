@@ -311,3 +311,14 @@ def test_exact_is_not_advised_where_it_made_the_refits(code):
         ]
         assert ("use Exact()" in str(check)) == advised and check.remedy
         assert advised or "Exact() made them already" in check.remedy
+
+
+def test_windows_that_roll_over_a_series_are_said():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 1))
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(60), "squared"))
+    rolling = [(np.arange(s), np.arange(s, s + 5)) for s in range(20, 60, 5)]
+    known = lambda plan: {check.code for check in lo.cross_validate(fit, plan).checks()}
+    assert "LO203" in known(lo.from_splits(rolling, 60))
+    assert "LO203" not in known(lo.from_splits(rolling, 60, times=np.arange(60)))
+    assert "LO203" not in known(lo.kfold(60, 6))

@@ -394,3 +394,20 @@ def test_columns_of_very_different_sizes_stop_a_host_far_from_its_minimum():
     np.testing.assert_allclose(float(fit.value), float(least.value), rtol=1e-10)
     with pytest.raises(ValueError, match="not stationary"):  # it was fitted on other data, which is no early stop
         lo.from_sklearn(host, columns, y[::-1])
+
+
+@pytest.mark.parametrize("host", [LinearRegression(), Ridge(2.0)])
+def test_columns_far_from_zero_are_as_near_it(host):
+    """A year in seconds: what a shift of a column does not change must not depend on it."""
+    rng = np.random.default_rng(0)
+    near, y = rng.standard_normal((24, 3)), rng.standard_normal(24)
+    X = 1e8 + near
+    near = X - 1e8  # without what the shift has rounded
+    plan = lo.kfold(24, 6, seed=0)
+    fits = [lo.from_sklearn(host.fit(x, y), x, y) for x in (X, near)]
+    far, close = (lo.cross_validate(fit, plan, lo.Exact()) for fit in fits)
+    np.testing.assert_allclose(far.losses, close.losses, rtol=1e-9)
+    np.testing.assert_allclose(*(lo.fold_parameters(fit, plan)["coef"] for fit in fits), rtol=1e-8)
+    np.testing.assert_allclose(*(lo.predict(fit, x[:5]) for fit, x in zip(fits, (X, near), strict=True)), rtol=1e-8)
+    moved = fits[0].parameters["intercept"] + 1e8 * fits[0].parameters["coef"].sum() - fits[1].parameters["intercept"]
+    assert abs(moved) < 1e-6 * 1e8 * np.abs(fits[0].parameters["coef"]).max()

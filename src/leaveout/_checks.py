@@ -40,7 +40,7 @@ PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a
 LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
 STEPS = 20  # rows that are in time order by chance in no data
 BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
-BY_CHANCE = 1e-6  # by which residuals are as much alike within folds that were drawn
+BY_CHANCE = 1e-3  # by which residuals are as much alike within folds that were drawn
 SURE = 3.0  # standard errors of a correlation
 FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
 ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
@@ -368,6 +368,8 @@ def _together(fit: Fit, plan: Plan) -> str:
     clock = next(_clocks(fit, plan), "")
     if clock and _are_runs(plan):
         return f"{said}folds are runs of rows in time order, by {clock}"
+    if _rolls(plan):
+        return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
     if number is None:
         return ""
     mine = plan.held & (number[plan.refit] == 0)
@@ -383,6 +385,17 @@ def _together(fit: Fit, plan: Plan) -> str:
     if scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE:
         return ""
     return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+
+
+def _rolls(plan: Plan) -> bool:
+    """Whether every refit scores a run of rows and sees none that follows it."""
+    if not _are_runs(plan):
+        return False
+    out = plan.weight == 0
+    last = np.full(plan.num_refits, -1)
+    np.maximum.at(last, plan.refit[plan.held], plan.index[plan.held])
+    after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=plan.num_refits)
+    return bool(np.all(after == plan.num_units - 1 - last) and after.any())
 
 
 def _are_runs(plan: Plan) -> bool:

@@ -385,12 +385,12 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     known = {name: e for name, e in estimates.items() if e.response is not None}
     first, own = next(iter(known.items()), ("", None))
     own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
-    asked = {e.labels.get("function") if own_score(e) else None for e in estimates.values()}
+    own_scores = all(own_score(e) for e in estimates.values())  # of the user's, who alone knows their scale
     for name, other in known.items():
         if own is not None and not _alike(own, other):
             what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
-            if len(asked) == 1 and None not in asked:  # one function of the user's, who alone knows its scale
-                told = f"compare: {what} taken to be on one scale, as one function, evaluate=, is asked of all."
+            if own_scores:
+                told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
                 warnings.warn(told, stacklevel=3)
                 break
             raise ValueError(

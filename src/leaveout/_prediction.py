@@ -246,6 +246,8 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
         _undetermined("predict", fit, design)
     known: Any = fit.parameters
     coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]
+    if objective.center is not None:  # whose rows are centred too, and whose natural intercept has lost digits
+        coefficients = fit.vector
     eta = design @ coefficients.T
     eta = eta if shift is None else eta + shift
     own = (fit.vector[design.shape[1] :],) if objective.own else ()

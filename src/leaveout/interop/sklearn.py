@@ -181,6 +181,7 @@ def _descended(estimator: Any) -> Described:
     return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
 
 
+SHIFTED = 1e4  # spreads of a column, from which its mean is taken off
 DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
 UNDONE = 0.02  # largest relative excess of a host's objective over its least value
 ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
@@ -282,6 +283,8 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     objective, theta = read(estimator, X, y, sample_weight)
     if isinstance(objective.loss_function, AbstractRounded):
         return _beside(objective, theta)
+    if objective.center is not None:  # whose own intercept has lost digits beside the means of the columns
+        return fit(objective, theta, num_starts=1)
     return arrived("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
 
 
@@ -332,11 +335,27 @@ def read(
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
+    center = _center(host, X)
+    X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
+    vars(objective)["center"] = center
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before 1.7 scikit-learn went by rounding
     names = names if len(names) == np.shape(X)[1] else ()
     return objective.reading(functools.partial(_new, fitted), labels.index, names), _parameters(objective, host, estimator)
+
+
+def _center(host: Described, X: Any) -> np.ndarray | None:
+    """The means of columns, where some mean is so far beyond its column's spread that float64 would lose the spread beside it,
+    of least squares with an intercept, which such a shift leaves as they are."""
+    plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
+    if host.loss != "squared" or not host.intercept or host.labels or host.l1 or host.scaled or not plain or np.ndim(X) != 2:
+        return None
+    values = np.asarray(X, np.float64)
+    with np.errstate(all="ignore"):
+        mean, spread = values.mean(0), values.std(0)
+        far = (np.abs(mean) > SHIFTED * spread) & (spread > 1e-15 * np.abs(mean))
+    return np.where(far, mean, 0.0) if np.isfinite(mean).all() and far.any() else None
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:

@@ -56,12 +56,16 @@ class AbstractRegression(AbstractLinearPredictor):
     labels: Names = static()
     # The host's cut: singular values of the centred rows below this share of the largest count as zero; 0 by rounding alone.
     cut: float = static()
+    # What was taken off the columns of a host's least squares whose mean is far larger than their spread; the natural intercept
+    # is that of the columns as they were.
+    center: Float[np.ndarray, " features"] | None
     least_norm: bool = static()  # does a host take the solution of least norm where a refit's rows leave coefficients open?
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
         """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
         me = type(self).__name__
         self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
+        self.center = None
         self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
         self.loss_function, y, self.levels = resolve(y)
         self.intercept = bool(intercept) and self.loss_function.intercept
@@ -155,7 +159,8 @@ class AbstractRegression(AbstractLinearPredictor):
         q = self.design.shape[1]
         found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
         if self.intercept:
-            return {"intercept": theta[..., q - 1]} | found
+            moved = 0.0 if self.center is None else found["coef"] @ self.center
+            return {"intercept": theta[..., q - 1] - moved} | found
         return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
 
     def _unconstrained(self, parameters):
@@ -171,6 +176,8 @@ class AbstractRegression(AbstractLinearPredictor):
             raise ValueError(f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{me}: this model has no intercept, yet one was given.")
+        if self.center is not None:
+            intercept = intercept + coef @ self.center
         parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
         return np.concatenate([*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1)
 
@@ -296,7 +303,10 @@ class AbstractRegression(AbstractLinearPredictor):
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
         """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
-        return new_rows(caller, X if read is None else read(X), self.names, self.intercept)
+        rows = new_rows(caller, X if read is None else read(X), self.names, self.intercept)
+        if self.center is not None and isinstance(rows, np.ndarray):
+            rows[:, : len(self.center)] -= self.center
+        return rows
 
     # the fast path
 
