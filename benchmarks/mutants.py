@@ -698,7 +698,11 @@ FAULTS = (
         "test_plan.py",
     ),
     Fault(
-        "groups are no clusters", "_plan.py", "clusters=found.astype(np.int64)", "clusters=None", "test_plan.py test_errors.py"
+        "groups are no clusters",
+        "_plan.py",
+        "_plan(folds, len(found), clusters=found.astype(np.int64)",
+        "_plan(folds, len(found), clusters=None",
+        "test_plan.py test_errors.py",
     ),
     Fault("too few blocks are enough", "_errors.py", "FEWEST = 20", "FEWEST = 10", "test_errors.py"),
     Fault(
@@ -774,8 +778,8 @@ FAULTS = (
     Fault(
         "flagged refits are not told",
         "_estimate.py",
-        "*of_refits(self.flagged(), self.result)]",
-        "*of_refits(self.flagged()[:0], self.result)]",
+        "*of_refits(self.flagged(), self.result, ",
+        "*of_refits(self.flagged()[:0], self.result, ",
         "test_estimate.py",
     ),
     Fault(

@@ -521,9 +521,9 @@ def test_findings_are_told_by_their_codes():
     X = np.c_[rng.standard_normal((40, 2)), np.arange(40) == 7]
     objective = lo.GLM(X, X[:, 0] + rng.standard_normal(40), "squared")
     found = lo.path(objective, [lo.penalties.Zero(), lo.penalties.Ridge(1.0)], lo.leave_one_out(40))
-    assert np.isfinite(found.points[0].mean)  # of least norm, as a host has it
+    assert np.isnan(found.points[0].mean) and found.best is found.points[1]
     lines = dict(found._lines())
-    assert lines["checks"] == str(found.best.estimate.checks()[0])
+    assert lines["checks"] == str(found.best.estimate.checks()[0]) and lines["elsewhere"] == "LO304 under 0"
     tuned = lo.tune(lambda a: objective.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.leave_one_out(40))
     assert dict(tuned._lines())["checks"] == str(tuned.estimate.checks()[0])
     assert not {"flagged"} & ({*lines} | {name for name, _ in tuned._lines()})

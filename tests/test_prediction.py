@@ -147,16 +147,18 @@ def test_they_cover():
     assert share_covered(alike, True) > 0.9 - slack
 
 
-def test_rows_that_alone_tell_a_coefficient_are_predicted_by_least_norm():
-    """Two levels of one row each: without it their coefficients are the least that there are."""
+def test_rows_whose_refit_does_not_exist_are_infinitely_far_off():
+    """Two levels of one row each: without it nothing is known of theirs."""
     x = np.c_[X, np.arange(N) == 4, np.arange(N) == 9].astype(float)
     new = np.c_[Z, np.zeros((len(Z), 2))]
     fit = lo.fit(lo.GLM(x, Y, "squared"))
-    found, far = lo.interval(fit, new), []
-    for i in range(N):
-        host = LinearRegression().fit(np.delete(x, i, 0), np.delete(Y, i))
-        far.append(host.predict(new) + abs(Y[i] - host.predict(x[[i]])[0]))
-    np.testing.assert_allclose(found.high, ranked(np.array(far).T, 0.9), rtol=1e-9)
+    with pytest.warns(UserWarning, match="interval: 2 of 60 refits do not exist"):
+        found = lo.interval(fit, new)
+    means, distance = scratch([[i] for i in range(N)], x, Y, new)
+    distance[[4, 9]] = np.inf
+    np.testing.assert_allclose(found.high, ranked(means + distance, 0.9), rtol=1e-9)
+    with pytest.warns(UserWarning, match="do not exist"):
+        assert np.isinf(lo.interval(fit, new, method="minmax")[["low", "high"]]).all(axis=None)
     ridge = lo.fit(lo.GLM(rng.standard_normal((10, 20)), Y[:10], "squared", lo.penalties.Ridge(1.0)))
     assert np.isfinite(lo.interval(ridge, np.zeros((2, 20)), 0.5)).all(axis=None)
 

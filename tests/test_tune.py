@@ -177,6 +177,10 @@ class TwoRidges(lo.AbstractClosedForm):
         return N
 
     @property
+    def units(self):
+        return lo.Units()  # which are independent
+
+    @property
     def parameters(self):
         return lo.Parameters(start=lambda seed: np.zeros(P + 1))
 

@@ -126,7 +126,9 @@ def separable() -> lo.Separable:
 def objective() -> lo.Objective:
     x = np.random.default_rng(13).standard_t(3, 40)
     F = lambda theta, w: w @ jnp.log1p((x - theta) ** 2 / 3) + 0.05 * theta**2
-    return lo.Objective(F, 40, lambda theta, w, index: jnp.log1p((jnp.asarray(x)[index] - theta) ** 2 / 3))
+    return lo.Objective(
+        F, 40, lambda theta, w, index: jnp.log1p((jnp.asarray(x)[index] - theta) ** 2 / 3), dependence="independent"
+    )
 
 
 ROWS, CHAIN = ("one", "kfold", "groups", "bootstrap"), ("one", "kfold", "blocks")

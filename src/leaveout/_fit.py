@@ -648,7 +648,7 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
 
 
 def unsettled(objective: AbstractObjective, left: float) -> str:
-    """What is said of a θ that is so far from stationary."""
+    """Say how far a θ is from stationary, and what to do."""
     return (
         f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
         f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "

@@ -1,4 +1,4 @@
-"""What a formula learns from the rows: knots, means, spreads. A refit of the same columns does not leave it out."""
+"""A formula learns from the rows: knots, means, spreads. A refit of the same columns does not leave it out."""
 
 import re
 

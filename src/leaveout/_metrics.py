@@ -49,7 +49,7 @@ class Held(NamedTuple):
     parts: str
 
     def some(self, units: NDArray[np.bool_]) -> "Held":
-        """Those of some units."""
+        """Select some units."""
         mine = units[self.unit]
         unit, part, target = self.unit[mine], self.part[mine], self.target[mine]
         return Held(unit, part, target, self.predicted[mine], self.off[mine], self.weight, self.parts)
@@ -126,7 +126,7 @@ def valued(name: str, held: Held) -> Value:
 
 
 def _averaged(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray[np.float64]:
-    """Of every unit the mean of what is its own; NaN where nothing is."""
+    """Average values by unit; NaN for a unit without any."""
     times, total = np.bincount(unit, minlength=n), np.bincount(unit, np.broadcast_to(each, unit.shape), n)
     return np.where(times > 0, total / np.maximum(times, 1), np.nan)
 
@@ -148,7 +148,7 @@ def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArra
 
 
 def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
-    """Which parts hold every class."""
+    """Mark the parts that hold every class."""
     there = weight > 0
     classes = np.unique(target[there])
     each = [np.bincount(part[there & (target == one)], minlength=count) > 0 for one in classes]
@@ -156,7 +156,7 @@ def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64]
 
 
 def repeats(plan: Plan) -> NDArray[np.int64] | None:
-    """Of every refit the repeat that it belongs to, where successive refits score every unit once; None where they do not."""
+    """Number the repeat of every refit, if successive refits score every unit once; else return None."""
     unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
     times = np.bincount(unit, minlength=plan.num_units)
     if times.max() == 1:

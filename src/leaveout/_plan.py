@@ -888,7 +888,7 @@ def from_splits(
 
 
 def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
-    """What is known of every unit, in the order of the labels that the splits have, if any; and the labels."""
+    """Read a fact of every unit in the order of the labels of the splits, if these have some; return it and the labels."""
     own = index_of(value)
     found = pd.Series(value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.asarray(value))
     if len(found) != n:

@@ -33,7 +33,7 @@ class Predictions:
         return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
 
     def merge(self, batch: Batch, told: Told) -> None:
-        """What a batch says, or said before."""
+        """Take the predictions of a batch, computed now or read from the checkpoint."""
         place, values = self._number[batch.place[told["predicted"]]], told["values"]
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
@@ -44,12 +44,12 @@ class Predictions:
 
     @functools.cached_property
     def _number(self) -> Int[np.ndarray, " entries"]:
-        """Of every entry of the plan that is scored its number among these."""
+        """Number every scored entry of the plan."""
         return np.cumsum(self.plan.held) - 1
 
     @property
     def seen(self) -> Bool[np.ndarray, " scored"]:
-        """Which there are."""
+        """Mark the predictions that exist."""
         if not self.values.size:
             return np.zeros(int(self.plan.held.sum()), bool)
         return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))

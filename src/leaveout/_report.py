@@ -307,7 +307,7 @@ def _ranked(table: pd.DataFrame) -> str:
 
 
 def _without(table: pd.DataFrame, model: pd.Series) -> str:
-    """What the mean of a model does not count, where any model lacks losses."""
+    """Say which losses the mean of a model does not count, if any model lacks some."""
     if not table["missing"].any():
         return ""
     return f"; of the losses that all models have: this one lacks {model['missing'] or 'none'}"

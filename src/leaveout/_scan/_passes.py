@@ -54,7 +54,7 @@ class At(NamedTuple):
 
     @property
     def floor(self) -> float:
-        """What a row must leave of the information along every direction, for that to be known to be determined."""
+        """Share of the information that a row must leave along every direction for its refit to be known to be determined."""
         off = 4 * float(unsure(self.root, self.scale, SUMMED))
         return max(SINGULAR, off) if off < 2 else np.inf
 

@@ -143,7 +143,7 @@ def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: li
 
 
 def _notes(signs: dict[str, Signs], found: dict[str, str], guessed: list[str]) -> list[str]:
-    """What was read as decimal commas, or as thousands, and what might be meant otherwise."""
+    """Say which columns were read with decimal commas or thousands, and which might be meant otherwise."""
     commas = [name for name, sign in found.items() if sign == ","]
     notes = []
     for sign in OTHER:

@@ -351,7 +351,18 @@ class AbstractSharedLoss(AbstractLoss):
         return ""
 
     def at_limit(self, tau: np.ndarray) -> np.ndarray:
-        """τ on its way to a limit, so near to it that losses are those of the limit."""
+        """Put parameters that run to a limit so near to it that losses are those of the limit.
+
+        Parameters
+        ----------
+        tau : ndarray [own]
+            The loss's own parameters.
+
+        Returns
+        -------
+        ndarray [own]
+            The parameters at the limit; `tau` itself if they run to none.
+        """
         return tau
 
     @abc.abstractmethod

@@ -262,7 +262,7 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
 
 
 def _reason(text: str, error: Exception) -> str:
-    """What is wrong with a formula; a column may be called by a word that belongs to Python, which a parser does not say."""
+    """Say why a formula cannot be read; a column may be called by a keyword of Python, which the parser does not say."""
     taken = next((word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None)
     return str(error) if taken is None else f"{taken!r} is a keyword of Python: rename that column"
 

@@ -231,7 +231,7 @@ def _rounded(
 
 
 def _known(fit: Fit, condition: float) -> float:
-    """What a fold must keep for no other way to know its least squares better; nothing suffices where a ridge alone decides."""
+    """Share of the information that a fold must keep for its normal equations to suffice; infinite if a ridge alone decides."""
     known = least_norm(fit)
     if known is None:
         return 0.0
@@ -239,7 +239,7 @@ def _known(fit: Fit, condition: float) -> float:
 
 
 def _cut(fit: Fit) -> float:
-    """What a fold must keep for a host's own tolerance for rank not to matter."""
+    """Share of the information that a fold must keep for a host's own tolerance for rank not to matter."""
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     if not cut:
@@ -264,7 +264,7 @@ def unsure(root: Float[Array, "... rank params"], scale: Float[Array, "... param
 
 
 def measured(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
-    """The same by the whitened rows Z of all of H, whose condition enters by its root: |fl(ZᵀZ) − I|, and what Z is off by."""
+    """Measure δ on the whitened rows Z, whose condition enters by its root: |fl(ZᵀZ) − I|, and the rounding of Z."""
     n, p = len(weight), root.shape[1]
     z = model.design.whitened(np.arange(n), root)
     z = (

@@ -184,7 +184,7 @@ def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
 
 @once
 def least_norm(fit: Fit) -> LeastNorm | None:
-    """What is known of a fit by least squares, with no penalty or with a ridge on every coefficient; None of other fits."""
+    """Factorise the rows of a least-squares fit with no penalty or a ridge on every coefficient; None for other fits."""
     model, objective = fit.predictors, fit.objective
     if model is None or not isinstance(model.design, Dense) or not model.separate or model.norms is not None:
         return None

@@ -288,7 +288,7 @@ def cross_val_predict(
 
 
 def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> NDArray:
-    """What an estimator says of its own classes, in the columns of all of them."""
+    """Put an estimator's output for its own classes into the columns of all classes."""
     if len(own) == len(classes):
         return found
     advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
