@@ -20,6 +20,7 @@ from sklearn.linear_model import (
     Ridge,
     RidgeClassifier,
     RidgeCV,
+    TweedieRegressor,
 )
 from sklearn.metrics import log_loss, make_scorer, mean_squared_error, median_absolute_error
 from sklearn.model_selection import (
@@ -667,3 +668,12 @@ def test_a_search_whose_first_penalty_decides_too_little():
     assert np.allclose(
         found, GridSearchCV(host, grid, scoring=score, cv=4).fit(wide, y).cv_results_["mean_test_score"], rtol=1e-6
     )
+
+
+def test_scores_of_several_powers_are_of_other_things():
+    y = np.exp(Y["real"])
+    host = TweedieRegressor(alpha=0.1, tol=1e-8, max_iter=1000)
+    with pytest.warns(UserWarning, match="candidates differ by their power"):
+        lo.sklearn.OneFitSearchCV(host, {"power": [1.2, 1.9]}, cv=3).fit(X, y)
+    lo.sklearn.OneFitSearchCV(host, {"power": [1.2, 1.9]}, cv=3, scoring="neg_mean_absolute_error").fit(X, y)
+    lo.sklearn.OneFitSearchCV(host.set_params(power=1.5), {"alpha": [0.1, 1.0]}, cv=3).fit(X, y)

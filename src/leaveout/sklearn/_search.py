@@ -1,6 +1,7 @@
 """Search over penalties in scikit-learn's manner, from one fit a penalty instead of one a fold and penalty."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,7 @@ class OneFitSearchCV(GridSearchCV):
         """
         self._check(X)
         candidates = list(ParameterGrid(self.param_grid))
+        self._warn_of_scores(candidates)
         routed = self._get_routed_params_for_fit(params)
         groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
         if unknown := set(routed.scorer.score) - {"sample_weight"}:
@@ -147,6 +149,16 @@ class OneFitSearchCV(GridSearchCV):
             raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
         if not isinstance(self.refit, bool):
             raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
+
+    def _warn_of_scores(self, candidates: list[dict[str, Any]]) -> None:
+        """Warn where each candidate's own score measures another thing: the D² of a Tweedie deviance depends on its power."""
+        powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
+        if self.scoring is None and len(powers) > 1:
+            warnings.warn(
+                "OneFitSearchCV: candidates differ by their power, on which each one's own score depends: these scores are of "
+                "other things. Give one for all, as scoring='neg_mean_absolute_error'.",
+                stacklevel=3,
+            )
 
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
