@@ -28,7 +28,7 @@ from .._evaluate import fold_thetas
 from .._fit import Fit, anchor, fit
 from .._plan import Plan, from_splits
 from .._workers import steps
-from ..interop.sklearn import described, from_sklearn, inner, placed, read, rescales
+from ..interop.sklearn import described, inner, placed, read, rescales
 from ..models._scaled import StandardisedGLM
 from ..models.losses import AbstractRounded
 from ..refit import AbstractRefit
@@ -92,7 +92,7 @@ def _is_at_rest(estimator: Any, data: Data) -> bool:
         check_is_fitted(estimator)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            from_sklearn(estimator, data.X, data.y, data.weight)
+            anchor(*read(estimator, data.X, data.y, data.weight))
     except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
         return False
     return True
