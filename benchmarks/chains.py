@@ -25,7 +25,7 @@ import numpy as np
 from linear import main, once, race, show
 
 import leaveout as lo
-from leaveout._evaluate import fold_thetas
+from leaveout.validation.cross_validate import fold_thetas
 
 
 def is_there(*packages: str) -> bool:

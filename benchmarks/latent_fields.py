@@ -14,7 +14,7 @@ import numpy as np
 from dense_fields import Dense, unconstrained
 
 import leaveout as lo
-from leaveout.datasets import philadelphia
+from leaveout.data.datasets import philadelphia
 
 
 def clocked(run):

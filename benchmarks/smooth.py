@@ -183,8 +183,8 @@ def _refit(fit, out):
 
 def nested(count=6, n=100):
     """λ chosen again without every row in turn, and the refit there, against what is said to first order."""
-    from leaveout._criterion import minimum
-    from leaveout._smooth import _least
+    from leaveout.tuning.smooth import _least
+    from leaveout.tuning.smoothing_criterion import minimum
 
     for loss in ("squared", "poisson", "logistic"):
         pairs = []

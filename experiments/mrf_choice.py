@@ -26,7 +26,7 @@ import pandas as pd
 import saved
 
 import leaveout as lo
-from leaveout._graph import blocks
+from leaveout.plans.graph import blocks
 
 COUPLINGS: dict[str, "float | lo.Free"] = {"0": 0.0, "0.25": 0.25, "0.5": 0.5, "1": 1.0, "learned": lo.Free(0.3)}
 REFITS: dict[str, lo.AbstractRefit] = {"IJ": lo.InfinitesimalJackknife(), "Certified": lo.Certified(), "Exact": lo.Exact()}

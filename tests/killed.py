@@ -24,10 +24,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
-from leaveout import _checkpoint, _prediction, _walk
-from leaveout._evaluate import fold_thetas
+from leaveout._runtime import checkpoint as _checkpoint
+from leaveout.diagnostics import prediction_intervals as _prediction
 from leaveout.leakage import _fits, _run
 from leaveout.sklearn import OneFitSearchCV, cross_validate
+from leaveout.validation import batches as _walk
+from leaveout.validation.cross_validate import fold_thetas
 
 rng = np.random.default_rng(0)
 N = 900

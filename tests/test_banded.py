@@ -7,7 +7,7 @@ import scipy
 from sklearn.linear_model import Ridge
 
 import leaveout as lo
-from leaveout._banded import Point, Rows
+from leaveout.optimize.banded_ridge import Point, Rows
 
 SIZES = (3, 5, 40)
 BAND = np.repeat(range(3), SIZES)

@@ -7,9 +7,9 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout import _bfgs
-from leaveout._bfgs import BFGS, curves_down, newton_step
-from leaveout._functions import function
+from leaveout.objectives.batched import function
+from leaveout.optimize import bfgs as _bfgs
+from leaveout.optimize.bfgs import BFGS, curves_down, newton_step
 from leaveout.refit import _descent
 
 

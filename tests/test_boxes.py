@@ -8,7 +8,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, Ridge
 from test_kinks import SLOPES, beyond, made
 
 import leaveout as lo
-from leaveout._bounded import bounded
+from leaveout.linalg.bounds import bounded
 
 Box, INF = lo.penalties.Box, np.inf
 LOSSES = SLOPES | {"squared": lambda eta, y: (0.5 * (eta - y) ** 2, eta - y)}

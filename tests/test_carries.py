@@ -114,7 +114,7 @@ def test_shares_of_units_that_are_scored_often(linear):
 
 
 def test_many_refits_go_by_the_dispersion_of_the_whole_fit(linear, monkeypatch):
-    monkeypatch.setattr("leaveout._influence._verb.CHEAP", 0)
+    monkeypatch.setattr("leaveout.diagnostics.influence.CHEAP", 0)
     found = lo.influence(linear[1], pairs=0)
     whole = least_squares(np.ones(N, bool))
     phi = np.sum((Y - DESIGN @ whole) ** 2) / (N - 3)

@@ -28,10 +28,11 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 import leaveout.sklearn as from_one_fit
-from leaveout import _checkpoint, _walk
-from leaveout._fingerprint import fingerprint
+from leaveout._runtime import checkpoint as _checkpoint
+from leaveout._runtime.fingerprint import fingerprint
 from leaveout.cli import app
 from leaveout.leakage import _run
+from leaveout.validation import batches as _walk
 
 N = 120
 rng = np.random.default_rng(0)

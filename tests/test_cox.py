@@ -8,8 +8,8 @@ import pytest
 from helpers import minimiser
 
 import leaveout as lo
-from leaveout._functions import Derived, function
-from leaveout._runs import runs
+from leaveout.objectives.batched import Derived, function
+from leaveout.objectives.contiguous_folds import runs
 from leaveout.refit import _expansion
 
 

@@ -10,7 +10,7 @@ import scipy.sparse
 from helpers import call, flat
 
 import leaveout as lo
-from leaveout._functions import Hosted, function
+from leaveout.objectives.batched import Hosted, function
 
 LENGTHS = [4, 1, 3]
 RIDGE = lo.penalties.Ridge(0.7)
@@ -259,6 +259,6 @@ def test_flat_directions_of_many_weights(monkeypatch):
     labels, scores, _, _ = problem(5, [30] * 40)
     crf = lo.CRF(labels, [30] * 40, scores=scores, num_labels=5, penalty=None)
     few = lo.fit(crf)
-    monkeypatch.setattr("leaveout._minimise.LARGE", 30)
+    monkeypatch.setattr("leaveout.optimize.newton.LARGE", 30)
     many = lo.fit(crf)
     assert many.decrement < 1e-6 and abs(many.value - few.value) < 1e-9 * abs(few.value)

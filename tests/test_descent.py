@@ -10,12 +10,12 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout import _minima
-from leaveout._functions import Derived, function, whole
-from leaveout._minimise import newton
+from leaveout.objectives.batched import Derived, function, whole
+from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
 from leaveout.refit._descent import Descent
 from leaveout.refit._metric import LowRank, own_metric
+from leaveout.validation import minima as _minima
 
 OUTLYING = np.array([-3.0, -3.0, -2.5, -2.0, -3.0, 30.0])
 

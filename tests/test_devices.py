@@ -15,7 +15,9 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout import _jax, _read, _resident
+from leaveout._runtime import jax as _jax
+from leaveout.data import arrays as _read
+from leaveout.linalg import device_design as _resident
 
 N, P = 120, 5
 RIDGE = lo.penalties.Ridge(0.7)

@@ -8,7 +8,7 @@ import scipy.signal
 from helpers import glm, toy_hmm
 
 import leaveout as lo
-from leaveout._errors import standard_error
+from leaveout.validation.standard_errors import standard_error
 
 
 def test_rows():

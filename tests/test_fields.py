@@ -11,9 +11,9 @@ import scipy.sparse
 from scipy import integrate
 
 import leaveout as lo
-from leaveout.inference.cholesky import pattern
-from leaveout.models import _latent_alone
-from leaveout.models._marginal import marginal_losses
+from leaveout.linalg.sparse_cholesky import pattern
+from leaveout.models.latent import leave_one_out as _latent_alone
+from leaveout.models.latent.quadrature import marginal_losses
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from dense_fields import Dense, unconstrained

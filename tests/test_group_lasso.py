@@ -5,7 +5,7 @@ import pytest
 from test_kinks import SLOPES, beyond, made
 
 import leaveout as lo
-from leaveout._norms import TURN, Norms, descended
+from leaveout.linalg.group_norms import TURN, Norms, descended
 
 SLOPES = {"squared": lambda eta, y: (0.5 * (eta - y) ** 2, eta - y)} | SLOPES
 

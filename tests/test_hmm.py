@@ -13,13 +13,13 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import leaveout as lo
-from leaveout._functions import function
-from leaveout._minimise import with_few_hessians
-from leaveout._results import RESULTS
+from leaveout._runtime.codes import RESULTS
 from leaveout.inference import chain
 from leaveout.models import emissions
-from leaveout.models._states import Dirichlet
-from leaveout.models.hmm import HMM
+from leaveout.models.hidden.hmm import HMM
+from leaveout.models.hidden.states import Dirichlet
+from leaveout.objectives.batched import function
+from leaveout.optimize.newton import with_few_hessians
 
 GIVEN = {"initial": [0.7, 0.3], "transition": [[0.8, 0.2], [0.35, 0.65]], "rate": [1.5, 5.0]}
 GIVEN3 = {

@@ -12,15 +12,15 @@ import scipy.sparse.linalg
 from helpers import flat
 
 import leaveout as lo
-from leaveout import _minimise
-from leaveout._functions import ONE, Derived, function
-from leaveout._minimise import walk
-from leaveout._objective import Blocks
-from leaveout._products import solved
 from leaveout.inference import moments
 from leaveout.inference.chain import log_partition
-from leaveout.models import _information
 from leaveout.models.emissions._base import Constraint
+from leaveout.models.hidden import information as _information
+from leaveout.objectives.batched import ONE, Derived, function
+from leaveout.objectives.objective import Blocks
+from leaveout.optimize import newton as _minimise
+from leaveout.optimize.hessian_products import solved
+from leaveout.optimize.newton import walk
 from leaveout.refit import _descent
 
 LENGTHS = [13, 7, 22, 9, 16, 5, 30, 8]

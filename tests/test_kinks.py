@@ -15,8 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import leaveout as lo
-from leaveout import _kinks, _lasso
+from leaveout.optimize import active_set as _kinks
 from leaveout.refit import _margins
+from leaveout.tuning import lasso_path as _lasso
 
 TIGHT = {"tol": 1e-13, "max_iter": 10**6}
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 import leaveout as lo
-from leaveout._read import matched
+from leaveout.data.arrays import matched
 
 rng = np.random.default_rng(0)
 N = 40

@@ -136,7 +136,7 @@ def test_batches_do_not_matter(monkeypatch):
     fit = fitted("logistic")
     plan = lo.bootstrap(fit.objective.num_units, 20, seed=2)
     whole = lo.cross_validate(fit, plan, lo.Exact())
-    monkeypatch.setattr("leaveout._walk.CAPACITY", 500)
+    monkeypatch.setattr("leaveout.validation.batches.CAPACITY", 500)
     pieces = lo.cross_validate(fit, plan, lo.Exact())
     np.testing.assert_allclose(pieces.losses, whole.losses, rtol=1e-8)
 

@@ -21,9 +21,10 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
-from leaveout import _errors, _workers
+from leaveout._runtime import parallel as _workers
 from leaveout.leakage import _blocks, _leakage_report, _page, _splits, _study
 from leaveout.leakage._fits import LeastSquares
+from leaveout.validation import standard_errors as _errors
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 QUICK = lo.Injection(num_boot=4, num_levels=4)

@@ -11,13 +11,13 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
-from leaveout import _workers
-from leaveout._errors import Spread, Trained
+from leaveout._runtime import parallel as _workers
 from leaveout.leakage import _run
 from leaveout.leakage._hosts import make_learner, prepare
 from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
 from leaveout.leakage._scoring import predicted, resolve_score
 from leaveout.leakage._spread import left_out, units
+from leaveout.validation.standard_errors import Spread, Trained
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 SMALL = lo.Injection(num_boot=12, num_levels=6)

@@ -11,10 +11,10 @@ from test_hmm import COUNTS, GIVEN, GIVEN3, NORMAL, at, built, oracle
 from test_laws import _compiled as compiled
 
 import leaveout as lo
-from leaveout._functions import Derived, whole
-from leaveout._plan import _few_sizes, few_size
-from leaveout._runs import runs
-from leaveout.models import _hidden_chain, hmm as chains
+from leaveout.models.hidden import hidden_chain as _hidden_chain, hmm as chains
+from leaveout.objectives.batched import Derived, whole
+from leaveout.objectives.contiguous_folds import runs
+from leaveout.plans.plan import _few_sizes, few_size
 from leaveout.refit import _expansion
 
 MISSING = np.where(np.arange(7) == 2, np.nan, COUNTS[:7])

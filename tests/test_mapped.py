@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout import _mapped
+from leaveout.linalg import mapped_design as _mapped
 
 N, P = 120, 5
 RIDGE = lo.penalties.Ridge(0.7)

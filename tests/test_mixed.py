@@ -11,9 +11,9 @@ from helpers import mixed
 from scipy import integrate, optimize, special, stats
 
 import leaveout as lo
-from leaveout.models._conditional import FAMILIES as RESPONSES, Data
-from leaveout.models._effects import bars
-from leaveout.models._marginal import marginal_losses, marginal_means
+from leaveout.models.latent.effects import bars
+from leaveout.models.latent.quadrature import marginal_losses, marginal_means
+from leaveout.models.latent.responses import FAMILIES as RESPONSES, Data
 
 FAMILIES = {  # densities by SciPy, of the linear predictor and natural parameters
     "gaussian": lambda y, eta, P: stats.norm.logpdf(y, eta, P["scale"]),

@@ -12,7 +12,7 @@ import scipy.stats
 from helpers import call, flat, minimiser
 
 import leaveout as lo
-from leaveout.models._hidden_field import climb
+from leaveout.models.hidden.hidden_field import climb
 
 RING = np.array([[0, 1], [1, 2], [2, 3], [0, 3]])
 

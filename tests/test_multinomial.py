@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout import _design
-from leaveout._design import Dense, Several
+from leaveout.linalg import design as _design
+from leaveout.linalg.design import Dense, Several
 from leaveout.refit import _linear as linear
 
 L = lo.losses.Multinomial()

@@ -10,13 +10,13 @@ from helpers import cox, regression, toy_hmm
 from sklearn.linear_model import RidgeCV
 
 import leaveout as lo
-from leaveout import _path
-from leaveout._proved import Table
-from leaveout._ridge import ridges
+from leaveout.linalg.enclosure_theorem import Table
 from leaveout.refit import _stacked
 from leaveout.refit._anchor import anchored
 from leaveout.refit._linear import one_row
 from leaveout.refit._sampled import next_term
+from leaveout.tuning import path as _path
+from leaveout.tuning.ridge_path import ridges
 
 ALPHAS = np.logspace(-2, 3, 6)
 

@@ -10,8 +10,8 @@ import scipy
 from helpers import OBJECTIVES, flat, minimiser
 
 import leaveout as lo
-from leaveout._functions import function
-from leaveout._products import Solve
+from leaveout.objectives.batched import function
+from leaveout.optimize.hessian_products import Solve
 
 NAMES = ["logistic", "multinomial", "hidden Markov"]
 SLOWLY = [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]

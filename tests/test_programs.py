@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout import _jax, _programs
-from leaveout._fingerprint import Foreign, fingerprint
-from leaveout.models._hidden_chain import log_likelihood
+from leaveout._runtime import exported_programs as _programs, jax as _jax
+from leaveout._runtime.fingerprint import Foreign, fingerprint
+from leaveout.models.hidden.hidden_chain import log_likelihood
 
 
 @pytest.fixture

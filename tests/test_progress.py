@@ -12,8 +12,8 @@ import threadpoolctl
 from rich.console import Console
 
 import leaveout as lo
-from leaveout import _progress
-from leaveout._progress import Slow
+from leaveout._runtime import progress as _progress
+from leaveout._runtime.progress import Slow
 
 
 @pytest.fixture

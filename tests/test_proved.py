@@ -7,8 +7,8 @@ import pytest
 from jax import numpy as jnp
 
 import leaveout as lo
-from leaveout import _asked, _audit
 from leaveout.refit import _linear as linear
+from leaveout.validation import audit as _audit, scoring as _asked
 
 KINDS = ("plain", "weights", "weights 0 or 1e6", "row x 1000", "heavy tails", "rare", "p near n")
 STAYING = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep())

@@ -15,7 +15,7 @@ from scipy import integrate, optimize, stats
 from statsmodels.genmod.families import links
 
 import leaveout as lo
-from leaveout._design import Dense
+from leaveout.linalg.design import Dense
 
 F, L = sm.families, lo.losses
 COUNTS = np.arange(400.0)
@@ -177,7 +177,7 @@ def test_cox_by_enumeration_with_units_out_and_twice(ties):
 
 
 def test_efrons_correction_is_smooth_where_its_formulas_meet():
-    from leaveout.models._partial import efron
+    from leaveout.models.survival.partial_likelihood import efron
 
     with jax.enable_x64(True):
         m, dying = jnp.array([1.0, 2.0, 3.0, 5.0]), jnp.ones(4)

@@ -9,11 +9,11 @@ import pytest
 from helpers import minimiser
 
 import leaveout as lo
-from leaveout import _minima
-from leaveout._functions import Derived, function
-from leaveout._runs import Runs, runs
+from leaveout.objectives.batched import Derived, function
+from leaveout.objectives.contiguous_folds import Runs, runs
 from leaveout.refit import _descent, _expansion
 from leaveout.refit._expansion import Expansion
+from leaveout.validation import minima as _minima
 
 LENGTHS = np.array([40, 9, 31])
 

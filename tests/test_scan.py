@@ -17,8 +17,8 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout import _scan
-from leaveout._scan import _batches, _passes, _verb
+from leaveout import out_of_core as _scan
+from leaveout.out_of_core import batches as _batches, passes as _passes, scan as _verb
 
 N, P, ALPHA = 900, 4, 0.7
 RIDGE = lo.penalties.Ridge(ALPHA)

@@ -443,7 +443,7 @@ def test_refits_that_are_not_close_enough_for_another_score_go_on():
 @pytest.mark.parametrize("mean", [0.02, 3.0, 180.0, 4000.0])
 def test_crps_of_counts_large_and_small(mean, size):
     """SciPy's ₂F₁ and unscaled Bessel functions overflow from a few hundred on."""
-    from leaveout.models import _distribution
+    from leaveout.models.glm import distributions as _distribution
 
     laws = scipy.stats.nbinom(size, size / (size + mean)), scipy.stats.poisson(mean)
     t = np.arange(int(laws[0].ppf(1 - 1e-13)) + 10)

@@ -41,7 +41,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import leaveout as lo
-from leaveout.models._scaled import StandardisedGLM
+from leaveout.models.glm.standardised import StandardisedGLM
 
 N = 90
 rng = np.random.default_rng(1)

@@ -13,12 +13,12 @@ import scipy
 from matplotlib.figure import Figure
 
 import leaveout as lo
-from leaveout._criterion import Neighbourhoods, Penalised, Restricted, minimum
-from leaveout._curves import _jackknife, _scoring
-from leaveout._definite import IndefiniteHessianError
-from leaveout._hyper import shared
-from leaveout._smooth import _least, data_of
-from leaveout.models import _bases as bases
+from leaveout.models.smooth import bases as bases
+from leaveout.optimize.hessian_factor import IndefiniteHessianError
+from leaveout.tuning.curves import _jackknife, _scoring
+from leaveout.tuning.hypergradient import shared
+from leaveout.tuning.smooth import _least, data_of
+from leaveout.tuning.smoothing_criterion import Neighbourhoods, Penalised, Restricted, minimum
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 

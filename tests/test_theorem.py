@@ -6,9 +6,10 @@ import scipy.special
 from sklearn.linear_model import LogisticRegression
 
 import leaveout as lo
-from leaveout import _asked, _proved
-from leaveout.models import losses
+from leaveout.linalg import enclosure_theorem as _proved
+from leaveout.models.glm import losses
 from leaveout.refit import _anchor as anchors, _conjugate, _enclosure, _linear as linear, _newton
+from leaveout.validation import scoring as _asked
 
 PLAN = lo.leave_one_out(60)
 
@@ -376,7 +377,7 @@ def test_a_function_of_many_directions_has_the_change_of_all():
 
 def test_the_shares_of_an_area_have_the_spread_of_a_rank_sum():
     """Mann and Whitney: without ties and signal, Var(area) = (n₁ + n₀ + 1)/(12 n₁ n₀)."""
-    from leaveout import _metrics
+    from leaveout.validation import metrics as _metrics
 
     rng = np.random.default_rng(0)
     positive, weight = np.arange(4000) < 400, np.ones(4000)

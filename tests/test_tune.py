@@ -11,10 +11,10 @@ from jax.tree_util import Partial
 from typer.testing import CliRunner
 
 import leaveout as lo
-from leaveout import _hyper, _search, _tune
-from leaveout._evaluate import adapted
-from leaveout._jax import float64
+from leaveout._runtime.jax import float64
 from leaveout.cli import app
+from leaveout.tuning import hypergradient as _hyper, search as _search, tune as _tune
+from leaveout.validation.cross_validate import adapted
 
 rng = np.random.default_rng(0)
 N, P = 60, 4
@@ -580,7 +580,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
 
 
 def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
-    from leaveout import _path
+    from leaveout.tuning import path as _path
 
     calls, walked = [], _path.walked
 

@@ -16,8 +16,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import leaveout as lo
-from leaveout import _walk, _workers
+from leaveout._runtime import parallel as _workers
 from leaveout.sklearn import cross_val_predict, cross_validate
+from leaveout.validation import batches as _walk
 
 N = 300
 rng = np.random.default_rng(0)

@@ -1,27 +1,17 @@
 """The public names, and where they are: what type checkers see, and `__init__` loads by."""
 
 from . import (
-    datasets as datasets,
     inference as inference,
     interop as interop,
     leakage as leakage,
     models as models,
-    plot as plot,
     refit as refit,
     sklearn as sklearn,
 )
-from ._auto_groups import auto_groups as auto_groups
-from ._banded import PerTarget as PerTarget
-from ._checks import CHECKS as CHECKS, Check as Check
-from ._closed_form import AbstractClosedForm as AbstractClosedForm
-from ._compare import Comparison as Comparison, compare as compare
-from ._covariance import covariance as covariance
-from ._curves import curves as curves, mean_interval as mean_interval
-from ._definite import IndefiniteHessianError as IndefiniteHessianError
-from ._estimate import Estimate as Estimate
-from ._evaluate import cross_predict as cross_predict, cross_validate as cross_validate, fold_parameters as fold_parameters
-from ._fit import Fit as Fit, anchor as anchor, fit as fit
-from ._influence import (
+from ._runtime.codes import RESULTS as RESULTS
+from ._runtime.interrupt import Interrupted as Interrupted
+from .data import datasets as datasets
+from .diagnostics import (
     Influence as Influence,
     cooks_distance as cooks_distance,
     dfbetas as dfbetas,
@@ -29,38 +19,9 @@ from ._influence import (
     leverage as leverage,
     studentized_residuals as studentized_residuals,
 )
-from ._nested import nested as nested
-from ._objective import (
-    AbstractLinearPredictor as AbstractLinearPredictor,
-    AbstractObjective as AbstractObjective,
-    Costs as Costs,
-    Objective as Objective,
-    Parameters as Parameters,
-    Separable as Separable,
-    Units as Units,
-)
-from ._path import Path as Path, path as path
-from ._plan import (
-    Plan as Plan,
-    blocks as blocks,
-    bootstrap as bootstrap,
-    contiguous as contiguous,
-    from_splits as from_splits,
-    groups as groups,
-    kfold as kfold,
-    leave_future_out as leave_future_out,
-    leave_one_out as leave_one_out,
-    neighbourhoods as neighbourhoods,
-    random_subsets as random_subsets,
-)
-from ._prediction import interval as interval, predict as predict
-from ._report import report as report
-from ._results import RESULTS as RESULTS
-from ._scan import Scan as Scan, scan as scan
-from ._search import Trial as Trial
-from ._smooth import Smoothing as Smoothing, smooth as smooth
-from ._stopping import Interrupted as Interrupted
-from ._tune import Tuning as Tuning, tune as tune
+from .diagnostics.auto_groups import auto_groups as auto_groups
+from .diagnostics.covariance import covariance as covariance
+from .diagnostics.prediction_intervals import interval as interval, predict as predict
 from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
@@ -86,22 +47,50 @@ from .leakage import (
     solve_curve as solve_curve,
     stratified_matrix as stratified_matrix,
 )
-from .models import emissions as emissions, losses as losses, penalties as penalties
-from .models._potentials import External as External, Free as Free
-from .models._states import Dirichlet as Dirichlet
-from .models._terms import s as s, te as te, ti as ti
-from .models.additive import Additive as Additive
-from .models.banded import BandedRidge as BandedRidge
-from .models.cox import Cox as Cox
-from .models.crf import CRF as CRF
-from .models.field import GaussianField as GaussianField
-from .models.gaussian_process import GaussianProcess as GaussianProcess
-from .models.hmm import HMM as HMM
-from .models.linear import GLM as GLM, Regression as Regression
-from .models.mixed import Mixed as Mixed
-from .models.mrf import MRF as MRF
-from .models.penalties import per_row as per_row, per_weight as per_weight
-from .models.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
+from .models import emissions as emissions
+from .models.crf.crf import CRF as CRF
+from .models.crf.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
+from .models.glm import losses as losses, penalties as penalties
+from .models.glm.banded import BandedRidge as BandedRidge
+from .models.glm.glm import GLM as GLM, Regression as Regression
+from .models.glm.penalties import per_row as per_row, per_weight as per_weight
+from .models.hidden.hmm import HMM as HMM
+from .models.hidden.mrf import MRF as MRF
+from .models.hidden.potentials import External as External, Free as Free
+from .models.hidden.states import Dirichlet as Dirichlet
+from .models.latent.field import GaussianField as GaussianField
+from .models.latent.gaussian_process import GaussianProcess as GaussianProcess
+from .models.latent.mixed import Mixed as Mixed
+from .models.smooth.additive import Additive as Additive
+from .models.smooth.terms import s as s, te as te, ti as ti
+from .models.survival.cox import Cox as Cox
+from .objectives.closed_form import AbstractClosedForm as AbstractClosedForm
+from .objectives.objective import (
+    AbstractLinearPredictor as AbstractLinearPredictor,
+    AbstractObjective as AbstractObjective,
+    Costs as Costs,
+    Objective as Objective,
+    Parameters as Parameters,
+    Separable as Separable,
+    Units as Units,
+)
+from .optimize.banded_ridge import PerTarget as PerTarget
+from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
+from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
+from .out_of_core import Scan as Scan, scan as scan
+from .plans.plan import (
+    Plan as Plan,
+    blocks as blocks,
+    bootstrap as bootstrap,
+    contiguous as contiguous,
+    from_splits as from_splits,
+    groups as groups,
+    kfold as kfold,
+    leave_future_out as leave_future_out,
+    leave_one_out as leave_one_out,
+    neighbourhoods as neighbourhoods,
+    random_subsets as random_subsets,
+)
 from .refit import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,
@@ -110,5 +99,21 @@ from .refit import (
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
 )
+from .reporting import plot as plot
+from .reporting.report import report as report
+from .tuning.curves import curves as curves, mean_interval as mean_interval
+from .tuning.path import Path as Path, path as path
+from .tuning.search import Trial as Trial
+from .tuning.smooth import Smoothing as Smoothing, smooth as smooth
+from .tuning.tune import Tuning as Tuning, tune as tune
+from .validation.checks import CHECKS as CHECKS, Check as Check
+from .validation.compare import Comparison as Comparison, compare as compare
+from .validation.cross_validate import (
+    cross_predict as cross_predict,
+    cross_validate as cross_validate,
+    fold_parameters as fold_parameters,
+)
+from .validation.estimate import Estimate as Estimate
+from .validation.nested import nested as nested
 
 __version__: str

@@ -9,7 +9,7 @@ import pandas as pd
 
 import leaveout as lo
 
-from .._learned import learned
+from ..data.formulas import learned
 from ._cells import told
 from ._console import fail
 from ._files import WIDEST, Rows, listed, shortened

@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from .._jax import Module, static
-from .._objective import aligned
+from .._runtime.jax import Module, static
+from ..objectives.objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
 WIDE = 128  # lanes of one scan; more lanes go in parts

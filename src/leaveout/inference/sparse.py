@@ -6,8 +6,8 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
-from .._jax import Module, static
-from .._objective import aligned
+from .._runtime.jax import Module, static
+from ..objectives.objective import aligned
 
 CHUNK = 16  # entries of a column that are added up at once
 BLOCK = 512  # rows that are gathered at once

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .._definite import warn
-from .._fit import REFUSE, WARN, Fit, fit, standing, unsettled
-from .._jax import PyTree, float64
-from .._objective import AbstractObjective, leaves_of
+from .._runtime.jax import PyTree, float64
+from ..objectives.objective import AbstractObjective, leaves_of
+from ..optimize.fit import REFUSE, WARN, Fit, fit, standing, unsettled
+from ..optimize.hessian_factor import warn
 
 ITERATED = "raise max_iter or scale the columns"  # what its user can do
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .._fit import Fit, fit
-from ..models._effects import Block
-from ..models.mixed import Mixed
+from ..models.latent.effects import Block
+from ..models.latent.mixed import Mixed
+from ..optimize.fit import Fit, fit
 from ._arrived import arrived
 
 FAMILIES = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from .._fit import Fit
-from ..models import penalties
-from ..models.crf import CRF
+from ..models.crf.crf import CRF
+from ..models.glm import penalties
+from ..optimize.fit import Fit
 from ._arrived import arrived
 
 TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from .._fit import Fit
-from ..models import losses
-from ..models.linear import GLM
-from ..models.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
+from ..models.glm import losses
+from ..models.glm.glm import GLM
+from ..models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
+from ..optimize.fit import Fit
 from ._arrived import arrived, is_repeated
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}

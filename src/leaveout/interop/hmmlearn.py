@@ -19,12 +19,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from .._definite import IndefiniteHessianError
-from .._fit import Fit, anchor, fit
-from ..models._states import Dirichlet
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._covariance import inverse
-from ..models.hmm import HMM
+from ..models.hidden.hmm import HMM
+from ..models.hidden.states import Dirichlet
+from ..optimize.fit import Fit, anchor, fit
+from ..optimize.hessian_factor import IndefiniteHessianError
 
 SUPPORTED = "GaussianHMM, PoissonHMM and CategoricalHMM"
 EDGE = 1e-6  # probabilities below it are on the boundary

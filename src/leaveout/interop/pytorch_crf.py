@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from .._fit import Fit, anchor
-from ..models.crf import CRF
-from ..models.penalties import AbstractPenalty
+from ..models.crf.crf import CRF
+from ..models.glm.penalties import AbstractPenalty
+from ..optimize.fit import Fit, anchor
 
 WEIGHTS = {"start": "start_transitions", "end": "end_transitions", "transition": "transitions"}
 

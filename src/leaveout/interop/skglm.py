@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from .._fit import Fit
-from .._read import matched
-from ..models.linear import GLM
-from ..models.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
+from ..data.arrays import matched
+from ..models.glm.glm import GLM
+from ..models.glm.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
+from ..optimize.fit import Fit
 from ._arrived import arrived, is_repeated
 
 

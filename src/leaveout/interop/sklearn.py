@@ -25,14 +25,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._fit import Fit, fit
-from .._functions import function
-from .._kinks import look
-from .._read import matched
-from ..models._scaled import StandardisedGLM
-from ..models.linear import GLM, Regression
-from ..models.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
-from ..models.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
+from ..data.arrays import matched
+from ..models.glm.glm import GLM, Regression
+from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
+from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
+from ..models.glm.standardised import StandardisedGLM
+from ..objectives.batched import function
+from ..optimize.active_set import look
+from ..optimize.fit import Fit, fit
 from ._arrived import arrived, is_repeated
 
 

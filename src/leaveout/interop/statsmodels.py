@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._fit import Fit
-from .._learned import learned
-from .._read import counted
-from ..models import losses
-from ..models.cox import Cox
-from ..models.linear import GLM, Regression
-from ..models.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
+from ..data.arrays import counted
+from ..data.formulas import learned
+from ..models.glm import losses
+from ..models.glm.glm import GLM, Regression
+from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
+from ..models.survival.cox import Cox
+from ..optimize.fit import Fit
 from ._arrived import arrived, noted
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from .._progress import Slow
+from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
 
 SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from .._checkpoint import File, Told, keeping, kept
-from .._fit import Fit
-from .._progress import Slow
-from .._read import matched
+from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.progress import Slow
+from ..data.arrays import matched
 from ..interop.sklearn import Host
+from ..optimize.fit import Fit
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import make_learner, prepare

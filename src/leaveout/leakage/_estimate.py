@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._checkpoint import File, keeping, kept
-from .._errors import Spread
-from .._fingerprint import fingerprint
-from .._fit import Fit
-from .._read import matched
-from .._stopping import Interrupted
+from .._runtime.checkpoint import File, keeping, kept
+from .._runtime.fingerprint import fingerprint
+from .._runtime.interrupt import Interrupted
+from ..data.arrays import matched
 from ..interop.sklearn import Host
+from ..optimize.fit import Fit
 from ..refit import AbstractRefit
+from ..validation.standard_errors import Spread
 from ._hosts import Task, make_learner, prepare
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level, unshown
 from ._models import Drawn, Fold, Leakage, Shares, check_known

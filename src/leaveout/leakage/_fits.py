@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._workers import workers
+from .._runtime.parallel import workers
 from ._updates import SHARED, Chains, counted, in_common, lengths, moments
 
 CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)

@@ -20,15 +20,15 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from .._evaluate import fold_parameters
-from .._fit import Fit
-from .._plan import Plan
-from .._printed import kind_of
-from .._read import numbers
-from .._workers import over, workers
+from .._runtime.display import kind_of
+from .._runtime.parallel import over, workers
+from ..data.arrays import numbers
 from ..interop.sklearn import Described, Host, described
-from ..models.linear import GLM
+from ..models.glm.glm import GLM
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
 from ..refit import AbstractRefit, Exact
+from ..validation.cross_validate import fold_parameters
 from ._fits import CAPACITY, AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
 from ._hinge import Hinge
 from ._score import Needs, Score

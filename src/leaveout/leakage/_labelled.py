@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._read import codes, flags, numbers, pandas_of
+from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import Pairs, ends, frame_of
 

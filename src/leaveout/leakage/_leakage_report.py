@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from .._checkpoint import File, keeping
-from .._fingerprint import fingerprint
-from .._fit import Fit
-from .._progress import Slow
-from .._read import matched
-from .._stopping import Interrupted
+from .._runtime.checkpoint import File, keeping
+from .._runtime.fingerprint import fingerprint
+from .._runtime.interrupt import Interrupted
+from .._runtime.progress import Slow
+from ..data.arrays import matched
 from ..interop.sklearn import Host
+from ..optimize.fit import Fit
 from ._answers import both, coarser, extrapolated, imputed, naive, prices, purge, unmated
 from ._estimate import leakage_corrected
 from ._fits import AbstractLearner

@@ -13,20 +13,10 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from .._printed import Printed
-from .._read import codes
+from .._runtime.display import Printed
+from ..data.arrays import codes
 from ._binomial import check_probabilities
-from ._labelled import (
-    TAILS,
-    Calibration,
-    Rate,
-    calibrated,
-    column,
-    read_rate,
-    sample_of,
-    sampled_rates,
-    weights,
-)
+from ._labelled import TAILS, Calibration, Rate, calibrated, column, read_rate, sample_of, sampled_rates, weights
 from ._models import Fold, RecordLeakage, Shares, UniformMislinking
 from ._neighbours import distances, near, points, read_threshold
 from ._partitions import components, draw_partitions, share_listed

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._read import numbers
+from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
 CHUNK = 2000  # rows asked at once

@@ -17,9 +17,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from .._compare import AbstractComparable, Compared
-from .._errors import Spread
-from .._intervals import Interval
+from .._runtime.provided import provided
+from ..validation.compare import AbstractComparable, Compared
+from ..validation.mean_intervals import Interval
+from ..validation.standard_errors import Spread
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import ORDER, Pooled, pool
@@ -560,6 +561,4 @@ class LeakageResult(AbstractComparable):
         Axes
             The axes.
         """
-        from .. import plot
-
-        return plot.leakage(self, ax)
+        return provided("plot").leakage(self, ax)

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._checkpoint import Told, again, keep, there
-from .._fit import Fit
-from .._progress import Slow
-from .._stopping import Interrupted
-from .._workers import over
+from .._runtime.checkpoint import Told, again, keep, there
+from .._runtime.interrupt import Interrupted
+from .._runtime.parallel import over
+from .._runtime.progress import Slow
 from ..interop.sklearn import Host
+from ..optimize.fit import Fit
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import Task
 from ._injection import FoldInjection, Injection

@@ -33,7 +33,7 @@ import sklearn.metrics as metrics
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._metrics import area
+from ..validation.metrics import area
 from ._solve import Shape
 
 Needs = Literal["response", "label", "probability", "probabilities", "decision"]

@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 
-from .._fit import Fit
 from ..interop.sklearn import inner
-from ..models import losses
-from ..models.losses import NAMED, AbstractLoss
+from ..models.glm import losses
+from ..models.glm.losses import NAMED, AbstractLoss
+from ..optimize.fit import Fit
 from ._score import (
     AbstractFunctional,
     Mean,

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from .._checkpoint import File, keeping
-from .._fit import Fit
-from .._read import matched
-from .._stopping import Interrupted
+from .._runtime.checkpoint import File, keeping
+from .._runtime.interrupt import Interrupted
+from ..data.arrays import matched
 from ..interop.sklearn import Host
+from ..optimize.fit import Fit
 from ._hosts import check_columns, make_learner, prepare, seeded
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
 from ._run import FoldLosses, Work, known, run

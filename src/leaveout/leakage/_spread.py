@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._errors import Trained
-from .._workers import over
+from .._runtime.parallel import over
+from ..validation.standard_errors import Trained
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import Work

@@ -22,10 +22,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy import stats
 
-from .._checkpoint import again, keep, there
-from .._errors import Variance, over_units
-from .._progress import Slow
-from .._workers import over
+from .._runtime.checkpoint import again, keep, there
+from .._runtime.parallel import over
+from .._runtime.progress import Slow
+from ..validation.standard_errors import Variance, over_units
 from ._fits import CAPACITY, AbstractLearner
 from ._hosts import Refitted
 from ._labelled import Rate

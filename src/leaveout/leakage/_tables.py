@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from .._read import numbers, pandas_of
+from ..data.arrays import numbers, pandas_of
 
 ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # as Splink calls the two records; as ours are
 WEIGHT = "match_weight"  # Splink's log₂ of the odds

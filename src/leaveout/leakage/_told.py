@@ -16,9 +16,10 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._compare import AbstractComparable, Compared
-from .._errors import Spread, Variance, as_trained, over_units
-from .._printed import Printed
+from .._runtime.display import Printed
+from .._runtime.provided import provided
+from ..validation.compare import AbstractComparable, Compared
+from ..validation.standard_errors import Spread, Variance, as_trained, over_units
 from ._study import Answer, Study, half_width
 
 if TYPE_CHECKING:
@@ -392,9 +393,8 @@ class LeakageReport(Printed, AbstractComparable):
         Path
             The file that was written.
         """
-        from .._report import report
 
-        return report(self, path, title=title)
+        return provided("report").report(self, path, title=title)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the answers with their intervals, beside the results of every cut. Needs matplotlib.
@@ -409,9 +409,7 @@ class LeakageReport(Printed, AbstractComparable):
         Axes
             The axes.
         """
-        from .. import plot
-
-        return plot.leakage_report(self, ax)
+        return provided("plot").leakage_report(self, ax)
 
 
 COLUMNS = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "se_links", "exposed")

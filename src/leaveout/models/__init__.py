@@ -2,4 +2,4 @@
 
 import lazy_loader as _lazy
 
-__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["emissions", "losses", "penalties"])
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["emissions"], {"glm": ["losses", "penalties"]})

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import Dense, Extent, LossOfSeveral, Predictors, Several, over
-from .._fit import Fit
-from .._norms import Norms, Reach
-from .._once import once
-from .._plan import Rows
-from .._proved import ROUNDING, Bend, More, Table
-from .._sparse import Sparse
+from .._runtime.cache import once
+from ..linalg.design import Dense, Extent, LossOfSeveral, Predictors, Several, over
+from ..linalg.enclosure_theorem import ROUNDING, Bend, More, Table
+from ..linalg.group_norms import Norms, Reach
+from ..linalg.sparse_design import Sparse
+from ..optimize.fit import Fit
+from ..plans.plan import Rows
 from . import _cubic as cubic, _sampled as sampled
 from ._least_norm import cut_floor, least_norm
 

@@ -25,16 +25,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._bounded import gates, joined, segments
-from .._design import weighed
-from .._fit import Fit
-from .._functions import weights_of
-from .._kinks import TIED, Kinked
-from .._norms import Norms
-from .._once import once
-from .._plan import CAPACITY, Rows
-from .._proved import ROUNDING
-from .._results import LOST, among
+from .._runtime.cache import once
+from .._runtime.codes import LOST, among
+from ..linalg.bounds import gates, joined, segments
+from ..linalg.design import weighed
+from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.group_norms import Norms
+from ..objectives.batched import weights_of
+from ..optimize.active_set import TIED, Kinked
+from ..optimize.fit import Fit
+from ..plans.plan import CAPACITY, Rows
 from ._anchor import SINGULAR, Anchor, anchored
 from ._refitted import Refitted
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import bent, weighed
-from .._proved import ROUNDING
+from ..linalg.design import bent, weighed
+from ..linalg.enclosure_theorem import ROUNDING
 from ._anchor import passes, tiles, total
 from ._newton import CAUTION
 

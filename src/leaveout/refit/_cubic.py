@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._design import weighed
+from ..linalg.design import weighed
 
 if TYPE_CHECKING:
     from ._anchor import Anchor

@@ -22,14 +22,14 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._bfgs import BFGS, curves_down, newton_step
-from .._fit import Fit
-from .._functions import COMPILING, ONE, TOGETHER, Derived, Function, Functions, derived, function, weights_of, work
-from .._minimise import Walk, dear as is_dear, newton, walk
-from .._objective import AbstractLinearPredictor
-from .._plan import Rows
-from .._products import COARSE, ROUGH
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..objectives.batched import COMPILING, ONE, TOGETHER, Derived, Function, Functions, derived, function, weights_of, work
+from ..objectives.objective import AbstractLinearPredictor
+from ..optimize.bfgs import BFGS, curves_down, newton_step
+from ..optimize.fit import Fit
+from ..optimize.hessian_products import COARSE, ROUGH
+from ..optimize.newton import Walk, dear as is_dear, newton, walk
+from ..plans.plan import Rows
 from ._acceleration import Acceleration
 from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
 from ._metric import Metric, Products, Whitened, own_metric

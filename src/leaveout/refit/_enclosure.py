@@ -13,11 +13,11 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._design import bent, over, weighed
-from .._fit import Fit
-from .._plan import Rows
-from .._proved import ROUNDING, Ball, ball, gaps
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..linalg.design import bent, over, weighed
+from ..linalg.enclosure_theorem import ROUNDING, Ball, ball, gaps
+from ..optimize.fit import Fit
+from ..plans.plan import Rows
 from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
 from ._newton import CAUTION, REFUSED, Newton
 

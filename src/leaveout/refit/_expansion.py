@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._fit import Fit
-from .._functions import work
-from .._plan import Rows
-from .._runs import Runs, runs
+from ..objectives.batched import work
+from ..objectives.contiguous_folds import Runs, runs
+from ..optimize.fit import Fit
+from ..plans.plan import Rows
 
 if TYPE_CHECKING:
     from ._descent import Descent, Enough

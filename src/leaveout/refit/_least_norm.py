@@ -20,9 +20,9 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._design import Dense, Predictors
-from .._fit import Fit
-from .._once import once
+from .._runtime.cache import once
+from ..linalg.design import Dense, Predictors
+from ..optimize.fit import Fit
 
 Array = np.ndarray
 UNIT = 2.0**-53

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import bent, over
-from .._fit import Fit
-from .._plan import CAPACITY, Rows
-from .._proved import ROUNDING, Ball, change
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..linalg.design import bent, over
+from ..linalg.enclosure_theorem import ROUNDING, Ball, change
+from ..optimize.fit import Fit
+from ..plans.plan import CAPACITY, Rows
 from . import _cubic as cubic, _sampled as sampled
 from ._anchor import anchored, total
 from ._conjugate import conjugate

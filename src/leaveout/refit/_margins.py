@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._definite import IndefiniteHessianError
-from .._fit import Fit, anchored_at
-from .._functions import weights_of
-from .._kinks import NoMinimiser, minimised
-from .._objective import stored
-from .._plan import Rows
-from .._proved import change
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..linalg.enclosure_theorem import change
+from ..objectives.batched import weights_of
+from ..objectives.objective import stored
+from ..optimize.active_set import NoMinimiser, minimised
+from ..optimize.fit import Fit, anchored_at
+from ..optimize.hessian_factor import IndefiniteHessianError
+from ..plans.plan import Rows
 from ._conditions import Active, Conditions, Key, active
 from ._refitted import Refitted
 from ._strategies import AbstractRefit, Certified, Exact

@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._fit import Fit
-from .._functions import Derived, Given, Hosted, derived
-from .._jax import Array, Arrays, PyTree, compiled, jax
-from .._objective import AbstractLinearPredictor
-from .._plan import Rows
-from .._products import Solve
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
+from ..objectives.batched import Derived, Given, Hosted, derived
+from ..objectives.objective import AbstractLinearPredictor
+from ..optimize.fit import Fit
+from ..optimize.hessian_products import Solve
+from ..plans.plan import Rows
 
 SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
 APART = 2  # refits at different θ whose products go together, as the model keeps data of so many

@@ -7,9 +7,9 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float
 
-from .._design import over, weighed
-from .._proved import ROUNDING, Ball, Bend, ball, gaps
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..linalg.design import over, weighed
+from ..linalg.enclosure_theorem import ROUNDING, Ball, Bend, ball, gaps
 from ._anchor import CONDITION, shaky, unsure
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._design import weighed
-from .._fit import Fit
-from .._once import once
-from .._plan import Rows
-from .._results import RESULTS
+from .._runtime.cache import once
+from .._runtime.codes import RESULTS
+from ..linalg.design import weighed
+from ..optimize.fit import Fit
+from ..plans.plan import Rows
 from ._refitted import Refitted, Shared
 from ._wide import STEPS, Wide, exactly, settled, wide
 

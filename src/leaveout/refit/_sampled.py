@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import Dense, LossOfSeveral, Several, bent, over
-from .._proved import ROUNDING
+from ..linalg.design import Dense, LossOfSeveral, Several, bent, over
+from ..linalg.enclosure_theorem import ROUNDING
 
 if TYPE_CHECKING:
     from ._anchor import Anchor

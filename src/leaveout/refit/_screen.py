@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._fit import Fit
-from .._functions import held_out, own_passes
-from .._jax import Array, Arrays, compiled, jax, jnp
-from .._objective import AbstractObjective, ravel, unravel
-from .._once import once
-from .._plan import Rows, few_size
+from .._runtime.cache import once
+from .._runtime.jax import Array, Arrays, compiled, jax, jnp
+from ..objectives.batched import held_out, own_passes
+from ..objectives.objective import AbstractObjective, ravel, unravel
+from ..optimize.fit import Fit
+from ..plans.plan import Rows, few_size
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
 SAFETY = 3.0  # standard errors of a sample that are added

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._design import Dense, Predictors, Several, weighed
-from .._fit import DOUBTFUL
-from .._proved import ROUNDING, Ball, Bend, Table, ball, change, gaps
-from .._sparse import Sparse
+from ..linalg.design import Dense, Predictors, Several, weighed
+from ..linalg.enclosure_theorem import ROUNDING, Ball, Bend, Table, ball, change, gaps
+from ..linalg.sparse_design import Sparse
+from ..optimize.fit import DOUBTFUL
 from . import _sampled as sampled
 from ._anchor import SINGULAR, shaky
 from ._enclosure import HURRY, STALLED, STEPS

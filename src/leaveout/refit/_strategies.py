@@ -12,14 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._fit import Fit
-from .._functions import Given, derived, function, own_passes, passes, shaped
-from .._jax import Array, Arrays, Module, compiled, jax, jnp
-from .._objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
-from .._plan import Rows
-from .._products import COARSE, solved
-from .._read import share
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from .._runtime.jax import Array, Arrays, Module, compiled, jax, jnp
+from ..data.arrays import share
+from ..objectives.batched import Given, derived, function, own_passes, passes, shaped
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
+from ..optimize.fit import Fit
+from ..optimize.hessian_products import COARSE, solved
+from ..plans.plan import Rows
 from . import _linear as linear
 from ._descent import Descent, lead
 from ._probes import alone, probed

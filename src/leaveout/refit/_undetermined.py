@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._fit import Fit
-from .._functions import ONE, function, weights_of
-from .._minimise import newton
-from .._plan import Rows
-from .._results import RESULTS
+from .._runtime.codes import RESULTS
+from ..objectives.batched import ONE, function, weights_of
+from ..optimize.fit import Fit
+from ..optimize.newton import newton
+from ..plans.plan import Rows
 from ._least_norm import DEAR, least_norm
 from ._refitted import Refitted
 

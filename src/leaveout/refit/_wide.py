@@ -13,13 +13,13 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._design import Predictors, weighed
-from .._fit import Fit
-from .._functions import weights_of
-from .._once import once
-from .._plan import Rows
-from .._results import RESULTS
-from .._sparse import Sparse
+from .._runtime.cache import once
+from .._runtime.codes import RESULTS
+from ..linalg.design import Predictors, weighed
+from ..linalg.sparse_design import Sparse
+from ..objectives.batched import weights_of
+from ..optimize.fit import Fit
+from ..plans.plan import Rows
 from ._refitted import Refitted
 
 Array = np.ndarray

@@ -22,16 +22,16 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from .._asked import Scored, natural, reach
-from .._checkpoint import Told, making
-from .._evaluate import fold_thetas
-from .._fit import Fit, anchor, fit
-from .._plan import Plan, from_splits
-from .._workers import steps
+from .._runtime.checkpoint import Told, making
+from .._runtime.parallel import steps
 from ..interop.sklearn import described, inner, placed, read, rescales
-from ..models._scaled import StandardisedGLM
-from ..models.losses import AbstractRounded
+from ..models.glm.losses import AbstractRounded
+from ..models.glm.standardised import StandardisedGLM
+from ..optimize.fit import Fit, anchor, fit
+from ..plans.plan import Plan, from_splits
 from ..refit import AbstractRefit
+from ..validation.cross_validate import fold_thetas
+from ..validation.scoring import Scored, natural, reach
 
 NOTHING = 1e-9  # decrement below which no step is worth taking: its half square is below rounding
 KEPT = 32  # folds whose rows are kept while scores are called on them

@@ -15,12 +15,12 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring, explained_variance_score
 
-from .._asked import Named
-from .._estimate import Estimate
-from .._evaluate import LOST, scored_together
-from .._fit import Fit
-from .._results import among
+from .._runtime.codes import among
 from ..interop.sklearn import inner
+from ..optimize.fit import Fit
+from ..validation.cross_validate import LOST, scored_together
+from ..validation.estimate import Estimate
+from ..validation.scoring import Named
 from ._folds import Called, Data, OneFit, Refitted, Score, Scores
 
 ErrorScore = float | Literal["raise"]

@@ -12,17 +12,17 @@ from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
-from .._checkpoint import File, keeping
-from .._definite import IndefiniteHessianError
-from .._evaluate import DEFAULT
-from .._fit import fit
-from .._kinks import NoMinimiser
-from .._path import path
-from .._stopping import stoppable
+from .._runtime.checkpoint import File, keeping
+from .._runtime.interrupt import stoppable
 from ..interop.sklearn import described, inner, learns, penalty_of, rescales
-from ..models.losses import Squared
-from ..models.penalties import AbstractPenalty, Zero
+from ..models.glm.losses import Squared
+from ..models.glm.penalties import AbstractPenalty, Zero
+from ..optimize.active_set import NoMinimiser
+from ..optimize.fit import fit
+from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
+from ..tuning.path import path
+from ..validation.cross_validate import DEFAULT
 from ._folds import Data, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
 from ._validation import Transformers, check, fold_failed, folds_of, splits_of, told, with_weights

@@ -13,14 +13,14 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from .._checkpoint import File, keeping
-from .._definite import IndefiniteHessianError
-from .._evaluate import DEFAULT
-from .._kinks import NoMinimiser
-from .._read import index_of
-from .._stopping import stoppable
+from .._runtime.checkpoint import File, keeping
+from .._runtime.interrupt import stoppable
+from ..data.arrays import index_of
 from ..interop.sklearn import inner, learns, searches
+from ..optimize.active_set import NoMinimiser
+from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
+from ..validation.cross_validate import DEFAULT
 from ._folds import ByHost, Data, OneFit, Refitted, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 

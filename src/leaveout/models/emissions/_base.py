@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from numpy.typing import ArrayLike
 
-from ..._jax import Module, traced
+from ..._runtime.jax import Module, traced
 
 Parameters = Mapping[str, Array | np.ndarray]
 

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._jax import Module, static
-from ..._objective import stored
+from ..._runtime.jax import Module, static
+from ...objectives.objective import stored
 from ._base import POSITIVE, Constraint
 
 KINDS = ("diagonal", "full", "spherical", "tied")

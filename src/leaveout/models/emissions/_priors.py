@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 from numpy.typing import ArrayLike
 
-from ..._jax import Module, static
-from ..._objective import stored
+from ..._runtime.jax import Module, static
+from ...objectives.objective import stored
 from ._base import AbstractEmission
 from ._covariance import inverse
 

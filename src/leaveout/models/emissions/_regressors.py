@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from ..._jax import Module, static
-from ..._objective import stored
-from ..._read import Names, matched, numbers, places
+from ..._runtime.jax import Module, static
+from ...data.arrays import Names, matched, numbers, places
+from ...objectives.objective import stored
 from ._base import Constraint, Parameters
 from ._priors import Normal
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._jax import static
-from ..._objective import LOG_DENSITY
+from ..._runtime.jax import static
+from ...objectives.objective import LOG_DENSITY
 from ._base import REAL, Parameters, check
 from ._covariance import Covariance
 from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, choose

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jax import static
-from ..._objective import LOG_PROBABILITY
+from ..._runtime.jax import static
+from ...objectives.objective import LOG_PROBABILITY
 from ._base import SIMPLEX, check
 from ._priors import AbstractWithPrior, Choice, Dirichlet, choose
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
-from ..._jax import Module, static
-from ..._objective import LOG_PROBABILITY
+from ..._runtime.jax import Module, static
+from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, PROBABILITY, check
 from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
 from ._regressors import Regressors

@@ -7,8 +7,8 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._jax import Module, static
-from ..._objective import LOG_PROBABILITY
+from ..._runtime.jax import Module, static
+from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
 from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
 from .counts import check_counts, table_length

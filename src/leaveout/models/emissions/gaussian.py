@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._objective import LOG_DENSITY
+from ...objectives.objective import LOG_DENSITY
 from ._base import REAL
 from ._covariance import LOG_TAU, Covariance
 from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, choose

@@ -1,0 +1,32 @@
+"""Values that are computed once for a fit or a model and cached beside it."""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from .jax import float64
+
+_made: dict[tuple[int, Callable], object] = {}
+Made = TypeVar("Made")
+
+
+def once(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+    """Decorate a function of one object, so that its value is computed once and cached beside the object.
+
+    An attribute of the object would make it another pytree, and everything would be compiled anew.
+    """
+    lock = threading.RLock()
+
+    @functools.wraps(make)
+    def kept(fit):
+        key = (id(fit), make)
+        with lock:  # batches run side by side
+            if key in _made:
+                return cast(Made, _made[key])
+            _made[key] = float64(make)(fit)
+            weakref.finalize(fit, _made.pop, key, None)
+        return cast(Made, _made[key])
+
+    return kept

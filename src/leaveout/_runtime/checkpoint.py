@@ -1,0 +1,211 @@
+"""Checkpoints: a long run is kept in a file as it goes, and one that was killed goes on from there, to the same numbers.
+
+A verb is a row of steps, each a function of its arguments and of the steps before it: batches of refits, repetitions of an
+audit, draws. A `Journal` keeps the arrays that each step returned, in order. The same call takes from it what is there, and
+computes the rest. The file is SQLite's: whenever the process dies, a step is in it whole or not at all.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .fingerprint import fingerprint
+
+PAUSE = 2.0  # seconds between commits: a crash loses this much work at most, beside the step that was being made
+OURS = 0x6C656176  # in the header of the file: "leav"
+TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
+
+File = str | os.PathLike
+Told = dict[str, NDArray]  # what a step made
+
+
+class Journal:
+    """Steps of one run, which is identified by a hash of each thing that it depends on."""
+
+    def __init__(self, caller: str, file: File, of: dict[str, Any]):
+        if not isinstance(file, str | os.PathLike):
+            raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
+        self.name = f"{caller}: checkpoint={os.fspath(file)}"
+        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _told(caller, of)
+        self.path, self.position, self.saved = Path(file), 0, time.monotonic()
+        if not self.path.parent.is_dir():
+            raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
+        if self.path.is_dir():
+            raise ValueError(f"{self.name} is a folder; name a file in it.")
+        try:
+            self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+            self.count = self._opened()
+        except sqlite3.OperationalError as error:
+            why = "is in use by another process" if "locked" in str(error) else f"cannot be opened ({error})"
+            raise ValueError(f"{self.name} {why}; name another file.") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from error
+
+    def _opened(self) -> int:
+        """Open or create the tables, and count the steps in them."""
+        base = self.base
+        base.execute("PRAGMA locking_mode = EXCLUSIVE")
+        base.execute("BEGIN EXCLUSIVE")
+        if not base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            base.execute(f"PRAGMA application_id = {OURS}")
+            for statement in TABLES.split(";"):
+                base.execute(statement)
+            base.execute("INSERT INTO run VALUES (?)", [json.dumps(self.of)])
+        if base.execute("PRAGMA application_id").fetchone()[0] != OURS:
+            raise sqlite3.DatabaseError("a database of something else")
+        self.check(self.of, json.loads(base.execute("SELECT of FROM run").fetchone()[0]))
+        count, last = base.execute("SELECT count(*), max(number) FROM steps").fetchone()
+        if count != (0 if last is None else last + 1):
+            raise sqlite3.DatabaseError("steps are missing")
+        return count
+
+    def check(self, own: dict[str, str], there: dict[str, str]) -> None:
+        """Raise ValueError if the run in the file depends on other things."""
+        other = [name for name in own | there if own.get(name) != there.get(name)]
+        if other:
+            self.base.close()
+            raise ValueError(f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file.")
+
+    def _damaged(self, why: str) -> ValueError:
+        self.base.close()
+        return ValueError(f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file.")
+
+    @property
+    def ahead(self) -> int:
+        """Number of steps in the file that were not taken yet."""
+        return max(self.count - self.position, 0)
+
+    def next(self) -> Told:
+        """Take the result of the next step from the file."""
+        try:
+            blob, digest = self.base.execute("SELECT arrays, digest FROM steps WHERE number = ?", [self.position]).fetchone()
+        except (sqlite3.DatabaseError, TypeError) as error:
+            raise self._damaged(f"step {self.position} cannot be read") from error
+        if digest != self._digest(blob):
+            raise self._damaged(f"step {self.position} is not what was written")
+        self.position += 1
+        with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def add(self, told: Told) -> None:
+        """Add the result of the next step; it is on disk within two seconds."""
+        stream = io.BytesIO()
+        np.savez(stream, allow_pickle=False, **told)
+        blob = stream.getvalue()
+        try:
+            self.base.execute("INSERT INTO steps VALUES (?, ?, ?)", [self.position, blob, self._digest(blob)])
+            self.position += 1
+            if time.monotonic() - self.saved > PAUSE:
+                self.base.execute("COMMIT")
+                self.base.execute("BEGIN EXCLUSIVE")
+                self.saved = time.monotonic()
+        except sqlite3.Error as error:  # a full disk is no reason to lose the run as well
+            warnings.warn(f"{self.name} cannot be written ({error}): what comes is not kept.", stacklevel=2)
+            _journal.set(None)
+
+    def _digest(self, blob: Any) -> str:
+        return fingerprint((self.of, self.position, blob))
+
+    def close(self) -> None:
+        """Write everything to disk, and close the file."""
+        with contextlib.suppress(sqlite3.Error):
+            if self.base.in_transaction:
+                self.base.execute("COMMIT")
+        self.base.close()
+
+
+_journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
+
+
+def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
+    """Hash of each thing that a run depends on."""
+    found = {}
+    for name, value in of.items():
+        try:
+            found[name] = fingerprint(value)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise TypeError(
+                f"{caller}: checkpoint= needs to know {name} again when it goes on, which it cannot ({error}); leave it out."
+            ) from error
+    return found
+
+
+@contextlib.contextmanager
+def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None]:
+    """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without a file keep nothing.
+
+    Raises ValueError if the file belongs to another run, is no checkpoint, is damaged or is in use.
+    """
+    if file is None:
+        yield
+        return
+    journal = Journal(caller, file, of)
+    before = _journal.set(journal)
+    try:
+        yield
+    finally:
+        _journal.reset(before)
+        journal.close()
+
+
+def depends(**of: Any) -> None:
+    """Record that the steps from here on also depend on these values. Raises ValueError if they were others in the file."""
+    journal = _journal.get()
+    if journal is not None:
+        own = _told(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
+        told = kept(lambda: {name: np.array(digest) for name, digest in own.items()})
+        journal.check(own, {name: str(digest) for name, digest in told.items()})
+
+
+def there() -> int:
+    """Number of the next steps that the file has already."""
+    journal = _journal.get()
+    return 0 if journal is None else journal.ahead
+
+
+def again() -> Told:
+    """Result of the next step, read from the file."""
+    journal = _journal.get()
+    assert journal is not None
+    return journal.next()
+
+
+def keep(told: Told) -> None:
+    """Keep the result of a step, if there is a file."""
+    journal = _journal.get()
+    if journal is not None:
+        journal.add(told)
+
+
+@contextlib.contextmanager
+def making() -> Iterator[None]:
+    """Mark that a step is being computed, so that no part of it counts as a step of its own."""
+    before = _journal.set(None)
+    try:
+        yield
+    finally:
+        _journal.reset(before)
+
+
+def kept(make: Callable[[], Told]) -> Told:
+    """Result of a step: read from the file if it is there, else `make()`."""
+    if there():
+        return again()
+    if _journal.get() is None:
+        return make()
+    with making():
+        told = make()
+    keep(told)
+    return told

@@ -1,0 +1,368 @@
+"""JAX, imported when something has to be derived or compiled; and frozen classes that JAX sees as trees of arrays.
+
+Models in closed form need none of it: `jax`, `jnp` and `jspecial` stand for modules that are imported when they are used.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import os
+import platform
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform
+
+import numpy as np
+import platformdirs
+import scipy
+from jaxtyping import Shaped
+
+from .interrupt import aside
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+class _Later:
+    """Module that is imported when one of its names is used."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        needed()
+        return getattr(importlib.import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy.special as jspecial
+    from jax import Array
+    from jaxtyping import PyTree, Scalar
+else:
+    jax, jnp, jspecial = _Later("jax"), _Later("jax.numpy"), _Later("jax.scipy.special")
+    Array = PyTree = Any
+    Scalar = Shaped[Any, ""]
+Arrays = Array | np.ndarray  # compiled functions take both
+LARGEST = 2**30  # bytes of compiled programs that are kept
+SHORTEST = 0.05  # seconds of compiling that are worth a file
+NUMPY = np.ndarray | np.generic | float  # what needs no JAX
+
+_unregistered: list[type] = []
+_registering = threading.Lock()
+_scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
+
+
+def needed() -> None:
+    """Import JAX if nobody has: register our classes as trees, and enter double precision if it was asked for."""
+    import jax.flatten_util
+
+    _cached()
+    if _unregistered:
+        with _registering:
+            for cls in _unregistered:
+                _register(cls)
+            _unregistered.clear()
+    waiting = getattr(_scope, "waiting", None)
+    if waiting is not None:
+        _scope.waiting = None
+        waiting.enter_context(jax.enable_x64(True))
+
+
+@functools.cache
+def _cached() -> Path | None:
+    """Set up the folder in which compiled programs are kept for other processes, and return it; None if none are kept.
+
+    The folder is named by the environment variable `LEAVEOUT_CACHE`, else it is in the user's cache; "off" keeps nothing. A
+    folder that the caller has chosen for JAX stays. Two processes may write at once.
+    """
+    import jax
+
+    chosen = os.environ.get("LEAVEOUT_CACHE") or platformdirs.user_cache_dir("leaveout")
+    if chosen == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
+        return None
+    folder = Path(chosen) / "programs" / _host()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written to
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", LARGEST)  # with it goes a lock
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    return folder / "traced"
+
+
+def _host() -> str:
+    """Name of the machine's instruction set, for which programs are compiled: machines may share a home."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def _double() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if "jax" in sys.modules:
+            needed()
+            stack.enter_context(jax.enable_x64(True))
+        elif getattr(_scope, "waiting", None) is None:
+            _scope.waiting = stack
+            stack.callback(setattr, _scope, "waiting", None)
+        yield
+
+
+def float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` in double precision, should it use JAX, and leave the caller's setting as it was."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _double():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def carried(function: Callable[P, R]) -> Callable[P, R]:
+    """Prepare `function` for another thread: in double precision and on the device chosen here.
+
+    JAX's settings are a thread's own.
+    """
+    config: Any = jax.config if "jax" in sys.modules else None
+    device = None if config is None else config.jax_default_device
+    if device is None:
+        return float64(function)
+
+    @functools.wraps(function)
+    def there(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.default_device(device):
+            return function(*args, **kwargs)
+
+    return float64(there)
+
+
+def numpy_of(value: Any) -> Any:
+    """NumPy for NumPy's arrays, `jax.numpy` for JAX's."""
+    return np if isinstance(value, NUMPY) else jnp
+
+
+def followed(value: Any) -> bool:
+    """Whether a value contains a traced array, which JAX differentiates by and which has no value yet."""
+    return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
+def special_of(value: Any) -> Any:
+    """SciPy's special functions for NumPy's arrays, JAX's for its own."""
+    return scipy.special if isinstance(value, NUMPY) else jspecial
+
+
+def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    """Call a user's function under tracing; raises TypeError, with the line, if it asks an array for its value."""
+    known = jax.errors
+    try:
+        return function(*args, **more)
+    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
+        called = getattr(function, "__name__", type(function).__name__)
+        lines = traceback.extract_tb(error.__traceback__)[1:]
+        own = lines[0] if lines else None
+        where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
+        raise TypeError(
+            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
+            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
+            "a, b) for `if`."
+        ) from None
+
+
+def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
+    """Function that `make()` returns, made when it is first called."""
+    make = functools.cache(make)
+
+    @functools.wraps(make)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        needed()
+        return make()(*args, **kwargs)
+
+    return called
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` for the shapes of its arrays and the values of all else, as Equinox's `filter_jit` does.
+
+    Ctrl-C does not wait for it.
+    """
+
+    def make() -> Callable[P, R]:
+        from .exported_programs import Program
+
+        program = Program(function, _cached)
+        run = lambda args, more: jax.block_until_ready(program(args, more))
+        double = float64(run)
+
+        def called(*args: P.args, **more: P.kwargs) -> R:
+            leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
+            if any(isinstance(leaf, tracer) for leaf in leaves):
+                return program.anew(*args, **more)
+            given = _sent((args, more), _place(leaves))
+            config: Any = jax.config  # what a caller has set by `with` is known to its own thread only
+            chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
+
+            def there() -> R:
+                with jax.default_device(device):
+                    return chosen(*given)
+
+            return aside(there)
+
+        return called
+
+    return functools.wraps(function)(made(make))
+
+
+def foreign(device: Any) -> Any:
+    """The device, if its memory is not this machine's own; else None."""
+    return None if device.platform == "cpu" and device == device.client.local_devices()[0] else device
+
+
+def _place(leaves: list) -> Any:
+    """Foreign device on which programs of these arrays run; None for this machine's memory, and for several devices at once.
+
+    It is the device where one of the arrays was put, else the chosen one (`jax.default_device`), else an accelerator that JAX
+    has.
+    """
+    kind, config = jax.Array, cast(Any, jax.config)
+    for leaf in leaves:
+        if isinstance(leaf, kind) and leaf.committed:
+            return foreign(*leaf.devices()) if len(leaf.devices()) == 1 else None
+    chosen = config.jax_default_device
+    return foreign(jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen)
+
+
+def resident(tree: PyTree) -> PyTree:
+    """Move arrays to the device where their programs run.
+
+    Those of a module are sent once, as its fields are never set again.
+    """
+    return _sent(tree, _place(jax.tree.leaves(tree)))
+
+
+def _sent(tree: PyTree, place: Any) -> PyTree:
+    if place is None:
+        return tree
+    parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
+    parts = [_twin(part, place) if isinstance(part, Module) else part for part in parts]
+    settled = lambda part: not isinstance(part, np.ndarray | jax.Array) or getattr(part, "committed", False)
+    loose = [k for k, part in enumerate(parts) if not settled(part)]
+    with _double():
+        moved = jax.device_put([parts[k] for k in loose], place)
+    for k, part in zip(loose, moved, strict=True):
+        parts[k] = part
+    return jax.tree.unflatten(shape, parts)
+
+
+_twins: dict[tuple[int, Any], Any] = {}  # by the module and the device
+
+
+def _twin(module: "Module", place: Any) -> Any:
+    """Copy of a module whose arrays are on the device, as JAX sees it; made once."""
+    key = id(module), place
+    if key not in _twins:
+        _twins[key] = _copied(module, place)
+        weakref.finalize(module, _twins.pop, key, None)
+    return _twins[key]
+
+
+def _copied(module: "Module", place: Any) -> Any:
+    if hasattr(module, "as_jax_sees_it"):
+        return _sent(module.as_jax_sees_it(), place)
+    out, values = object.__new__(type(module)), vars(module)
+    fixed = {name: field.metadata.get("static") for name, field in _fields(type(module)).items()}
+    vars(out).update({name: values[name] if kept else _sent(values[name], place) for name, kept in fixed.items()})
+    return out
+
+
+def picked(part: Arrays, lanes: "np.ndarray") -> Arrays:
+    """Select refits from an array, on whatever device it is."""
+    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+
+
+@compiled
+def _gathered(part: "Array", lanes: "Array") -> "Array":
+    return part[lanes]
+
+
+def static(**more: Any) -> Any:
+    """Field that is no array: programs are compiled for its value."""
+    return dataclasses.field(metadata={"static": True}, **more)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, static))
+class Module(abc.ABC):  # noqa: B024
+    """Base of frozen dataclasses that are trees to JAX.
+
+    The fields are the branches, except `static` ones (Equinox's `field(static=True)` works too). An `__init__` of a subclass
+    sets each field once. Two modules are equal only if they are the same object, as arrays compare by entry.
+    """
+
+    _own_init: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **more: Any):
+        super().__init_subclass__(**more)
+        if type(cls) is not abc.ABCMeta:  # it makes its classes trees by itself, as Equinox does
+            return
+        cls._own_init = cls._own_init or "__init__" in vars(cls)
+        dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
+        if hasattr(cls, "__check_init__") or any("converter" in field.metadata for field in _fields(cls).values()):
+            raise TypeError(f"{cls.__name__}: converters and __check_init__ are Equinox's; write __init__ or __post_init__.")
+        with _registering:
+            _unregistered.append(cls)
+
+    def __new__(cls, *args: Any, **more: Any) -> Any:
+        del args, more
+        if _unregistered and "jax" in sys.modules:
+            needed()
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or name not in _fields(type(self)):
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r} of {type(self).__name__}")
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        own = {name: vars(self)[name] for name in _fields(type(self)) if name in vars(self)}
+        usual = {name: repr(field.default) for name, field in _fields(type(self)).items()}
+        parts = (f"{name}={value!r}" for name, value in own.items() if repr(value) != usual[name])
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@functools.cache
+def _fields(cls: Any) -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+def _register(cls: type) -> None:
+    """Register a class as a pytree node."""
+    import jax
+
+    if hasattr(cls, "as_jax_sees_it"):  # an array in its place
+        jax.tree_util.register_pytree_node(cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0])
+        return
+    kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
+    branches = [name for name in _fields(cls) if name not in kept]
+
+    def flatten(self):
+        return [vars(self)[name] for name in branches], tuple(vars(self)[name] for name in kept)
+
+    def unflatten(values, parts):
+        self = object.__new__(cls)
+        vars(self).update(zip(branches, parts, strict=True))
+        vars(self).update(zip(kept, values, strict=True))
+        return self
+
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)

@@ -1,0 +1,316 @@
+"""Steps computed by joblib's workers, if joblib has some: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
+
+The result of a step depends neither on who computes it nor on the number of workers, and results come back in order. Without
+workers everything is computed here. A function travels pickled, once, by value if it is the user's own, and workers of one
+machine share its arrays. If a worker dies, its items are given to others.
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+import uuid
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from .cache import once
+from .checkpoint import Told, again, keep, making, there
+from .interrupt import side_by_side
+from .jax import carried, jax
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
+PORTION = 0.5  # seconds of work that are sent to a process at once
+TRIES = 3  # times that workers may die with nothing made in between
+KEPT = 4  # functions and fits that a worker keeps
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+Left = Callable[[int], float]  # how many are still to be made after so many
+
+_unpacked: dict[str, Any] = {}
+_unpacking = threading.RLock()
+
+
+def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Generator[tuple[Item, Told], None, None]:
+    """Yield the result of `make` for each item, in order; read it from the checkpoint if it is there, else keep it."""
+    first, rest = there(), iter(items)
+    for item in itertools.islice(rest, first):
+        yield item, again()
+    count = len(items) - first if isinstance(items, Sized) else np.inf
+    for item, told in over(make, rest, threads=threads, left=lambda done: count - done):
+        keep(told)
+        yield item, told
+
+
+def over(
+    make: Callable[[Item], Made], items: Iterable[Item], *, threads: int = 1, jobs: int | None = None, left: Left | None = None
+) -> Iterator[tuple[Item, Made]]:
+    """Yield `make(item)` of every item, in order, computed in threads or by joblib's workers.
+
+    `jobs` is the number of workers, by default what joblib was configured with. If `left` is given, items are computed here
+    until the work that is left, as timed on the first ones, takes long enough for sending to pay; else they are sent at once.
+    """
+    number, rest, size = workers(jobs), iter(items), 1
+    if number < 2 or _are_threads():
+        yield from side_by_side(_step(make), rest, number if number > 1 else threads)
+        return
+    if left is not None:
+        each, here = 0.0, _step(make)
+        for done, item in enumerate(rest, 1):
+            began = time.perf_counter()
+            with single_threaded():
+                made = here(item)
+            each += (time.perf_counter() - began - each) / done
+            yield item, made
+            if each * left(done) > STARTING:
+                break
+        else:
+            return
+        size = max(1, round(PORTION / each))
+    yield from _elsewhere(make, rest, jobs, size, number)
+
+
+def workers(jobs: int | None = None) -> int:
+    """Number of joblib's workers; one if joblib was not configured."""
+    if jobs is None and "joblib" not in sys.modules:
+        return 1
+    import joblib
+
+    return joblib.effective_n_jobs(jobs)
+
+
+def _are_threads() -> bool:
+    """Whether workers are threads of this process, to which nothing has to be sent."""
+    import joblib
+
+    return getattr(joblib.parallel.get_active_backend()[0], "supports_sharedmem", False)
+
+
+def single_threaded() -> contextlib.AbstractContextManager[object]:
+    """Limit matrix products to one thread: with more, their last digit may differ."""
+    return _blas().limit(limits=1)
+
+
+@functools.cache
+def _blas() -> "ThreadpoolController":
+    """Controller of the libraries that multiply matrices."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
+    """Wrap `make` for another thread: in double precision, on the device chosen here.
+
+    No part of it is a step of its own in the checkpoint.
+    """
+
+    @carried
+    def made(item: Item) -> Made:
+        with making():
+            return make(item)
+
+    return made
+
+
+class _Waiting:
+    """Items that were given to workers and have not come back."""
+
+    def __init__(self, items: Iterator[Any]):
+        self.items, self.out, self.lock, self.closed = items, collections.deque[Any](), threading.Lock(), False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Hand out items, to whichever thread of joblib asks."""
+        while True:
+            with self.lock:
+                item = self if self.closed else next(self.items, self)
+                if item is self:
+                    return
+                self.out.append(item)
+            yield item
+
+    def left(self) -> "_Waiting":
+        """All items that have not come back, or were never handed out."""
+        with self.lock:
+            self.closed = True
+            return _Waiting(itertools.chain(self.out, self.items))
+
+
+def _elsewhere(
+    make: Callable[[Item], Made], items: Iterator[Item], jobs: int | None, size: int, number: int
+) -> Iterator[tuple[Item, Made]]:
+    """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these die."""
+    import joblib
+
+    sent, waiting, tries = _Sent(make), _Waiting(items), 0
+    while True:
+        pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number)
+        made = pool(joblib.delayed(_made)(sent, item) for item in waiting)
+        try:
+            for found in made:
+                item, tries = waiting.out.popleft(), 0
+                yield item, _told(found)
+            return
+        except _Raised as raised:
+            raise raised.error from None
+        except Exception as error:  # joblib's own, or Dask's, Ray's: of each backend another
+            tries += 1
+            if tries == TRIES:
+                raise RuntimeError(
+                    f"joblib's workers ended {TRIES} times with nothing made in between ({type(error).__name__}: {error}): is "
+                    "there memory for so many? With checkpoint=FILE the same call goes on from here."
+                ) from error
+            waiting = waiting.left()
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it was not gone through to its end
+                made.close()
+
+
+class _Raised(Exception):
+    """Error that the function itself raised in a worker, rather than the worker's failure."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+
+class _Found(NamedTuple):
+    """Result of an item in a worker: its value or the error raised, and the warnings issued."""
+
+    made: Any
+    error: Exception | None
+    warned: list[tuple[Warning | str, type[Warning]]]
+
+
+def _told(found: _Found) -> Any:
+    for message, category in found.warned:
+        warnings.warn(message, category, stacklevel=2)
+    if found.error is not None:
+        raise _Raised(found.error)
+    return found.made
+
+
+def _made(sent: "_Sent", item: Any) -> _Found:
+    """Compute an item in a worker."""
+    import joblib
+
+    made, failed = None, None
+    with warnings.catch_warnings(record=True) as heard, joblib.parallel_config("sequential"), single_threaded():
+        warnings.simplefilter("always")
+        try:
+            made = _step(sent.made())(item)
+        except Exception as error:
+            failed = _portable(error)
+            failed.add_note(f"In one of joblib's workers:\n{traceback.format_exc()}")
+    return _Found(made, failed, [(str(each.message), each.category) for each in heard])
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself, or a RuntimeError with its text if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+class _Sent:
+    """Function, or a part of one, on its way to workers.
+
+    Its arrays lie beside it, where joblib shares them, and so do parts that several functions share: a worker unpacks and
+    compiles a fit once.
+    """
+
+    def __init__(self, make: Any):
+        buffers: list[pickle.PickleBuffer] = []
+        self.name, self.parts, stream = uuid.uuid4().hex, dict[str, _Sent](), BytesIO()
+        try:
+            _pickler(make, self.parts)(stream, 5, buffers.append).dump(make)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(
+                f"joblib's workers: what they are to make cannot be sent to them ({error}); leave out parallel_config, or see "
+                "to it that no lock, open file or generator goes along."
+            ) from error
+        self.code, self.arrays = stream.getvalue(), [np.asarray(each.raw()) for each in buffers]
+
+    def __sizeof__(self) -> int:
+        """Size by which Dask decides what to put on workers by itself."""
+        return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
+
+    def made(self) -> Any:
+        """Unpickle what was sent, once in a process; the last few are kept."""
+        with _unpacking:
+            found = _unpacked.pop(self.name, self)
+            _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
+            for old in list(_unpacked)[:-KEPT]:
+                del _unpacked[old]
+            return _unpacked[self.name]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickler that resolves shared parts from those already there or sent along."""
+
+    def __init__(self, sent: _Sent):
+        super().__init__(BytesIO(sent.code), buffers=sent.arrays)
+        self.parts = sent.parts
+
+    def persistent_load(self, name: str) -> Any:
+        return self.parts[name].made()
+
+
+@once
+def _sent(part: Any) -> _Sent:
+    return _Sent(part)
+
+
+def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
+    from cloudpickle import CloudPickler
+
+    class Pickler(CloudPickler):
+        """Pickler of memory maps by the names of their files, of fits by themselves, of JAX's arrays as NumPy's."""
+
+        def persistent_id(self, value: Any) -> str | None:
+            if value is root or not getattr(type(value), "sent_alone", False):
+                return None
+            sent = _sent(value)
+            parts[sent.name] = sent
+            return sent.name
+
+        def reducer_override(self, value: Any) -> Any:
+            if "jax" in sys.modules and isinstance(value, jax.Array):
+                return np.asarray, (np.asarray(value),)
+            known = named(value) if isinstance(value, np.memmap) else value
+            return super().reducer_override(value) if known is value else (remapped, (known,))
+
+    return Pickler
+
+
+def named(array: np.ndarray) -> Any:
+    """Describe contiguous rows of a memory map by file, dtype, offset and shape; any other array is returned itself."""
+    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
+        return array
+    whole, at = array, lambda part: part.__array_interface__["data"][0]
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape
+
+
+def remapped(known: Any) -> np.ndarray:
+    """Array from such a description."""
+    if isinstance(known, np.ndarray):
+        return known
+    file, dtype, offset, shape = known
+    return np.memmap(file, dtype, "r", offset, shape)

@@ -1,4 +1,0 @@
-"""A generalised linear model of rows that come in batches, from a disk or from a cluster, and every row left out by itself."""
-
-from ._result import Scan as Scan
-from ._verb import scan as scan

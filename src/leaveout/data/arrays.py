@@ -1,0 +1,345 @@
+"""Arguments from callers, read in one way: labels first, then numbers.
+
+Labels are data. If two arguments carry them (the index of a Series or DataFrame, the nodes of a graph), rows with the same
+label belong together, wherever they stand; the first argument determines the order in which units are numbered. A default
+index 0, …, n − 1 beside labels of another kind carries no information, and an array has no labels: these go by position.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Bool, Int
+from numpy.typing import ArrayLike
+from pandas.api.types import infer_dtype, is_bool_dtype
+
+from .._runtime.jax import float64, foreign, jax, jnp
+
+NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
+MEMORY = 1, 3, 11  # what DLPack calls this machine's own: plain, or pinned for an accelerator
+DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices whose float64 is that of everyone
+TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}  # what pandas calls labels that have an order in time
+PLAIN = "biuf"  # kinds of NumPy's own numbers
+TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
+ADVICE = {  # by what pandas calls them
+    **dict.fromkeys(("date", "time", "period"), TIME),
+    "categorical": "Encode categories by pd.get_dummies; convert those that are numbers by .astype(float)",
+    "complex": "Take the real part, or the modulus",
+    "boolean": "Fill what is missing, and convert by .astype(bool)",
+}
+OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); convert numbers that are text by .astype(float)"
+
+
+class Names:
+    """Labels of units, or none, and a reader of new rows where that takes more than their columns.
+
+    Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
+    """
+
+    def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None):
+        self.index, self.read = index, read
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"Names({'' if self.index is None else len(self.index)})"
+
+
+def index_of(value: Any) -> pd.Index | None:
+    """Labels that the rows of an argument carry; None if it has none."""
+    return value.index if isinstance(value, pd.Series | pd.DataFrame) else None
+
+
+def pandas_of(caller: str, name: str, value: Any) -> Any:
+    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; anything else is returned as it is.
+
+    Such frames have no labels, and the index of the result means nothing: call `index_of` before.
+    """
+    if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
+        return value
+    import narwhals as nw
+
+    found = nw.from_native(value, pass_through=True, allow_series=True)
+    if isinstance(found, nw.LazyFrame):
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}, whose rows are not there yet; give {name}.collect().")
+    if isinstance(found, nw.DataFrame):
+        return pd.DataFrame({column: found[column].to_numpy() for column in found.columns}, columns=found.columns)
+    return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
+
+
+def written(index: pd.Index) -> list[str]:
+    """Labels as text; dates without the midnight that all of them share."""
+    return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
+
+
+def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None) -> None:
+    """Raise ValueError where labels are times that do not rise from row to row, by which order would be another.
+
+    `lengths` are those of sequences, each of which has times of its own.
+    """
+    if index is None or index.inferred_type not in TIMES:
+        return
+    ends = np.cumsum([len(index)] if lengths is None else lengths)
+    for first, last in zip([0, *ends[:-1]], ends, strict=True):
+        part = index[first:last]
+        if part.is_monotonic_increasing and part.is_unique:
+            continue
+        of = f"{name}, whose index holds times" + ("" if lengths is None or len(ends) == 1 else " in each sequence")
+        if part.hasnans:
+            raise ValueError(f"{caller}: the order of rows counts for {of}, but some are missing (NaT). Drop those rows.")
+        if part.is_unique:
+            early = str(part[1:][part[1:] < part[:-1]][0])
+            raise ValueError(
+                f"{caller}: the order of rows counts for {of}, but these do not rise: {early!r} stands after a later one. Sort "
+                "the data first, by .sort_index()."
+            )
+        twice = str(part[part.duplicated()][0])
+        raise ValueError(
+            f"{caller}: the order of rows counts for {of}, but {twice!r} is there twice, and which of its rows comes "
+            "first is not known. Give every row a time of its own, or give the data without index, by position."
+        )
+
+
+def counted(index: pd.Index) -> bool:
+    """Whether an index is 0, …, n − 1, which pandas gives to data without labels."""
+    return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
+
+
+def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -> Int[np.ndarray, " units"] | None:
+    """Positions of the `wanted` labels, those of the argument `of`, in the index of `name`; None if rows go by position.
+
+    Raises ValueError if the two do not hold the same labels, or hold some twice and in another order.
+    """
+    if index.equals(wanted):
+        return None
+    if len(index) == len(wanted) and index.is_unique and wanted.is_unique:
+        found = index.get_indexer(wanted)
+        if (found >= 0).all():
+            return found
+    if len(index) == len(wanted) and (counted(index) or counted(wanted)):
+        return None
+    if set(index) == set(wanted):
+        twice = next(iter([*index[index.duplicated()], *wanted[wanted.duplicated()]]), None)
+        raise ValueError(
+            f"{caller}: {name} and {of} have the same labels, but some are there twice, as {twice!r}, and not in the same "
+            f"order, so that their rows cannot be told apart. Sort them alike, or give {name} as an array, by position."
+        )
+    other, own = index.difference(wanted, sort=False), wanted.difference(index, sort=False)
+    shown = "; ".join(
+        f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
+        for which, only in ((name, other), (of, own))
+        if len(only)
+    )
+    raise ValueError(
+        f"{caller}: {name} and {of} do not have the same labels: {shown}. Give both for the same units, as by "
+        f"{name}.loc[{of}.index], or as arrays, by position."
+    )
+
+
+def matched(caller: str, **given: Any) -> tuple[Any, ...]:
+    """Common labels as `Names`, then the arguments in the order of the first one that carries labels.
+
+    Arguments of another length are left as they are; whoever reads their numbers refuses them.
+    """
+    of, wanted, found = "", None, []
+    for name, value in given.items():
+        index = index_of(value)
+        if index is None:
+            found.append(pandas_of(caller, name, value))
+            continue
+        if wanted is None:
+            of, wanted = name, index
+        if len(index) == len(wanted):
+            order = places(caller, name, index, of, wanted)
+            value = value if order is None else value.iloc[order]
+            if order is None and counted(wanted) and not counted(index):
+                of, wanted = name, index
+        found.append(value)
+    return Names(wanted), *found
+
+
+@float64
+def on_device(caller: str, name: str, value: Any) -> Any:
+    """Array of real numbers on a device with float64, as JAX's array: JAX's own or another library's, through DLPack.
+
+    Returns None for arrays in this machine's memory and for anything else. Raises TypeError if JAX does not see the device.
+    """
+    shared = getattr(value, "__dlpack_device__", None)
+    if "jax" in sys.modules and isinstance(value, jax.Array):
+        found = value
+    elif isinstance(value, np.ndarray) or shared is None or shared()[0] in MEMORY:
+        return None
+    else:
+        try:
+            found = jnp.from_dlpack(value)
+        except Exception as error:
+            raise TypeError(
+                f"{caller}: {name} is on a device that JAX does not see here ({error}). Install JAX for that device, or give "
+                f"{name} from memory, as by .cpu() or .get()."
+            ) from error
+    real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    if not real or not any(foreign(device) and device.platform in DOUBLE for device in found.devices()):
+        return None
+    with jax.ensure_compile_time_eval():  # also where a program of JAX makes the model
+        return jax.device_put(found, found.sharding)
+
+
+def numbers(caller: str, name: str, value: Any) -> np.ndarray:
+    """Numbers of an argument, NaN where missing or masked.
+
+    Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
+    """
+    value = pandas_of(caller, name, value)
+    if hasattr(value, "tocsr"):
+        raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")
+    if isinstance(value, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(value), np.nan, numbers(caller, name, value.data))
+    if isinstance(value, pd.DataFrame):
+        frame = value
+    elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
+    else:
+        there = on_device(caller, name, value)
+        value = np.asarray(value if there is None else there)
+        if value.dtype.kind in PLAIN:
+            return value
+        frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))
+    if all(isinstance(dtype, np.dtype) and dtype.kind in PLAIN for dtype in frame.dtypes.unique()):
+        return frame.to_numpy().reshape(value.shape)
+    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # whose names may be there twice
+    read = [_column(column) for column in columns]
+    wrong = [(label, c) for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True) if found is None]
+    if wrong:
+        kinds = [infer_dtype(column) for _, column in wrong]
+        said = ", ".join(f"{label!r} ({kind}, dtype {c.dtype})" for (label, c), kind in zip(wrong[:5], kinds, strict=False))
+        advice = next((text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE)
+        raise TypeError(f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}.")
+    return np.array(read, np.float64).T.reshape(value.shape)
+
+
+def compressed(caller: str, name: str, value: Any) -> Any:
+    """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything that is not sparse.
+
+    Sparse are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they hold no
+    numbers.
+    """
+    if isinstance(value, pd.DataFrame):
+        if not len(value.columns) or not all(isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes):
+            return None
+        filled = [float(dtype.fill_value) for dtype in value.dtypes if dtype.subtype.kind in PLAIN and dtype.fill_value != 0]
+        if filled:
+            raise TypeError(
+                f"{caller}: the sparse columns of {name} must leave out zeros; some leave out {filled[0]:g}. Give "
+                f"{name}.sparse.to_dense()."
+            )
+        value = value.sparse.to_coo()
+    if not scipy.sparse.issparse(value):
+        return None
+    if value.dtype.kind not in PLAIN:
+        raise TypeError(f"{caller}: {name} must hold numbers; got a sparse matrix of {value.dtype}.")
+    if value.ndim != 2:
+        return value
+    rows = scipy.sparse.csr_array(value)
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # the caller's may be the same arrays
+        rows.sum_duplicates()
+    return rows
+
+
+def _column(column: pd.Series) -> np.ndarray | None:
+    """Column as float64; None if it does not hold numbers."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return None
+    if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
+        return None
+    try:
+        return column.to_numpy(np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        return None
+
+
+def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entries"]:
+    """Truths as booleans; zeros and ones are accepted."""
+    array = np.asarray(value)
+    if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
+        raise TypeError(f"{caller}: {name} must be true or false; got {_shown(array)}.")
+    return array.astype(bool)
+
+
+def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
+    """Whole numbers as int64. Others raise: an index that is cut to a whole number would be another unit's."""
+    array = np.asarray(value)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array == np.floor(array))).all():
+        raise TypeError(f"{caller}: {name} must be whole numbers; got {_shown(array)}.")
+    return array.astype(np.int64)
+
+
+def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
+    """Check one whole number from `low` to `high`; `name` says whose it is, as in "kfold: k"."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
+        span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
+        raise ValueError(f"{name} must be a whole number {span}; got {_given(value)}.")
+    return int(array)
+
+
+def share(name: str, value: Any) -> float:
+    """Check one number strictly between 0 and 1."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in PLAIN or not 0 < array < 1:
+        raise ValueError(f"{name} must lie between 0 and 1; got {_given(value)}.")
+    return float(array)
+
+
+def generator(caller: str, seed: Any) -> np.random.Generator:
+    """NumPy's generator from a seed, or the caller's own generator."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ValueError(f"{caller}: seed must be a whole number of 0 or more; got {_given(seed)}.") from None
+
+
+def _given(value: Any) -> str:
+    if np.ndim(value):
+        return f"{type(value).__name__} of shape {np.shape(value)}"
+    return str(value) if isinstance(value, np.generic) else repr(value)
+
+
+def _shown(array: np.ndarray) -> str:
+    """Describe an array by its type and its first entry that is not a whole number."""
+    odd = array[~(np.isfinite(array) & (array == np.floor(array)))] if array.dtype.kind == "f" else array
+    first = odd.ravel()[0] if odd.size else array.ravel()[0]
+    return f"an array of {array.dtype}, in it {first}"
+
+
+def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
+    """Number labels of any kind in their order, and return the numbers with the labels; raises ValueError if one is missing."""
+    value = pandas_of(caller, name, value)
+    array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
+    if np.ndim(array) != 1:
+        raise ValueError(f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}.")
+    missing = pd.isna(np.asarray(array)) | np.ma.getmask(array)
+    if missing.any():
+        raise ValueError(
+            f"{caller}: {name} holds {missing.sum()} missing labels (NaN, None or masked), the first at place "
+            f"{np.flatnonzero(missing)[0]}; give those units a label of their own, or drop them."
+        )
+    plain = np.asarray(array)
+    if plain.dtype.kind != "O":
+        levels, found = np.unique(plain, return_inverse=True)
+        return found.ravel(), levels
+    found, levels = pd.factorize(plain)
+    try:
+        order = np.argsort(levels, kind="stable")
+    except TypeError:  # of several types
+        order = np.argsort([f"{type(level).__name__} {level}" for level in levels], kind="stable")
+    return np.argsort(order)[found], np.asarray(levels)[order]

@@ -1,0 +1,117 @@
+"""Groups to leave out, made from a fit: the units whose linear predictors its posterior correlates most (Liu & Rue 2023).
+
+    ρ_ij = C_ij / √(C_ii C_jj),      C the posterior covariance of the linear predictors, hyperparameters at their estimates
+
+For a latent Gaussian model, C is that of the coefficients β (with a flat prior) and the latent u together, by Laplace's method:
+
+    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,   C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X
+
+For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.jax import float64
+from ..data.arrays import count
+from ..objectives.closed_form import AbstractClosedForm
+from ..objectives.objective import called
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+
+ALIKE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
+LARGEST = 20_000  # units of latent Gaussian models, whose covariance is formed
+TOGETHER = 2**22  # numbers of correlations that are held together
+
+Root = Float[np.ndarray, "units rank"]
+
+
+@float64
+def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
+    """Make a plan that leaves out each unit with the units most correlated with it in the posterior, and scores only the unit.
+
+    The correlation is ρ_ij = C_ij / √(C_ii C_jj), with C the posterior covariance of the linear predictors. Leaving out such
+    a group tests how well a model extrapolates; leaving out one unit tests how well it interpolates.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model with one Gaussian linear predictor a unit.
+    size : int
+        The number of units in each group, the scored one included.
+    absolute : bool, default True
+        Whether to compare correlations without their sign.
+
+    Returns
+    -------
+    Plan
+        One refit a unit.
+
+    Raises
+    ------
+    TypeError
+        If the model has no Gaussian linear predictor, one a unit.
+    ValueError
+        If `size` is not between 1 and the number of units less one, or a latent Gaussian model has more than 20,000 units.
+
+    References
+    ----------
+    Z. Liu and H. Rue, Leave-group-out cross-validation for latent Gaussian models, 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.array([-2.0, -1.9, 0.5, 2.0, 1.9])
+    >>> fit = lo.fit(lo.GLM(x[:, None], x + 1, "squared"))
+    >>> plan = lo.auto_groups(fit, 2)
+    >>> plan.index.reshape(-1, 2)[:2]
+    array([[0, 1],
+           [1, 0]])
+    """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    n, units = fit.objective.num_units, fit.objective.units
+    size = count("auto_groups: size", size, 1, n - 1)
+    rows = _correlated(fit, absolute, size)
+    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
+    scored = np.flatnonzero(observed)
+    index = rows[scored]
+    held = np.arange(size) == 0
+    indptr = size * np.arange(len(scored) + 1)
+    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
+    return plan.known(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
+
+
+def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
+    """Return each unit, followed by the units that are most correlated with it."""
+    model = fit.objective
+    n, covariance = model.num_units, None
+    if isinstance(model, AbstractClosedForm):
+        if n > LARGEST:
+            raise ValueError(f"auto_groups: correlations of {n} units with one another are too many, {LARGEST} at most.")
+        covariance = model.predictor_covariance(fit.vector)
+    root = _rows(fit) if covariance is None else np.zeros((0, 0))
+    deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
+    deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing
+    found, each = np.empty((n, size), np.int64), max(1, TOGETHER // n)
+    for start in range(0, n, each):
+        some = np.arange(start, min(start + each, n))
+        share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
+        share = np.round((np.abs(share) if absolute else share) / ALIKE) * ALIKE
+        share[np.arange(len(some)), some] = np.inf
+        found[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
+    return found
+
+
+def _rows(fit: Fit) -> Root:
+    """Return X H^{-1/2} of a linear predictor."""
+    model = fit.predictors
+    if model is None or not model.separate or model.design.outputs > 1:
+        raise TypeError(
+            "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField, lo.Mixed of rows "
+            f'(drop="row") or lo.GLM with a quadratic penalty; got {called(fit.objective)}. lo.neighbourhoods and lo.groups '
+            "make groups of what you know."
+        )
+    n = fit.objective.num_units
+    return np.asarray(model.design.whitened(np.arange(n), fit.root)).reshape(n, -1)

@@ -1,0 +1,213 @@
+"""The covariance of θ̂ by the derivatives that the refits go by, however the data are distributed.
+
+    H⁻¹ M H⁻¹,      M = Σ_n g_n g_nᵀ,      g_n = ∂²F/∂θ∂w_n,
+
+the infinitesimal jackknife's (Huber 1967; White 1980; of refits that penalise, too). Of groups M is summed over sums of g_n
+(Liang & Zeger 1986), of a series over pairs up to `maxlags` apart, 1 − l/(maxlags + 1) times (Newey & West 1987).
+"""
+
+import warnings
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from .._runtime.display import kind_of
+from .._runtime.jax import float64
+from ..data.arrays import check_times, codes, index_of, places
+from ..objectives.batched import function
+from ..objectives.objective import AbstractLinearPredictor
+from ..optimize.active_set import without
+from ..optimize.fit import Fit
+from ..validation.named_parameters import Named, named
+from ..validation.standard_errors import FEWEST
+from . import leverage
+from .measures import counted, dispersion, identified
+
+CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
+KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}
+AFFINE = 1e-6  # of the largest gradient: more is no rounding
+Array = np.ndarray
+
+
+@float64
+def covariance(
+    fit: Fit,
+    cov_type: CovType = "HC0",
+    *,
+    groups: ArrayLike | None = None,
+    maxlags: int | None = None,
+    use_correction: bool | None = None,
+) -> pd.DataFrame:
+    """Estimate the covariance of the natural parameters, by names; `cov_type` and the rest are as in statsmodels.
+
+    With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂ H⁻¹ and the others are
+    sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups. The bias of a penalty is in none of them.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    cov_type : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"}, default "HC0"
+        "HC0" is the sandwich of independent units. "HC1" is that times n/(n − p), p the rank of H. "HC2" and "HC3", for one
+        linear predictor, divide g_n by √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in the
+        order of time. φ̂ of "nonrobust" is as in `cooks_distance`.
+    groups : array_like, `[units]`, optional
+        The labels of the groups for "cluster". Blocks of neighbours are groups too.
+    maxlags : int, optional
+        The lags of "HAC".
+    use_correction : bool, optional
+        Whether to multiply by G/(G − 1) · (n − 1)/(n − p) for "cluster" (by default yes), or by n/(n − p) for "HAC" (by default
+        no).
+
+    Returns
+    -------
+    DataFrame
+        The covariance, `[params, params]`. A row of weight two counts as one unit (as statsmodels' `var_weights`), and a row of
+        weight zero as none.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer than 20 groups.
+
+    Raises
+    ------
+    ValueError
+        If the data do not determine the parameters, the arguments do not go together, or units that depend on one another are
+        taken for independent.
+    TypeError
+        If units have no gradients that add up to the fit's, as the steps of one hidden chain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> lo.covariance(fit, "HC1").shape
+    (2, 2)
+    >>> np.sqrt(np.diag(lo.covariance(fit, "nonrobust"))).round(3)
+    array([0.231, 0.566])
+    """
+    kind = _checked(fit, cov_type, groups, maxlags, use_correction)
+    known = named(fit)
+    if kind == "nonrobust":
+        return _framed(np.sqrt(dispersion(fit)) * identified(fit), known)
+    _refuse(fit, kind)
+    z, units, rank = fit.influence, int(counted(fit).sum()), fit.rank
+    factor = 1.0
+    if kind in ("HC2", "HC3"):
+        z = z / np.sqrt(_room(fit))[:, None] ** (1 if kind == "HC2" else 2)
+    if kind == "cluster":
+        label, count = _grouped(fit, groups)
+        z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
+        factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction is None or use_correction else 1.0
+    elif kind == "HC1" or (kind == "HAC" and use_correction):
+        factor = units / _left(units, rank)
+    meat = z.T @ z
+    for lag in range(1, (maxlags or 0) + 1):
+        apart = z[lag:].T @ z[:-lag]
+        meat += (1 - lag / ((maxlags or 0) + 1)) * (apart + apart.T)
+    root = identified(fit)
+    return _framed(root, known, factor * meat)
+
+
+def _framed(root: Float[Array, "rank params"], known: Named, meat: Float[Array, "rank rank"] | None = None) -> pd.DataFrame:
+    """`rootᵀ meat root`, of natural parameters."""
+    along = root if known.slope is None else root @ known.slope.T
+    value = along.T @ along if meat is None else along.T @ meat @ along
+    return pd.DataFrame((value + value.T) / 2, index=known.names, columns=known.names)
+
+
+def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
+    """Return the kind of covariance, and raise where arguments do not go together."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    without("covariance", fit.objective)
+    if fit.factor is None:
+        raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
+    kind = KINDS.get(str(cov_type).lower())
+    if kind is None:
+        raise ValueError(f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}.")
+    for name, given, of in (("groups", groups, "cluster"), ("maxlags", maxlags, "HAC")):
+        if (given is not None) != (kind == of):
+            raise ValueError(f"covariance: {name} goes with cov_type={of!r}, and that with it; got cov_type={kind!r}.")
+    if use_correction is not None and not (isinstance(use_correction, bool | np.bool_) and kind in ("cluster", "HAC")):
+        raise ValueError(
+            "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
+            f"{use_correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
+        )
+    units = fit.objective.num_units
+    if kind == "HAC":
+        check_times("covariance", "the data", fit.objective.units.names)
+    if maxlags is not None and (int(maxlags) != maxlags or not 0 <= maxlags < units):
+        raise ValueError(f"covariance: maxlags must be a whole number from 0 to {units - 1}; got {maxlags!r}.")
+    if fit.of_rank:
+        loose = np.abs(fit.null_space).max(0) > 1e-8 * np.abs(fit.null_space).max()
+        names = fit.objective.parameters.names() or [f"parameter {k}" for k in range(fit.num_params)]
+        listed = [name for name, is_loose in zip(names, loose, strict=True) if is_loose]
+        raise ValueError(
+            f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have "
+            "no covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."
+        )
+    return kind
+
+
+def _refuse(fit: Fit, kind: str) -> None:
+    """Raise where units depend on one another in a way that `kind` does not allow, or have no gradients of their own."""
+    name, serial = kind_of(fit.objective), fit.objective.units.serial
+    if serial is False:
+        return
+    ends = [function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1] for w in (0.0, 1.0)]
+    each = fit.raw(fit.influence)
+    apart, size = np.abs(each.sum(0) - (ends[1] - ends[0])).max(), np.abs(each).sum(0).max()
+    if not apart <= AFFINE * size:
+        raise TypeError(
+            f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
+            "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
+        )
+    if kind not in ("cluster", "HAC"):
+        why = "depend on their neighbours" if serial else "are not known to be independent (dependence='independent' says so)"
+        raise ValueError(
+            f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
+            "or 'cluster' with groups= of long blocks."
+        )
+
+
+def _left(units: int, rank: int) -> int:
+    if units <= rank:
+        raise ValueError(
+            f"covariance: {units} units and {rank} parameters leave no degree of freedom to correct by; use 'HC0', or "
+            "use_correction=False."
+        )
+    return units - rank
+
+
+def _room(fit: Fit) -> Float[Array, " units"]:
+    """Return 1 − h_n for every unit."""
+    objective = fit.objective
+    if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
+        raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
+    room = 1 - leverage(fit)
+    if (room <= 1e-10).any():
+        raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
+    return room
+
+
+def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
+    """Number each unit's group, in the order of the fit, and count the groups."""
+    label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
+    names, own = index_of(groups), fit.objective.units.names
+    if len(label) != fit.objective.num_units:
+        raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
+    order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
+    label = label if order is None else label[order]
+    count = len(np.unique(label[counted(fit)]))
+    if count < 2:
+        raise ValueError("covariance: at least two groups are needed; all labels are equal.")
+    if count < FEWEST:
+        few = f"covariance: {count} groups are fewer than {FEWEST}: standard errors over so few are too small."
+        warnings.warn(few, stacklevel=4)
+    return label, count

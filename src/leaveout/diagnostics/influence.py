@@ -1,0 +1,298 @@
+"""Influence of left-out units on the loss, the parameters and a prediction, from the refits of an estimate.
+
+With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on the distance of u_k from that of the exact refit,
+
+    Cook's distance   D_k = ‖u_k‖² / (p φ̂), off by (2 ‖u_k‖ r_k + r_k²) / (p φ̂) at most
+    a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
+                      that of the whole fit)
+    the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from .._runtime.checkpoint import File, Told, keeping
+from .._runtime.codes import RESULTS, among
+from .._runtime.display import kind_of
+from .._runtime.interrupt import stoppable
+from .._runtime.jax import float64, jax
+from ..data.arrays import numbers, pandas_of
+from ..models.glm.glm import AbstractRegression
+from ..objectives.batched import functions, weights_of, work
+from ..optimize.fit import Fit
+from ..plans.plan import CAPACITY, Batch, Plan
+from ..refit import AbstractRefit, Refitted
+from ..validation.cross_validate import DEFAULT, known, refitted
+from ..validation.estimate import Estimate
+from ..validation.named_parameters import named
+from ..validation.scoring import natural, reach
+from .measures import dispersion, dispersions, formed, spread
+from .pairs import pairs_of
+from .result import Influence
+
+Array = np.ndarray
+Watched = Callable[[Array], Array]  # raveled θ of some refits -> a number each
+CHEAP = 5e9  # operations, below which every refit looks at all that is left: at F, and at its own dispersion
+LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
+
+
+@float64
+def influence(
+    estimate: Estimate,
+    refit: AbstractRefit = DEFAULT,
+    *,
+    prediction: Any = None,
+    pairs: int | None = None,
+    checkpoint: File | None = None,
+) -> Influence:
+    """Compute the influence of the units that each refit leaves out on the loss, the parameters and a prediction.
+
+    With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All changes are those by
+    leaving the units out, so that `dfbetas` has the other sign. How far the refits may be off stands beside each figure.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of these refits.
+    prediction : callable or array_like, optional
+        A function of the natural parameters of one refit that returns a number; or, for `lo.GLM` and `lo.Regression`, one
+        row of features, whose mean response at offset zero is followed.
+    pairs : int, optional
+        The number of refits of which all pairs are left out together (20 by default, 0 for none): those that move the fit
+        most, raise the loss most, or have the highest leverage. Two that mask each other move the fit together by more than
+        both alone.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+
+    Returns
+    -------
+    Influence
+        One row a refit.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not an estimate, or the Hessian is not formed.
+    ValueError
+        If the estimate has lost its fit, the prediction is not a number, pairs are asked of a plan with weights other than
+        zero, or `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    cooks_distance, dfbetas, leverage, studentized_residuals : Measures of single units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
+    ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
+    """
+    fit, plan = _checked(estimate, refit)
+    parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
+    of = known(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
+    with stoppable("influence"), keeping("influence", checkpoint, of):
+        return _made(estimate, fit, plan, refit, prediction, pairs)
+
+
+def _made(estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None) -> Influence:
+    watched = None if prediction is None else _watched(fit, prediction)
+    found = Moves(fit, plan, refit, watched)
+    own, whole = named(fit), float(dispersion(fit)[0])
+    phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
+    now = own.at(fit.vector[None])[0]
+    away = (own.at(found.theta) - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
+    table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
+    table["moved"], table["parameter"] = _largest(away, own.names)
+    table["moved_error"] = found.off / np.sqrt(phi)
+    if found.others is not None:
+        table["others"] = found.others
+    if watched is not None:
+        table["prediction"], table["prediction_error"] = found.value, found.value_error
+    table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
+    index = _index(estimate)
+    table.index = index
+    together, note = pairs_of(fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit))
+    many = "" if found.cheap else "of so many refits standard errors go by the dispersion of the whole fit"
+    said = "; ".join(filter(None, (note, many)))
+    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=own.names), together, repr(refit), said)
+
+
+class Moves:
+    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and how far these may be `off`.
+
+    The object also holds the change of the watched prediction and, where that is cheap, the change of F per remaining unit.
+    """
+
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
+        count = plan.num_refits
+        self.fit, self.plan, self.watched = fit, plan, watched
+        self.theta = np.full((count, fit.num_params), np.nan)
+        self.off, self.value, self.value_error = np.full((3, count), np.nan)
+        self.cheap = work(fit.objective, fit.num_params) * count <= CHEAP
+        self.others = np.full(count, np.nan) if self.cheap else None
+        self.now = np.nan if watched is None else watched(fit.vector[None])[0]
+        refitted("influence", fit, plan, refit, self._told, self._merge)
+        self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
+        self.length = np.linalg.norm(self.u, axis=1)
+
+    def _told(self, batch: Batch, done: Refitted) -> Told:
+        fit, exists = self.fit, ~among(done.result, LOST)
+        theta = np.where(exists[:, None], done.theta, fit.vector)
+        told = {"off": _off(fit, done, theta)}
+        if self.watched is not None:
+            values = self.watched(theta)
+            told |= {"value": values - self.now, "value_error": reach(fit, done, values, self.watched)}
+        if self.others is not None:
+            told["others"] = _others(fit, batch, theta)
+        where = {name: np.where(exists, values, np.nan) for name, values in told.items()}
+        return where | {"theta": np.where(exists[:, None], theta, np.nan)}
+
+    def _merge(self, batch: Batch, told: Told) -> None:
+        for name in told.keys() & vars(self).keys():
+            getattr(self, name)[batch.refits] = told[name]
+
+
+def _off(fit: Fit, done: Refitted, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+    """Bound the distance, whitened, of each refit from the exact one."""
+    if done.ball is None:
+        return np.full(len(theta), np.inf)
+    center, radius = done.ball()
+    far = np.linalg.norm(center - fit.back(theta - fit.vector), axis=1) + radius
+    return np.where(np.isfinite(far), far, np.inf)
+
+
+def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+    """Return the change of F for the remaining units, per unit."""
+    F, n = functions(fit.objective, fit.theta, batch.rows), fit.objective.num_units
+    out, size = np.empty(len(theta)), max(1, CAPACITY // n)
+    for start in range(0, len(theta), size):
+        lanes = np.arange(start, min(start + size, len(theta)))
+        before = F.look(np.tile(fit.vector, (len(lanes), 1)), lanes)[0]
+        seen = weights_of(batch.rows, n, lanes).sum(1)
+        out[lanes] = (F.look(theta[lanes], lanes)[0] - before) / seen
+    return out
+
+
+def _checked(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
+    if not isinstance(estimate, Estimate):
+        raise TypeError(
+            "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
+            f"{type(estimate).__name__}."
+        )
+    if estimate.fit is None:
+        raise ValueError(
+            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
+            "give it back: dataclasses.replace(estimate, fit=fit)."
+        )
+    if not isinstance(refit, AbstractRefit):
+        raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    formed(estimate.fit, "influence")
+    return estimate.fit, estimate.plan
+
+
+def _watched(fit: Fit, prediction: Any) -> Watched:
+    """Return the prediction of some refits."""
+    if not callable(prediction):
+        return _of_row(fit, prediction)
+
+    def at(thetas: Array) -> Array:
+        tree = natural(fit, thetas)
+        return np.array([_number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree))) for k in range(len(thetas))])
+
+    return at
+
+
+def _number(value: Any) -> float:
+    found = np.asarray(value, np.float64)
+    if found.size != 1:
+        raise ValueError(f"influence: prediction must return one number; got shape {found.shape}.")
+    return float(found.ravel()[0])
+
+
+def _of_row(fit: Fit, row: Any) -> Watched:
+    """Return the mean response of a row of features."""
+    objective = fit.objective
+    if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:
+        raise TypeError(
+            "influence: prediction can be a row of features where the model is a lo.GLM or lo.Regression of one mean; got "
+            f"{kind_of(objective)}. Give a function of the parameters that returns a number."
+        )
+    x, q = _features(objective, row), objective.design.shape[1]
+
+    def at(thetas: Array) -> Array:
+        eta, inverse = thetas[:, :q] @ x, objective.loss_function.inverse_link
+        if not objective.own:
+            return np.asarray(inverse(eta))
+        shared: Any = inverse
+        return np.array([_number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
+
+    return at
+
+
+def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coefficients"]:
+    """Return a row of the design, from a labelled or a plain one."""
+    row = pandas_of("influence", "prediction", row)
+    if isinstance(row, pd.DataFrame) and len(row) == 1:
+        row = row.iloc[0]
+    if isinstance(row, pd.Series) and set(map(str, row.index)) != set(map(str, range(len(row)))):
+        row = row.rename(index=str)
+        if sorted(row.index) != sorted(objective.names):
+            raise ValueError(
+                f"influence: the row for prediction must have the features of the model, {', '.join(objective.names[:8])}; got "
+                f"{', '.join(row.index[:8])}."
+            )
+        row = row[list(objective.names)].infer_objects()
+    x = np.asarray(numbers("influence", "prediction", row), np.float64)
+    x = x[0] if x.ndim == 2 and len(x) == 1 else x
+    if x.shape != (objective.num_features,) or not np.isfinite(x).all():
+        raise ValueError(
+            f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
+        )
+    return np.append(x, 1.0) if objective.intercept else x
+
+
+def _losses(estimate: Estimate) -> pd.DataFrame:
+    """Tabulate the losses of every refit.
+
+    The columns are the number of units left out, the mean held-out loss, the no-update loss, the rise, its share of the
+    summed sizes of losses, and how far its summed loss may be off.
+    """
+    at, weight, count = estimate._at, estimate._weight, estimate.plan.num_refits
+    scored = at.held & np.isfinite(estimate.losses)
+    refit, unit, loss, before = at.refit[scored], at.unit[scored], estimate.losses[scored], estimate.baseline[scored]
+    times, own = np.bincount(unit, minlength=len(weight))[unit], weight[unit]
+    summed = lambda each: np.bincount(refit, each, count)
+    mass = summed(own)
+    mean = lambda each: np.where(mass > 0, summed(own * each) / np.where(mass > 0, mass, 1.0), np.nan)
+    size = summed(own * np.abs(loss) / times)
+    share = size / size.sum() if size.sum() > 0 else np.zeros(count)
+    found = {"units": np.diff(estimate.plan.indptr), "loss": mean(loss), "no_update": mean(before), "rise": mean(loss - before)}
+    return pd.DataFrame(found | {"share": share, "error": estimate.error})
+
+
+def _largest(away: Float[Array, "refits params"], names: list[str]) -> tuple[Array, Array]:
+    """Find the parameter that each refit moves most, in standard errors."""
+    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)
+    value = away[np.arange(len(away)), most]
+    return value, np.where(np.isnan(value), "", np.asarray(names, object)[most])
+
+
+def _index(estimate: Estimate) -> pd.Index:
+    """Name the refits by the labels of their units if each leaves out a single one, else by their numbers."""
+    plan = estimate.plan
+    alone = len(plan.index) == plan.num_refits and len(np.unique(plan.index)) == plan.num_refits
+    if not alone:
+        return pd.RangeIndex(plan.num_refits, name="refit")
+    names = estimate.names()[plan.index]
+    return names.rename("unit" if names.name is None else names.name)

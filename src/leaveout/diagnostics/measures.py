@@ -1,0 +1,325 @@
+"""Measures of each unit's influence on the fit: leverage, Cook's distance, dfbetas, studentised leave-one-out residuals.
+
+Textbooks compute them from one Newton step. Here θ̂_(i), the fit without unit i, is the refit itself (`Exact()` by default), so
+the measures hold for any loss, link and penalty:
+
+    leverage     h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), the observed ℓ″ with its weight; Σ h_i are the effective parameters
+    Cook's       D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂)
+    dfbetas      (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj)
+    studentised  t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))),     μ̂_(i) the mean predicted without i
+
+φ̂ is one for losses that state their variance (logistic, Poisson, negative binomial), and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h) for
+losses that state it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and
+the units that remain in it. A unit of weight zero does not count among the n. For least squares these are the textbook's
+measures: t_i is the externally studentised residual.
+"""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from .._runtime.cache import once
+from .._runtime.checkpoint import File
+from .._runtime.display import kind_of
+from .._runtime.jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
+from ..models.glm.glm import GLM
+from ..objectives.objective import AbstractLinearPredictor, unravel
+from ..optimize.active_set import without
+from ..optimize.fit import Fit
+from ..plans.plan import Plan, leave_one_out
+from ..refit import AbstractRefit, Exact
+from ..validation.cross_validate import fold_thetas
+
+BLOCK = 2**20  # numbers of the rows, or of the predictions, that are made at a time
+DEFAULT = Exact()
+
+
+@float64
+def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
+    """Compute the leverage of each unit, the diagonal of the hat matrix.
+
+    With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed curvature ℓ″_i times the unit's
+    weight. The sum of all h_i is the effective number of parameters.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model with linear predictors.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The leverages.
+
+    Raises
+    ------
+    TypeError
+        If units have no linear predictor, or weights that depend on other units.
+
+    See Also
+    --------
+    cooks_distance : The effect of leaving out each unit on the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.leverage(fit).round(3)
+    array([0.7, 0.3, 0.3, 0.7])
+    """
+    objective = formed(fit, "leverage").objective
+    if not isinstance(objective, AbstractLinearPredictor):
+        raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
+    if getattr(objective, "class_code", None) is not None:
+        raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
+    return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, BLOCK // (objective.outputs * fit.num_params))))
+
+
+@compiled
+def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, size: int) -> Array:
+    def one(unit):
+        z = objective.rows(unit[None])[0] @ root.T
+        curvature = objective.derivative(theta, unit[None], 2).reshape(len(z), len(z))
+        return jnp.einsum("kl,lp,kp->", curvature, z, z)
+
+    return jax.lax.map(one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units))
+
+
+@float64
+def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> Float[np.ndarray, " units"]:
+    """Compute Cook's distance of each unit from the fit without it.
+
+    With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is the rank of H. φ̂ is one,
+    except for a GLM whose loss states its variance up to a factor. Any objective is allowed; θ̂ is in the parametrisation in
+    which it is fitted.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The distances; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the Hessian of the fit is not formed.
+
+    See Also
+    --------
+    influence : Cook's distance of any folds, with its error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.cooks_distance(fit).round(3)
+    array([0.111, 0.035, 0.429, 1.778])
+    """
+    moved = _moves(fit, refit, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
+    return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
+
+
+@float64
+def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
+    """Compute the change of each parameter when each unit is left out, in standard errors.
+
+    The entry of unit i and parameter j is (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj). It is positive if the parameter is lower
+    without the unit.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    DataFrame, `[units, params]`
+        The changes, one row a unit; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the Hessian of the fit is not formed.
+
+    See Also
+    --------
+    influence : Changes with their errors, for any plan.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(4.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0]), "squared"))
+    >>> lo.dfbetas(fit).shape
+    (4, 2)
+    """
+    moved = _moves(fit, refit, "dfbetas", checkpoint)
+    left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
+    names = fit.objective.parameters.names()
+    columns = names if len(names) == fit.num_params else None
+    return pd.DataFrame(-moved / spread(fit) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
+
+
+@float64
+def studentized_residuals(
+    fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+) -> Float[np.ndarray, " units"]:
+    """Compute the studentised leave-one-out residual of each unit.
+
+    With s_i the unit's weight, μ̂_(i) its mean predicted without it and h_i its leverage,
+    t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))). It is about N(0, 1), or Student's t. For least squares it is the
+    externally studentised residual.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a GLM with one linear predictor.
+    refit : AbstractRefit, default `Exact()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    ndarray, `[units]`
+        The residuals; NaN where there is no refit.
+
+    Raises
+    ------
+    TypeError
+        If the model is not a GLM of one linear predictor.
+    NotImplementedError
+        If its loss states no variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> lo.studentized_residuals(fit).round(2)
+    array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
+    """
+    objective = formed(fit, "studentized_residuals").objective
+    without("studentized_residuals", objective)
+    if not isinstance(objective, GLM) or objective.outputs > 1:
+        raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
+    theta = fit.vector + _moves(fit, refit, "studentized_residuals", checkpoint)
+    mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
+    weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
+    square = dispersions(fit, leave_one_out(len(theta)), theta) * variance / np.maximum(1 - leverage(fit), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
+
+
+def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
+    """`θ̂_(i) − θ̂` of every unit."""
+    without(caller, formed(fit, caller).objective)
+    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
+
+
+def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
+    """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
+    if not len(fit.null_space):
+        return fit.root
+    across = np.linalg.qr(fit.null_space.T)[0]
+    return fit.root - (fit.root @ across) @ across.T
+
+
+def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
+    """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
+    along, whole = (root if slope is None else root @ slope.T for root in (identified(fit), fit.root))
+    own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
+    return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
+
+
+def formed(fit: Fit, caller: str) -> Fit:
+    """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    if fit.factor is None:
+        raise TypeError(f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters().")
+    return fit
+
+
+def dispersion(
+    fit: Fit,
+    thetas: Float[np.ndarray, "some params"] | None = None,
+    weights: Float[np.ndarray, "some units"] | None = None,
+) -> Float[np.ndarray, " some"]:
+    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
+    objective = fit.objective
+    weights = np.ones((1, objective.num_units)) if weights is None else weights
+    if not _dispersed(fit):
+        return np.ones(len(weights))
+    total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
+    free = weights @ counted(fit) - _effective(fit)
+    return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
+
+
+def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
+    """Estimate φ̂ of every refit of a plan, from the units that it sees."""
+    if not _dispersed(fit):
+        return np.ones(plan.num_refits)
+    everyone, size = np.arange(plan.num_refits), max(1, BLOCK // plan.num_units)
+    some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
+    return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
+
+
+def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
+    """Mark the units that count: those of weight zero do not."""
+    weight = fit.objective.units.weight
+    return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
+
+
+@once
+def _effective(fit: Fit) -> float:
+    return float(leverage(fit).sum())
+
+
+def _dispersed(fit: Fit) -> bool:
+    """Tell whether the loss states its variance up to a factor."""
+    objective = fit.objective
+    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
+
+
+@compiled
+def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
+    """`Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
+    objective = fit.objective
+    assert isinstance(objective, GLM)
+    everyone = jnp.arange(objective.num_units)
+    own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
+
+    def one(theta, weights):
+        mean = objective.predict(unravel(theta, fit.theta), None, everyone, "response")
+        terms = own * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
+        return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
+
+    return jax.vmap(one)(thetas, weights)
+
+
+@compiled
+def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
+    """Predict each unit's mean at its own parameters, and the variance there."""
+    objective = fit.objective
+    assert isinstance(objective, GLM)
+
+    def one(unit, theta):
+        return objective.predict(unravel(theta, fit.theta), None, unit[None], "response")[0]
+
+    mean = jax.vmap(one)(jnp.arange(objective.num_units), thetas)
+    return mean, objective.loss_function.variance(mean)

@@ -1,0 +1,81 @@
+"""Pairs of refits that mask each other: left out together they move the fit by more than both do alone.
+
+Two outliers in one place hold the fit there when either is left out; no measure of single rows sees them. With u_i, u_j and
+u_ij the whitened moves without the one, the other, and both, they mask each other where ‖u_ij‖ is above 1.5 (‖u_i‖ + ‖u_j‖),
+whatever refits may be off, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of leverage h:
+(1 − h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..objectives.objective import AbstractLinearPredictor
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from .measures import leverage
+
+TIMES = 1.5
+USUAL = 20
+COLUMNS = ["first", "second", "cook_first", "cook_second", "sum", "joint", "joint_error", "times", "masked"]
+
+
+def pairs_of(
+    fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, wanted: int | None, moves: Callable[[Plan], Any]
+) -> tuple[pd.DataFrame, str]:
+    """Return all pairs of some refits, those that mask each other first, with a note."""
+    count = USUAL if wanted is None else wanted
+    if not isinstance(count, int | np.integer) or count < 0 or count == 1:
+        raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {wanted!r}.")
+    if plan.weight.any():
+        if wanted:
+            raise ValueError("influence: pairs need a plan that leaves units out; this one gives some a weight. Give pairs=0.")
+        return pd.DataFrame(columns=COLUMNS), "" if wanted == 0 else "pairs were not tried: the plan gives units a weight"
+    chosen = _candidates(fit, plan, table, int(count))
+    pairs = [(i, j) for i, j in itertools.combinations(chosen, 2) if len(_both(plan, i, j)) < plan.num_units]
+    if not pairs:
+        return pd.DataFrame(columns=COLUMNS), ""
+    joint, (i, j) = moves(_joined(plan, pairs)), np.array(pairs).T
+    alone = single.length[i] + single.length[j]
+    unknown = joint.off + TIMES * (single.off[i] + single.off[j])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        times = joint.length / alone
+    cook = joint.length**2 / size
+    masked = (joint.length - unknown > TIMES * alone) & (cook > 4 / plan.num_units)
+    cooks, names = table["cook"].to_numpy(), table.index
+    columns = names[i], names[j], cooks[i], cooks[j], np.sum((single.u[i] + single.u[j]) ** 2, axis=1) / size
+    more = cook, joint.off * (2 * joint.length + joint.off) / size, times, masked
+    found = pd.DataFrame(dict(zip(COLUMNS, (*columns, *more), strict=True)))
+    return found.sort_values(["masked", "joint"], ascending=False, ignore_index=True), ""
+
+
+def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[int]:
+    """List refits in turn by Cook's distance, by the rise of their loss and, for single rows, by leverage."""
+    keys = [table["cook"].to_numpy(), table["rise"].to_numpy()]
+    linear = isinstance(fit.objective, AbstractLinearPredictor) and getattr(fit.objective, "class_code", None) is None
+    if linear and (np.diff(plan.indptr) == 1).all():
+        keys.append(leverage(fit)[plan.index])
+    exists = np.isfinite(keys[0])
+    orders = [np.argsort(-np.where(np.isfinite(key), key, -np.inf), kind="stable") for key in keys]
+    turns: Iterable[int] = (int(refit) for turn in zip(*orders, strict=True) for refit in turn if exists[refit])
+    return list(itertools.islice(dict.fromkeys(turns), count))
+
+
+def _both(plan: Plan, i: int, j: int) -> np.ndarray:
+    return np.union1d(*(plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in (i, j)))
+
+
+def _joined(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
+    """Leave out the units of both refits of each pair; score the units that one of them scores."""
+    index = [_both(plan, i, j) for i, j in pairs]
+    scored = [
+        plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]
+        for k in range(len(plan))
+    ]
+    held = [np.isin(units, np.r_[scored[i], scored[j]]) for units, (i, j) in zip(index, pairs, strict=True)]
+    units = np.concatenate(index)
+    indptr = np.cumsum([0, *map(len, index)])
+    return Plan(indptr, units, np.zeros(len(units)), np.concatenate(held), plan.num_units, serial=plan.serial)

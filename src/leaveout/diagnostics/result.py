@@ -1,0 +1,190 @@
+"""The result of `influence`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from .._runtime.provided import provided
+from ..data.arrays import count as count_of
+from ..validation.estimate import Estimate, Printed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 3
+ROUNDING = 1e-12  # of the largest change
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Influence(Printed):
+    """The influence of the units that each refit leaves out, one row a refit.
+
+    `lo.influence` returns it. For single units the index is their labels.
+
+    Attributes
+    ----------
+    estimate : Estimate
+        The estimate.
+    rows : DataFrame
+        `units`, the number left out. `loss`, their mean held-out loss; `no_update`, that of the fit; `rise`, the difference.
+        `share` of the summed sizes of all losses. `error` of their summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far
+        it may be off. `moved`, the change of the `parameter` that changes most, in standard errors, and how far it may be
+        off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its change,
+        and how far it may be off. `result` of the refit.
+    parameters : DataFrame
+        The changes of all parameters, in standard errors.
+    pairs : DataFrame
+        For some pairs of refits: `joint`, Cook's distance without both; `sum`, that of their moves added up; and `times`,
+        how much farther the fit moves than by both alone.
+    refit, note : str
+        The strategy, and a note for the printed result.
+
+    See Also
+    --------
+    influence : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
+    >>> found.column("rise").round(2).tolist()
+    [2.62, 0.0, 0.28, 2.08, 10.5]
+    """
+
+    estimate: Estimate
+    rows: pd.DataFrame
+    parameters: pd.DataFrame
+    pairs: pd.DataFrame
+    refit: str
+    note: str = ""
+
+    def table(self) -> pd.DataFrame:
+        """Return a copy of `rows`, one row a refit.
+
+        Returns
+        -------
+        DataFrame
+            The copy.
+        """
+        return self.rows.copy()
+
+    def top(self, count: int = 10, by: str = "cook") -> pd.DataFrame:
+        """Return the rows with the largest absolute values of a column, or of the change of a parameter, the largest first.
+
+        Parameters
+        ----------
+        count : int, default 10
+            The number of rows.
+        by : str, default "cook"
+            A column of numbers, or a parameter.
+
+        Returns
+        -------
+        DataFrame
+            The rows.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column or parameter.
+        """
+        values = self.column(by)
+        size = values.abs().to_numpy(float)
+        most = count_of("top: count", count, 0)
+        return self.rows.iloc[[k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]]
+
+    def column(self, by: str) -> pd.Series:
+        """Return the numbers of all refits in a column, or the changes of a parameter.
+
+        Parameters
+        ----------
+        by : str
+            A column of numbers, or a parameter.
+
+        Returns
+        -------
+        Series
+            One number a refit.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column or parameter.
+        """
+        known = self.rows.select_dtypes("number")
+        if not isinstance(by, str) or (by not in known and by not in self.parameters):
+            named = ", ".join(map(repr, [*known.columns, *self.parameters.columns[:8]]))
+            raise ValueError(f"Influence: by must be a column of numbers, or a parameter: {named}; got {by!r}.")
+        return known[by] if by in known else self.parameters[by]
+
+    @property
+    def masked(self) -> pd.DataFrame:
+        """The pairs of refits that mask each other."""
+        return self.pairs[self.pairs["masked"].astype(bool)]
+
+    def plot(self, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
+        """Plot a column, or the change of a parameter, of every refit, with the largest named. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+        by : str, default "cook"
+            A column of numbers, or a parameter.
+        named : int, default 5
+            The number of refits that are named.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return provided("plot").influence(self, ax, by=by, named=named)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        rows, plan = self.rows, self.estimate.plan
+        most = lambda by: self.top(SHOWN, by).iterrows() if by in rows else ()
+        told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
+        moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
+        lines = [
+            ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
+            ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
+            ("the loss", told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out")),
+            ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
+            ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
+            ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
+            ("masked", self._masked()),
+            ("not known", self._unknown()),
+            ("note", self.note),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def _off(self, column: str, said: str, unit: str = "") -> str:
+        """Say how far the refits may be off."""
+        if not said:
+            return ""
+        worst = self.rows[f"{column}_error"].max()
+        most = self.rows[column].abs().max()
+        near = "to rounding" if worst <= ROUNDING * most else f"± {worst:.1g} at most"
+        known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
+        return f"{said}{',' if unit else ''}{unit} ({known})"
+
+    def _masked(self) -> str:
+        masked = self.masked
+        if not len(self.pairs):
+            return ""
+        pairs = "; ".join(
+            f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
+            f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
+            for row in masked.head(SHOWN).itertuples()
+        )
+        more = f" ({len(masked)} in all)" if len(masked) > SHOWN else ""
+        return f"{pairs}{more}" if pairs else f"no pair, of {len(self.pairs)} that were left out together"
+
+    def _unknown(self) -> str:
+        count = int(self.rows["cook"].isna().sum())
+        return f"{count} refits do not exist: see estimate.flagged()" if count else ""

@@ -1,0 +1,1 @@
+"""Rows of linear predictors, dense, sparse, mapped to memory and on a device; factors; the theorem that encloses a refit."""

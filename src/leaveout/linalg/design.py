@@ -1,0 +1,465 @@
+"""Rows of linear predictors, and everything that a refit of them needs, as plain NumPy arrays.
+
+F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one for each of several outputs
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .group_norms import Norms
+
+Array = np.ndarray
+EVERYONE = slice(None)
+
+
+class Loss(Protocol):
+    """Convex loss of a unit's linear predictors, in NumPy."""
+
+    @property
+    def self_concordance(self) -> float | Float[Array, "*rows"] | None:
+        """M of |ℓ‴| ≤ M ℓ″, or None; for several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
+
+    @property
+    def fourth(self) -> float | Float[Array, "*rows"] | None:
+        """K of |ℓ⁗| ≤ K ℓ″ for one output, or None."""
+
+    @property
+    def ceiling(self) -> float | Float[Array, "*rows"]:
+        """Upper bound of ℓ″."""
+
+    def peak(self, y: Array) -> Array | None:
+        """Place where ℓ″ is largest, if ℓ″ is unimodal; else None."""
+
+    def derivatives(self, eta: Array, y: Array, orders: tuple[int, ...]) -> tuple[Array, ...]:
+        """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
+
+
+class LossOfSeveral(Loss, Protocol):
+    """Convex loss of several outputs, flat along their common shift."""
+
+    def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
+        """Factor B with B Bᵀ = ∇²ℓ(η)."""
+
+    def third(self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]) -> Float[Array, "... outputs"]:
+        """Compute ∇³ℓ(η)[s, s]."""
+
+    def ratios(self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]) -> tuple[Array, Array]:
+        """Bounds of the c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v over all v: the least and the greatest."""
+
+    def within(self, eta: Float[Array, "... outputs"], y: Array, spread: Array) -> tuple[Array, Array]:
+        """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
+
+
+class Plain:
+    """Loss whose members are looked up once: a module makes a new bound method each time it is asked for one."""
+
+    def __init__(self, loss: Loss):
+        self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
+        self.peak = functools.partial(type(loss).peak, loss)
+        self.derivatives = functools.partial(type(loss).derivatives, loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own, which has no y."""
+
+    units: Loss
+    penalty: Loss
+    split: tuple[int, int]  # how many there are of each
+
+    def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
+        return np.concatenate([np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)])
+
+    @property
+    def self_concordance(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.self_concordance, self.penalty.self_concordance
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def fourth(self) -> Float[Array, " rows"] | None:
+        own, beside = self.units.fourth, self.penalty.fourth
+        return None if own is None or beside is None else self._both(own, beside)
+
+    @property
+    def ceiling(self) -> Float[Array, " rows"]:
+        return self._both(self.units.ceiling, self.penalty.ceiling)
+
+    def peak(self, y: Float[Array, " units"]) -> Float[Array, " rows"] | None:
+        own, beside = self.units.peak(y), self.penalty.peak(np.zeros(()))
+        return None if own is None or beside is None else self._both(own, beside)
+
+    def derivatives(
+        self, eta: Float[Array, "... rows"], y: Float[Array, " units"], orders: tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        own, beside = np.split(eta, self.split[:1], axis=-1)
+        parts = self.units.derivatives(own, y, orders), self.penalty.derivatives(beside, np.zeros(()), orders)
+        return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+
+
+class Extent(NamedTuple):
+    """Effect on every unit of moves of length one, ‖δ‖_A = 1, as arrays `[..., units]`.
+
+    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest
+    share of A that the unit's curvature B Bᵀ has; an upper bound of the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a
+    common shift.
+    """
+
+    norm: Float[Array, "... units"]
+    size: Float[Array, "... units"]
+    length: Float[Array, "... units"]
+    inner: Float[Array, "..."]
+
+
+def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Multiply numbers of units, one or several each, by weights."""
+    return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
+
+
+def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Multiply numbers of units by weights, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
+    with np.errstate(invalid="ignore"):
+        out = over(weight, part)
+    if not np.isfinite(out.sum()):
+        out[np.broadcast_to(weight == 0, out.shape[: weight.ndim])] = 0.0
+    return out
+
+
+def bent(curvature: Array, move: Array) -> Array:
+    """Multiply moves of η by ∇²ℓ: by numbers, or by matrices for several outputs."""
+    return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Rows in one array, `[units, params]`; the products of pairs of columns may be kept, for many curvatures."""
+
+    x: Float[Array, "units params"]
+    pairs: Float[Array, "pairs units"] | None = None
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.x.shape[0], self.x.shape[1]
+
+    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+        """Compute x_nᵀθ of every unit."""
+        return theta @ self.x.T
+
+    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+        """Compute Σ_n slope_n x_n."""
+        return slope @ self.x
+
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+        """Compute x_nᵀθ of the listed units."""
+        return (self.x[units] @ theta[..., None])[..., 0]
+
+    def take(self, units: Int[Array, " some"] | slice) -> "Dense":
+        """Design of the selected rows."""
+        return Dense(self.x[units])
+
+    def rows(self, units: Array | slice) -> Float[Array, "some params"]:
+        """Selected rows as an array."""
+        return self.x[units]
+
+    def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
+        """Multiply the listed rows by columns, in the precision of the columns."""
+        return np.asarray(self.x[units], images.dtype) @ images
+
+    def single(self) -> "Dense":
+        """Copy of the rows in float32."""
+        return Dense(self.x.astype(np.float32))
+
+    @property
+    def lengths(self) -> Float[Array, " units"]:
+        """Norms ‖x_n‖."""
+        return np.sqrt(np.einsum("np,np->n", self.x, self.x))
+
+    def below(self, rows: Float[Array, "more params"]) -> "Dense":
+        """Append rows; no copy is made if they already lie behind these in memory."""
+        whole, n = self.x.base, len(self.x)
+        if (
+            isinstance(whole, np.ndarray)
+            and whole.shape == (n + len(rows), self.shape[1])
+            and whole.flags.c_contiguous
+            and whole.ctypes.data == self.x.ctypes.data
+            and np.array_equal(whole[n:], rows)
+        ):
+            return Dense(whole)
+        return Dense(np.concatenate([self.x, rows]))
+
+    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+        """Compute root x_n of the listed units."""
+        return self.x[units] @ root.T
+
+    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(weighed(omega, curvature))
+
+    def paired(self) -> "Dense":
+        """Copy that keeps the products of pairs of columns, if these are few."""
+        n, p = self.shape
+        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= PAIRS else self
+
+    def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
+        """Products of all pairs of columns, for a slice of the rows."""
+        columns, p = np.ascontiguousarray(self.x[some].T), self.x.shape[1]
+        out, end = np.empty((p * (p + 1) // 2, columns.shape[1])), 0
+        for k in range(p):
+            start, end = end, end + p - k
+            np.multiply(columns[k:], columns[k], out=out[start:end])
+        return out
+
+    def _paired(self, count: int) -> list[slice]:
+        """Blocks of rows whose pair products are formed for `count` sums; none if separate matrix products are faster.
+
+        A separate product is a matrix times its own transpose, so only half is computed, but it is slower the fewer columns
+        there are.
+        """
+        n, p = self.shape
+        size = BLOCK // (p * (p + 1) // 2)
+        return [slice(k, k + size) for k in range(0, n, size)] if 2 * count >= p and size >= 2 * p else []
+
+    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+        """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
+        p, blocks = self.x.shape[1], self._paired(len(weight))
+        out = np.empty((len(weight), p, p))
+        if self.pairs is not None or blocks:
+            half = 0.0 if self.pairs is None else weight @ self.pairs.T
+            for some in blocks if self.pairs is None else ():
+                half += weight[:, some] @ self._pairs(some).T
+            i, j = np.triu_indices(p)
+            out[:, i, j] = out[:, j, i] = half
+            return out
+        for k, own in enumerate(weight):
+            if (own >= 0).all():  # of a matrix with itself NumPy makes one half
+                half = self.x if (own == 1).all() else self.x * np.sqrt(own)[:, None]
+                np.matmul(half.T, half, out=out[k])
+            else:
+                np.matmul((self.x * own[:, None]).T, self.x, out=out[k])
+        return out
+
+    def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
+        """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
+        (n, p), blocks = self.shape, self._paired(len(matrices))
+        out = np.empty((n, len(matrices)))
+        i, j = np.triu_indices(p)
+        twice = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
+        for some in blocks:
+            np.matmul(self._pairs(some).T, twice.T, out=out[some])
+        for k, matrix in enumerate(() if blocks else matrices):
+            np.einsum("np,np->n", self.x @ matrix, self.x, out=out[:, k])
+        return out
+
+    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹; root is lower triangular, which halves the operations."""
+        del shares
+        (n, p), size = self.shape, np.empty(len(self.x))
+        block = min(n, max(1, CACHED // p))
+        room = np.empty((block, p))
+        for start in range(0, n, block):
+            some = slice(start, start + block)
+            z = room[: len(self.x[some])]
+            z[...] = self.x[some]
+            scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
+            np.einsum("np,np->n", z, z, out=size[some])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm."""
+        del shares
+        z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
+        size = np.einsum("rkn,rkn->rn", z, z)
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
+
+    each: Any  # `Dense`, or `sparse_design.Sparse`
+    outputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.each.shape[0], self.outputs * self.features
+
+    @property
+    def features(self) -> int:
+        return self.each.shape[1]
+
+    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units outputs"]:
+        """Compute θ x_n of every unit."""
+        found = self.each.predictors(theta.reshape(-1, self.features))
+        return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
+
+    def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
+        """Compute Σ_n slope_n ⊗ x_n."""
+        return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(len(slope), -1)
+
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
+        """Compute θ x_n of the listed units."""
+        x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
+        return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
+
+    def take(self, units: Int[Array, " some"] | slice) -> "Several":
+        """Design of the selected rows."""
+        return Several(self.each.take(units), self.outputs)
+
+    def single(self) -> "Several":
+        """Copy of the rows in float32."""
+        return Several(self.each.single(), self.outputs)
+
+    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
+        """Compute root U_nᵀ of the listed units, one row an output."""
+        each = root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
+        return self.each.whitened(units, each).reshape(*units.shape, self.outputs, len(root))
+
+    def gram(
+        self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
+    ) -> Float[Array, "refits params params"]:
+        """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
+
+        Blocks on the diagonal follow from the others, as a common shift of all outputs is flat.
+        """
+        curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
+        (k, other), q = np.triu_indices(self.outputs, 1), self.features
+        if (curvature == curvature[:, :1]).all():  # alike in all rows, as where a fit starts
+            whole = self.each.products(omega)
+            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
+        out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
+        n = self.shape[0]
+        size = max(1, BLOCK // (n * len(k)))
+        for start in range(0, len(omega), size):
+            some = slice(start, start + size)
+            weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
+            half = self.each.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
+            out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
+        out[:, each, :, each, :] = -out.sum(3).swapaxes(0, 1)
+        return out.reshape(len(omega), self.outputs * q, -1)
+
+    def blocks(
+        self, omega: Float[Array, " units"], curvature: Float[Array, "units outputs outputs"]
+    ) -> Float[Array, "outputs features features"]:
+        """Diagonal blocks of such a sum, one for each output."""
+        own = np.einsum("nkk->kn", curvature)
+        if (own == own[:, :1]).all():
+            return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
+        return self.each.products(omega * own)
+
+    def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
+        """Compute rootᵀ root without common shifts of all outputs, which change no predictor."""
+        each = root.reshape(len(root), self.outputs, -1)
+        rest = (each - each.mean(1, keepdims=True)).reshape(root.shape)
+        return rest.T @ rest
+
+    def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:
+        """Compute U_n `inverse` U_nᵀ of the listed units."""
+        (k, other), some = np.triu_indices(self.outputs), self.each.take(units)
+        blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[k, :, other, :]
+        out = np.empty((some.shape[0], self.outputs, self.outputs))
+        out[:, k, other] = out[:, other, k] = some.forms(blocks)
+        return out
+
+    def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are the factors B of the curvatures."""
+        n, size, inverse = self.shape[0], max(1, BLOCK // self.outputs**2), self.inverse(root)
+        shift = root.reshape(len(root), self.outputs, -1).mean(1)
+        common = self.each.forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
+        blocks = (slice(k, k + size) for k in range(0, n, size))
+        parts = [self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks]
+        return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _extent(
+        self,
+        inner: Float[Array, "some outputs outputs"],
+        common: Float[Array, " some"],
+        roots: Float[Array, "some outputs outputs"],
+    ) -> Extent:
+        """Extent from the inner products of whitened rows and the squares of their common shifts."""
+        square = np.einsum("nkk->nk", inner)
+        apart = square[:, :, None] + square[:, None, :] - 2 * inner
+        share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
+        length = np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))
+        return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner)
+
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
+        parts = [self.extent(root.T, own) for root, own in zip(roots, shares, strict=True)]
+        return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+
+PAIRS = 2**22  # largest number of entries of all x xᵀ together that are kept
+BLOCK = 2**20  # numbers that one block of rows makes
+CACHED = 2**16  # numbers of a block that is passed over twice: half a core's cache
+FEW = 16  # cost of gathering a row, in products with one
+
+
+@dataclass(frozen=True, eq=False)
+class Predictors:
+    """Model of one linear predictor a unit, or of several outputs, as data; the losses of several are `LossOfSeveral`.
+
+    `weigh` maps weights `[refits, units]` to ω and κ. `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
+    out changes their own terms only. Parts of the penalty that are no quadratic are further rows of `design`, behind those of
+    the units: `loss` covers all rows, and so does ω; `unit_loss` is that of the units, which alone are left out or scored.
+    `inverse_link` maps η to predictions.
+    """
+
+    design: Any  # `Dense`, `Several`, or `sparse_design.Sparse`
+    offset: Float[Array, "rows ..."] | float
+    y: Float[Array, " units"]
+    unit_loss: Loss
+    loss: Loss
+    penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
+    weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
+    separate: bool
+    inverse_link: Callable[[Array], Array]
+    norms: Norms | None  # of groups of which none is zero, in the penalty
+
+    def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
+        """Value and gradient of the penalty beside the rows."""
+        pushed = theta @ self.penalty
+        value = 0.5 * np.sum(pushed * theta, axis=1)
+        if self.norms is None:
+            return value, pushed
+        return value + self.norms.value(theta), pushed + self.norms.pull(theta)
+
+    def bending(self, theta: Float[Array, "refits params"]) -> Float[Array, "#refits params params"]:
+        """Hessian of the penalty beside the rows."""
+        penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
+        return penalty[None] if self.norms is None else penalty + self.norms.hessian(theta)
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether F is a quadratic: ℓ″ is the same at every η, and the penalty has no norms."""
+        concordance = self.loss.self_concordance
+        return self.norms is None and concordance is not None and not np.any(concordance)
+
+    def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
+        """Linear predictors of every row."""
+        out = self.design.predictors(theta)
+        out += self.offset
+        return out
+
+    def shares(self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array) -> Array:
+        """Argument of `extent`: ℓ″, or for several outputs the factor B with B Bᵀ = ∇²ℓ."""
+        return curvature if self.design.outputs == 1 else cast(LossOfSeveral, self.loss).roots(eta)
+
+    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
+        """Linear predictors of the listed units; if these are many, computed for all rows, which takes no longer."""
+        if units.shape[1] == len(self.y):
+            return self.eta(theta)[:, : len(self.y)]
+        if FEW * units.shape[1] >= len(self.y):
+            return self.eta(theta)[np.arange(len(units))[:, None], units]
+        own = self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
+        return self.design.at(units, theta) + own

@@ -1,0 +1,310 @@
+"""Rows of linear predictors that stay on a device, where products with them are made.
+
+Products are made in blocks, by JAX, in double precision whatever the rows are stored in. Only arrays as long as the parameters
+or the units come back; no copy of the rows is made. The members are those of `linalg.design.Dense`. Refits and rows go in
+groups of powers of two, so that few programs are compiled. Where a refit takes one of JAX's own programs, that sees the rows
+written out on the device, once.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.jax import Array, Arrays, Module, compiled, float64, jax, jnp
+from .design import EVERYONE, Extent, weighed
+from .mapped_design import COPIED
+
+BLOCK = 2**22  # numbers that one block of rows makes
+TOGETHER = 64  # refits of one call
+
+
+def kept(array: Array) -> Array | None:
+    """Copy of many rows on their device, float32 if that loses nothing, else float64; None for few rows.
+
+    Memory can hold few rows twice.
+    """
+    if array.ndim != 2 or array.size < COPIED:
+        return None
+    small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize <= 4
+    with jax.ensure_compile_time_eval():
+        return array.astype(np.float32 if small else np.float64)
+
+
+def exact(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Decorate a function so that its products keep all digits of their factors: an accelerator may keep ten bits."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any) -> Array:
+        with jax.default_matmul_precision("highest"):
+            return function(*args)
+
+    return wrapped
+
+
+class Resident(Module):
+    """Rows `[units, params]` of `source`, JAX's array on a device, with a column of ones if there is an intercept."""
+
+    source: Any
+    ones: bool
+    dtype: Any = np.float64  # what products are made in
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape[0], self.source.shape[1] + self.ones
+
+    def __len__(self) -> int:
+        return self.source.shape[0]
+
+    def __getitem__(self, units: Any) -> np.ndarray:
+        return self.rows(units)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Copy all rows to memory."""
+        del copy
+        return np.asarray(self.rows(EVERYONE), dtype)
+
+    def __repr__(self) -> str:
+        return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
+
+    def __reduce__(self) -> tuple:
+        """Pickle the rows: another process has them in its memory, or on its own device."""
+        return _again, (np.asarray(self.source), self.ones, self.dtype)
+
+    @functools.cached_property
+    def _whole(self) -> Array:
+        return _whole(self.source, self.ones)
+
+    def as_jax_sees_it(self) -> Array:
+        """Rows written out in float64 on the device, which JAX's programs see in their place."""
+        return self._whole
+
+    @property
+    def _step(self) -> int:
+        return max(1, min(BLOCK // max(1, self.shape[1]), len(self)))
+
+    def _each(self, function: Any, *parts: Arrays) -> np.ndarray:
+        """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
+        return jax.device_get(_each(function, self.source, self.ones, self.dtype, self._step, *parts))
+
+    def _sum(self, function: Any, weight: Arrays) -> np.ndarray:
+        """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all blocks."""
+        return jax.device_get(_sum(function, self.source, self.ones, self.dtype, self._step, weight))
+
+    def _listed(self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any) -> np.ndarray:
+        """Selected rows in memory, or their products with columns."""
+        units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
+        out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
+        for some in _powers(units.size, BLOCK // max(1, self.shape[1])):
+            out[some] = jax.device_get(_picked(self.source, self.ones, dtype, units.ravel()[some], columns))
+        return out.reshape(*units.shape, -1)
+
+    def rows(self, units: Int[np.ndarray, "..."] | slice) -> Float[np.ndarray, "*some params"]:
+        """Selected rows, in memory."""
+        return self._listed(units, None, self.dtype)
+
+    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
+        """Compute x_nᵀθ of every unit."""
+        out = np.empty((len(theta), len(self)), self.dtype)
+        for some in _powers(len(theta)):
+            out[some] = self._each(_predictors, theta[some])
+        return out
+
+    def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
+        """Compute Σ_n slope_n x_n."""
+        out = np.empty((len(slope), self.shape[1]))
+        for some in _powers(len(slope)):
+            out[some] = self._sum(_pulled, slope[some])
+        return out
+
+    def at(
+        self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
+    ) -> Float[np.ndarray, "*refits width"]:
+        """Compute x_nᵀθ of the listed units."""
+        flat, theta = units.reshape(-1, units.shape[-1]), theta.reshape(-1, theta.shape[-1])
+        out = np.empty(flat.shape)
+        for some in _powers(len(flat), BLOCK // max(1, flat.shape[1] * self.shape[1])):
+            out[some] = jax.device_get(_at(self.source, self.ones, self.dtype, flat[some], theta[some]))
+        return out.reshape(units.shape)
+
+    def take(self, units: Int[np.ndarray, " some"] | slice) -> "Resident":
+        """Design of the selected rows, on the device."""
+        units = np.arange(len(self))[units] if isinstance(units, slice) else units
+        return replace(self, source=_picked(self.source, False, self.source.dtype, units, None))
+
+    def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
+        """Multiply the listed rows by columns, in the precision of the columns."""
+        return self._listed(units, images, images.dtype)
+
+    def single(self) -> "Resident":
+        """Design whose products are made in float32."""
+        return replace(self, dtype=np.float32)
+
+    @property
+    def lengths(self) -> Float[np.ndarray, " units"]:
+        """Norms ‖x_n‖."""
+        return np.sqrt(self._each(_squares))
+
+    def below(self, rows: Float[np.ndarray, "more params"]) -> "Resident":
+        """Append rows: a copy in float64, on the device."""
+        return Resident(_below(self.source, self.ones, rows), False)
+
+    def whitened(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+        """Compute root x_n of the listed units."""
+        return self._listed(units, root.T, self.dtype)
+
+    def gram(
+        self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
+    ) -> Float[np.ndarray, "refits params params"]:
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(weighed(omega, curvature))
+
+    def paired(self) -> "Resident":
+        """The design itself: products of pairs of columns are not kept."""
+        return self
+
+    def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
+        """Compute Σ_n weight_n x_n x_nᵀ."""
+        out = np.empty((len(weight), *2 * self.shape[1:]))
+        for some in _powers(len(weight)):
+            out[some] = self._sum(_products, weight[some])
+        return 0.5 * (out + out.swapaxes(1, 2))  # which in float32 are not symmetric to the last digit
+
+    def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
+        """Compute x_nᵀ M x_n."""
+        out = np.empty((len(self), len(matrices)))
+        for some in _powers(len(matrices)):
+            out[:, some] = self._each(_forms, matrices[some]).T
+        return out
+
+    def extent(self, root: Float[np.ndarray, "rank params"], shares: Any) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
+        return Extent(*(part[0] for part in self.extents(root.T[None], shares)))
+
+    def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Any) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm."""
+        del shares
+        size = np.empty((len(roots), len(self)))
+        for some in _powers(len(roots)):
+            size[some] = self._each(_sizes, roots[some])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+
+def _powers(count: int, most: int = TOGETHER) -> Iterator[slice]:
+    """Split `count` items into slices whose lengths are powers of two, none longer than `most`."""
+    start = 0
+    while start < count:
+        size = 2 ** (max(1, min(count - start, most)).bit_length() - 1)
+        yield slice(start, start + size)
+        start += size
+
+
+@float64
+def _again(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
+    return Resident(jnp.asarray(source), ones, dtype)
+
+
+def _written(x: Array, ones: bool, dtype: Any) -> Array:
+    """Rows in the given precision, with the column of ones."""
+    x = x.astype(dtype)
+    return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1) if ones else x
+
+
+@float64
+@compiled
+def _whole(x: Array, ones: bool) -> Array:
+    return _written(x, ones, float)
+
+
+@float64
+@compiled
+def _below(x: Array, ones: bool, rows: Array) -> Array:
+    return jnp.concatenate([_written(x, ones, float), rows])
+
+
+@float64
+@compiled
+@exact
+def _picked(x: Array, ones: bool, dtype: Any, units: Array, columns: Array | None) -> Array:
+    rows = _written(x[units], ones, dtype)
+    return rows if columns is None else rows @ columns.astype(dtype)
+
+
+@float64
+@compiled
+@exact
+def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
+    return (_written(x[units.ravel()], ones, dtype).reshape(*units.shape, -1) @ theta.astype(dtype)[:, :, None])[..., 0]
+
+
+@float64
+@compiled
+@exact
+def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array) -> Array:
+    """Apply a function to blocks of rows; the last block overlaps the one before it, so that all have one length."""
+    parts = tuple(part.astype(dtype) for part in parts)
+    block = lambda start: function(_written(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts)
+
+    def fill(k, out):
+        start = jnp.minimum(k * step, len(x) - step)
+        return jax.lax.dynamic_update_slice_in_dim(out, block(start), start, -1)
+
+    known = jax.eval_shape(block, 0)
+    return jax.lax.fori_loop(0, -(-len(x) // step), fill, jnp.zeros((*known.shape[:-1], len(x)), known.dtype))
+
+
+@float64
+@compiled
+@exact
+def _sum(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array) -> Array:
+    """Sum a function over blocks of rows, in float64."""
+    count, left = divmod(len(x), step)
+
+    def block(start, size):
+        own = jax.lax.dynamic_slice_in_dim(weight, start, size, -1)
+        return function(_written(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)).astype(float)
+
+    return jax.lax.fori_loop(0, count, lambda k, total: total + block(k * step, step), block(len(x) - left, left))
+
+
+def _predictors(x: Array, theta: Array) -> Array:
+    return theta @ x.T
+
+
+def _pulled(x: Array, slope: Array) -> Array:
+    return slope @ x
+
+
+def _products(x: Array, weight: Array) -> Array:
+    return jax.lax.map(lambda own: (x.T * own) @ x, weight)
+
+
+def _forms(x: Array, matrices: Array) -> Array:
+    return jax.lax.map(lambda matrix: jnp.sum((x @ matrix) * x, axis=1), matrices)
+
+
+def _sizes(x: Array, roots: Array) -> Array:
+    return jax.lax.map(lambda root: jnp.sum((x @ root) ** 2, axis=1), roots)
+
+
+def is_finite(x: Array) -> bool:
+    """Whether all entries are finite."""
+    with jax.ensure_compile_time_eval():
+        return bool(_is_finite(x))
+
+
+@compiled
+def _is_finite(x: Array) -> Array:
+    return jnp.isfinite(x).all()
+
+
+def _squares(x: Array) -> Array:
+    return jnp.sum(x**2, axis=1)

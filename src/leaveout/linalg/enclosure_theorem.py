@@ -1,0 +1,328 @@
+"""Distance of a refit of linear predictors from the exact one: a theorem.
+
+F(θ, w) = Σ w_i ℓ_i(x_iᵀθ) + a quadratic, ℓ convex. Let A = P + Σ w_i a_i x_i x_iᵀ ≻ 0 be any reference, θ any candidate,
+g = ∇F(θ, w), λ = ‖g‖_{A⁻¹}, k_i = ‖x_i‖_{A⁻¹}. Let the secants of ℓ_i′ from η_i over |s| ≤ r k_i lie within
+[a_i − e_i, a_i + f_i], and C(e) = min over τ ≥ 0 of τ + Σ w_i k_i² (e_i − τ a_i)₊. Then
+
+    λ < r (1 − C(e))   ⟹   ‖θ_w − θ‖_A ≤ D = λ / (1 − C(e)),   and after v = −A⁻¹g   ‖θ_w − θ − v‖_A ≤ C(f) D = ρ.
+
+Proof. Σ w_i e_i x_i x_iᵀ ⪯ C(e) A, since Σ w_i a_i x_i x_iᵀ ⪯ A. On ‖δ‖_A = r, ⟨∇F(θ + δ, w), δ⟩ ≥ r ((1 − C) r − λ) > 0, so a
+minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤ λ/(1 − C), and δ − v = −A⁻¹Eδ. ∎
+
+So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that interval. Secants come from
+|ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
+
+For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1. Secants lie between (1 − e_i)
+W_i
+and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for
+a_i k_i². For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor
+between the least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not
+penalised: A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every
+move.
+
+Norms of groups (`linalg.group_norms`), a penalty that is no quadratic, are in A with their Hessian at the reference. The change
+of that Hessian within the radius, as a share of A, is added to both C.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from .design import Loss, LossOfSeveral
+
+Array = np.ndarray
+TIMES = (1.0, 3.0)  # the τ that are tried, rising, in typical ratios of gap and curvature
+EVERYONE = slice(None)
+LEAST = 1e-200  # curvature of a unit below which it counts as none
+FINITE = 500.0  # largest predictor of losses that grow exponentially
+SHORT = 0.1  # M s of a move over which ℓ″ hardly changes
+STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
+ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
+
+
+class Gaps(NamedTuple):
+    """Distance by which secants of ℓ′ may lie below the reference curvature (if positive), and from it on either side."""
+
+    below: Float[Array, "refits units"]
+    beyond: Float[Array, "refits units"]
+
+
+class Bend(NamedTuple):
+    """Least and greatest value that ℓ″(η) may have; for several outputs relative to the reference's."""
+
+    least: Float[Array, "... units"]
+    most: Float[Array, "... units"]
+
+
+def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: Array) -> Gaps:
+    """Gaps of secants from η over |s| ≤ `reach`."""
+    if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
+        left = -0.5 * np.asarray(loss.self_concordance) * reach
+        left += 1.0
+        if not left.min() > 0:
+            np.maximum(left, 0.0, out=left)
+        low = bend.least * left
+        with np.errstate(divide="ignore", invalid="ignore"):
+            high = np.divide(bend.most, left, out=left)
+            np.fmin(high, loss.ceiling, out=high)
+    else:
+        low, high = _by_ends(loss, y, eta, reach)
+    below, beyond = reference - low, high - reference
+    return Gaps(below, np.maximum(below, beyond, out=beyond))
+
+
+def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Array]:
+    """Least and greatest secant, for unimodal ℓ″."""
+    peak = loss.peak(y)
+    if peak is None:
+        return np.zeros_like(eta), np.full_like(eta, np.inf)
+    reach = np.maximum(reach, 1e-12 * (1 + np.abs(eta)))
+    (here,) = loss.derivatives(eta, y, (1,))
+    up, up2 = loss.derivatives(eta + reach, y, (1, 2))
+    down, down2 = loss.derivatives(eta - reach, y, (1, 2))
+    lost = ROUNDING * (np.abs(up) + np.abs(down) + 1) / reach
+    low = np.maximum(np.minimum(up - here, here - down) / reach - lost, np.minimum(up2, down2))
+    return low, loss.derivatives(np.clip(np.broadcast_to(peak, eta.shape), eta - reach, eta + reach), y, (2,))[0]
+
+
+def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
+    """Compute C: the least τ + Σ size_i (gap_i − τ a_i)₊ over a few τ.
+
+    `size` is w_i k_i², or for several outputs the unit's share of A.
+    """
+    clamped = reference < LEAST  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
+    part = 1 + LEAST * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
+    reference = np.maximum(reference, LEAST)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio, weight = gap / reference, size * reference
+        total, mass = np.vecdot(weight, ratio), weight.sum(-1)
+        best = np.fmin(total, ratio.max(-1) * part)  # from its largest ratio on the sum is zero
+        typical = np.where(np.isfinite(total) & (mass > 0), total / mass, 0.0)
+        for tau in np.multiply.outer(TIMES, typical):
+            np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is that less τ
+            best = np.fmin(best, tau * part + np.vecdot(weight, ratio) - tau * mass)
+    return np.where(np.isnan(best), np.inf, best)
+
+
+class Ball(NamedTuple):
+    """Radii of two balls that contain a refit's minimiser: `distance` around the candidate, `after` around the end of the step.
+
+    They are infinite where nothing is proved.
+    """
+
+    distance: Float[Array, " refits"]
+    after: Float[Array, " refits"]
+
+
+def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0) -> Ball:
+    """Apply the theorem to gaps over a radius; `slope` is λ, and `more` is added to C for the penalty."""
+    beyond = share(gap.beyond, reference, size) + more
+    below = (
+        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
+    )  # the gaps below are no larger
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        distance = slope / (1 - below)
+        proved = (below < 1) & (distance < radius) | (slope == 0)
+        distance = np.where(proved, distance, np.inf)
+        after = np.where(proved, beyond * distance, np.inf)
+    return Ball(distance, np.where(slope == 0, 0.0, after))
+
+
+class More(NamedTuple):
+    """Share that a penalty adds to C, as a function of radii, and the largest relative change of the penalty per length."""
+
+    turn: float
+    share: Callable[[Array], Array]
+
+
+class Table:
+    """C(e) and C(f) at the anchor over a grid of radii b, so that a first look at a refit costs O(1).
+
+    Units of similar k are binned, with k rounded up. One table holds several anchors: `[anchors, radii, levels]`. For the
+    anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over the rows that stay
+    are no larger than sums over all.
+    """
+
+    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, where there is an M
+    TWICE = 3  # places further on a radius is at least twice as large
+    LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
+    ALIKE = 1.1  # times: so much more of a sum has about the same best level, which takes an eighth of the time of them all
+    BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
+    FAR = 400  # of such bins on either side of M k = 1
+
+    def __init__(
+        self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None
+    ):
+        if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
+            bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
+            count, bins, largest = len(bend), len(self.BINS), bend.max(1)
+            largest = largest if more is None else np.maximum(largest, more.turn)
+            self.scale = np.where(largest > 0, largest, STRAIGHT if more is None else 1.0)
+            place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
+            place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
+            mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(count, bins)
+            mass[bend.max(1) == 0] = 0.0
+            sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
+        else:
+            self.scale, sums = np.ones(1), [*self._summed(loss, y, eta, reference, size, norm)]
+        self._filled(sums, loss.self_concordance is not None, more)
+
+    @classmethod
+    def _summed(
+        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
+    ) -> Float[Array, "2 1 radii levels"]:
+        """Both sums, from secants over every radius."""
+        sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), Bend(reference, reference)
+        for k, radius in enumerate(cls.RADII):
+            both = gaps(loss, y, eta, here, radius * norm, reference)
+            for out, part in zip(sums, both, strict=True):
+                finite = np.where(np.isfinite(part), part, 1e300)
+                out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS]
+        return sums
+
+    @classmethod
+    def tallied(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
+        """Contribution of some units to a table over all of them, to be added up and given to `of`.
+
+        It consists of the sums, or where there is an M of the masses in bins of M k, from 1e20 down.
+        """
+        if loss.self_concordance is None:
+            return cls._summed(loss, y, eta, reference, size, norm)
+        bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
+        place = np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(int) + cls.FAR
+        return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
+
+    @classmethod
+    def of(cls, loss: Loss, tally: Array) -> "Table":
+        """Table from the added contributions of all units."""
+        self = cls.__new__(cls)
+        if loss.self_concordance is None:
+            self.scale, sums = np.ones(1), [*tally]
+        else:
+            first, bins = int(np.argmax(tally > 0)) if tally.any() else cls.FAR, len(cls.BINS)
+            largest = 10.0 ** ((cls.FAR - first) / 20) if first else 1e300  # rounded up
+            self.scale = np.array([largest if tally.any() else STRAIGHT])
+            mass = np.pad(tally, (0, bins))[first : first + bins]
+            mass[-1] += tally[first + bins :].sum()
+            sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]
+        self._filled(sums, loss.self_concordance is not None)
+        return self
+
+    def _filled(self, sums: Any, concordant: bool, more: "More | None" = None) -> None:
+        self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
+        further = 0.0 if more is None else more.share(self.RADII / self.scale)[:, None]
+        twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
+        self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
+        self.between[:, -self.TWICE :] = np.inf
+        self.below, self.beyond, self.between = (part + further for part in (self.below, self.beyond, self.between))
+        self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
+
+    def _at_best(self, part: Array) -> tuple[Array, Array]:
+        """Level that is best if all rows stay, and the sum above it, for every radius of every anchor."""
+        best = np.argmin(self.LEVELS + part, axis=-1)
+        return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
+
+    def _share(self, which: int, place: Array, ratio: Array) -> Array:
+        """C from one of the three sums, times `ratio`.
+
+        The level that is best for a ratio of one is used as long as the ratio is near it.
+        """
+        level, above = (part.take(place) for part in self.near[which])
+        out = above * ratio + level
+        far = np.flatnonzero(ratio > self.ALIKE)
+        part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[place[far]]
+        out[far] = np.min(self.LEVELS + part * ratio[far, None], axis=1)
+        return out
+
+    @classmethod
+    @functools.cache
+    def _shares(cls) -> tuple[Array, Array]:
+        """Contribution of a bin of mass one to either sum, `[bins, radii levels]`."""
+        x = np.minimum(np.multiply.outer(cls.BINS, cls.RADII), 500.0)
+        below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
+        beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(x) / x - 1, x / 2))
+        beyond[x >= 500.0] = 1e300
+        both = (np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1) for part in (below, beyond))
+        return next(both), next(both)
+
+    def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None, anchor: Array | int = 0) -> Ball:
+        """Apply the theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
+
+        For a candidate that `moved` from the anchor, the ball of radius b around the anchor holds the ball of radius b −
+        `moved` around the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i. The sums at 2b cover that:
+        (e²ˣ − 1)/2x > eˣ.
+        """
+        distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
+        below, beyond = (0, 1) if moved is None else (2, 2)
+        scale, first = self.scale[anchor], np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
+        start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
+        root = np.sqrt(kept)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ratio = grown / kept
+            k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
+            for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
+                wanting = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
+                todo = np.flatnonzero(wanting)
+                some = EVERYONE if wanting.all() else todo  # without copies
+                at = k[some] + further
+                lost = self._share(below, first[some] + at, ratio[some])
+                needed = np.where(lost < 1, slope[some] / (1 - lost), np.inf)
+                good = needed < (self.RADII[at] - start[some]) * root[some]
+                todo, at = todo[good], at[good]
+                distance[todo] = needed[good]
+                after[todo] = self._share(beyond, first[todo] + at, ratio[todo]) * distance[todo]
+        return Ball(distance / scale, after / scale)
+
+
+def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
+    """Largest difference of a convex loss over `center ± half` from the loss at `reported`.
+
+    For several outputs it is over moves from `center` whose range is `half`.
+    """
+    if center.ndim > half.ndim:
+        return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
+    known = np.isfinite(half)
+    wide = half if known.all() else np.where(known, half, 0.0)
+    slope, most = _rise(loss, y, center, wide)
+    if reported is not center:  # else no fall is larger than the rise on the other side
+        (here,), (base,) = (loss.derivatives(at, y, (0,)) for at in (center, reported))
+        with np.errstate(invalid="ignore"):
+            most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
+    if np.isinf(loss.ceiling):  # exponentials that are no numbers any more
+        known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= FINITE
+    return np.where(known, np.maximum(most, 0.0), np.inf)
+
+
+def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
+    """|ℓ′| at the center, and a bound of the rise of ℓ over `center ± wide`.
+
+    For short ways it is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of ℓ″, which
+    is one of ℓ.
+    """
+    slope, curvature = loss.derivatives(center, y, (1, 2))
+    slope = np.abs(slope)
+    far = np.arange(len(center))
+    with np.errstate(invalid="ignore", over="ignore"):
+        most = slope * wide
+        if loss.self_concordance is not None:
+            reach = np.asarray(loss.self_concordance) * wide
+            most += 0.5 * curvature * wide**2 * np.exp(reach)
+            far = np.flatnonzero(reach > SHORT)
+        if far.size:
+            known = y if np.ndim(y) == 0 else y[far]
+            middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)
+            if peak is not None:
+                ends.append(np.clip(peak, *ends))
+            rises = [loss.derivatives(at, known, (0,))[0] for at in ends]
+            most[far] = np.max(rises, axis=0) - loss.derivatives(middle, known, (0,))[0]
+    return slope, most
+
+
+def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array) -> Array:
+    known = np.isfinite(half)
+    (base,), (here,) = (loss.derivatives(at, y, (0,)) for at in (reported, center))
+    fall, rise = loss.within(center, y, np.where(known, half, 0.0))
+    return np.where(known, np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0), np.inf)

@@ -1,0 +1,178 @@
+"""Rows of linear predictors that stay in a memory-mapped file, or in float32.
+
+Blocks of rows in turn are written out in float64, with a one at the end of each row if there is an intercept; no copy of all
+rows is made. The members are those of `linalg.design.Dense`. Where a refit takes one of JAX's programs, that sees a copy in
+float64.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.jax import Module
+from .design import BLOCK, EVERYONE, Dense, Extent, weighed
+
+Array = np.ndarray
+COPIED = 2**21  # numbers below which a copy in float64 does no harm
+
+
+def elsewhere(array: Array) -> bool:
+    """Whether an array is large and lies in a file or is float32, so that it should not be copied."""
+    return array.ndim == 2 and array.size >= COPIED and (array.dtype == np.float32 or mapped(array))
+
+
+def mapped(array: Any) -> bool:
+    """Whether an array is, or is part of, a memory-mapped file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return isinstance(array, mmap.mmap)
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Selected rows of a source, gathered block by block."""
+
+    rows: Any
+    units: Int[Array, " some"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.units), self.rows.shape[1]
+
+    def __getitem__(self, some: Any) -> Array:
+        return self.rows[self.units[some]]
+
+
+class Mapped(Module):
+    """Rows `[units, params]` of `source`, which returns listed rows, with a column of ones if there is an intercept."""
+
+    source: Any
+    ones: bool
+    dtype: Any = np.float64  # what blocks are written out in
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape[0], self.source.shape[1] + self.ones
+
+    def __len__(self) -> int:
+        return self.source.shape[0]
+
+    def __getitem__(self, units: Any) -> Array:
+        return self.rows(units)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Copy all rows to memory."""
+        del copy
+        return np.asarray(self.rows(EVERYONE), dtype)
+
+    def as_jax_sees_it(self) -> Array:
+        """Copy in memory, which JAX's programs see in their place."""
+        return np.asarray(self)
+
+    @property
+    def step(self) -> int:
+        """Number of rows in a block."""
+        return max(1, BLOCK // max(1, self.shape[1]))
+
+    def blocks(self) -> Iterator[tuple[slice, Dense]]:
+        """Yield the slice and the rows of each block."""
+        for start in range(0, len(self), self.step):
+            some = slice(start, min(start + self.step, len(self)))
+            yield some, Dense(self.rows(some))
+
+    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
+        """Selected rows as an array."""
+        own = self.source[units]
+        out = np.empty((*own.shape[:-1], self.shape[1]), self.dtype)
+        out[..., : own.shape[-1]] = own
+        out[..., own.shape[-1] :] = 1.0
+        return out
+
+    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+        """Compute x_nᵀθ of every unit."""
+        out = np.empty((len(theta), len(self)), np.result_type(theta.dtype, self.dtype))
+        for some, part in self.blocks():
+            out[:, some] = part.predictors(theta)
+        return out
+
+    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+        """Compute Σ_n slope_n x_n."""
+        return sum((part.pull(slope[:, some]) for some, part in self.blocks()), np.zeros((len(slope), self.shape[1])))
+
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+        """Compute x_nᵀθ of the listed units, some refits at a time."""
+        if units.size * self.shape[1] <= BLOCK:
+            return (self.rows(units) @ theta[..., None])[..., 0]
+        if len(units) > 1:
+            return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
+        return self.take(units[0]).predictors(theta) if units.ndim > 1 else self.take(units).predictors(theta[None])[0]
+
+    def take(self, units: Int[Array, " some"] | slice) -> "Mapped":
+        """Design of the selected rows, without copying them."""
+        whole = np.arange(len(self))[units] if isinstance(units, slice) else units
+        return replace(self, source=Picked(self.source, whole))
+
+    def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
+        """Multiply the listed rows by columns, in the precision of the columns."""
+        return self._of(images.dtype).rows(units) @ images
+
+    def single(self) -> "Mapped":
+        """Design whose blocks are written out in float32."""
+        return self._of(np.float32)
+
+    def _of(self, dtype: Any) -> "Mapped":
+        return replace(self, dtype=dtype)
+
+    @property
+    def lengths(self) -> Float[Array, " units"]:
+        """Norms ‖x_n‖."""
+        return np.concatenate([part.lengths for _, part in self.blocks()])
+
+    def below(self, rows: Float[Array, "more params"]) -> Dense:
+        """Append rows: a copy in memory."""
+        return Dense(np.concatenate([self.rows(EVERYONE), rows]))
+
+    def whitened(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+        """Compute root x_n of the listed units."""
+        return self.rows(units) @ root.T
+
+    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(weighed(omega, curvature))
+
+    def paired(self) -> "Mapped":
+        """The design itself: products of pairs of columns are not kept."""
+        return self
+
+    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+        """Compute Σ_n weight_n x_n x_nᵀ."""
+        out = np.zeros((len(weight), *2 * self.shape[1:]))
+        for some, part in self.blocks():
+            out += part.products(weight[:, some])
+        return out
+
+    def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
+        """Compute x_nᵀ M x_n."""
+        return np.concatenate([part.forms(matrices) for _, part in self.blocks()])
+
+    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
+        size = np.concatenate([part.extent(root, shares).size for _, part in self.blocks()])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm."""
+        size = np.concatenate([part.extents(roots, shares).size for _, part in self.blocks()], axis=1)
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)

@@ -1,0 +1,208 @@
+"""Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is made.
+
+The members are those of `linalg.design.Dense`. JAX's programs (for a user's own loss, or a τ that all rows share) see the same
+object: `@` sums over stored entries, and only some rows at a time are written out.
+"""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
+from .design import Extent, weighed
+
+BLOCK = 2**20  # numbers that one block of rows makes
+FASTER = 16  # products in dense blocks in the time of one over stored entries
+
+
+class Sparse(Module):
+    """Compressed rows, `[units, params]`: row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns."""
+
+    data: Float[np.ndarray, " entries"]
+    indices: Int[np.ndarray, " entries"]
+    indptr: Int[np.ndarray, " bounds"]
+    shape: tuple[int, int] = static()
+    longest: int = static()  # entries of the fullest row
+
+    @classmethod
+    def of(cls, rows: Any, ones: bool = False) -> "Sparse":
+        """Copy SciPy's compressed rows, with a column of ones behind them if asked for."""
+        n, p = rows.shape
+        data, indices, indptr = rows.data, rows.indices, rows.indptr
+        if ones:
+            data, indices = np.insert(data, indptr[1:], 1.0), np.insert(indices, indptr[1:], p)
+            indptr = indptr + np.arange(n + 1, dtype=indptr.dtype)
+        else:
+            data, indices, indptr = data.copy(), indices.copy(), indptr.copy()
+        return cls(data, indices, indptr, (n, p + ones), int(np.diff(indptr).max(initial=0)))
+
+    @functools.cached_property
+    def csr(self) -> Any:
+        """Rows as SciPy's compressed array."""
+        return scipy.sparse.csr_array((self.data, self.indices, self.indptr), self.shape)
+
+    @functools.cached_property
+    def _csc(self) -> Any:
+        """Transpose of the rows, without a copy."""
+        return self.csr.T
+
+    @functools.cached_property
+    def counts(self) -> Int[np.ndarray, " units"]:
+        """Number of entries in each row."""
+        return np.diff(self.indptr)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, units: Any) -> "Sparse":
+        return Sparse.of(self.csr[units])
+
+    def __abs__(self) -> "Sparse":
+        return replace(self, data=np.abs(self.data))
+
+    def __pow__(self, power: int) -> "Sparse":
+        return replace(self, data=self.data**power)
+
+    __array_ufunc__ = None  # `array @ rows` is asked of the rows
+
+    def __matmul__(self, other: Array) -> Array:
+        if isinstance(other, NUMPY):
+            return self.csr @ other
+        images = jnp.einsum("e,e...->e...", self.data, other[self.indices])
+        return jax.ops.segment_sum(images, self._row, len(self), indices_are_sorted=True)
+
+    def __rmatmul__(self, other: Array) -> Array:
+        if isinstance(other, NUMPY):
+            return self.pull(np.atleast_2d(other)).reshape(*np.shape(other)[:-1], -1)
+        images = other[..., self._row] * self.data
+        return jnp.zeros((*other.shape[:-1], self.shape[1])).at[..., self.indices].add(images)
+
+    @property
+    def _row(self) -> Array:
+        """Row of every entry, for JAX."""
+        return jnp.repeat(jnp.arange(len(self)), jnp.diff(self.indptr), total_repeat_length=len(self.data))
+
+    def written(self, units: Array) -> Array:
+        """Selected rows written out, for JAX; any row for padding."""
+        units = jnp.clip(units, 0, len(self) - 1)
+        start, end = jnp.asarray(self.indptr)[units], jnp.asarray(self.indptr)[units + 1]
+        entry = start[:, None] + jnp.arange(self.longest)
+        there = entry < end[:, None]
+        entry = jnp.minimum(entry, max(len(self.data) - 1, 0))
+        column = jnp.where(there, jnp.asarray(self.indices)[entry], self.shape[1])
+        values = jnp.where(there, jnp.asarray(self.data)[entry], 0.0)
+        return jnp.zeros((len(units), self.shape[1])).at[jnp.arange(len(units))[:, None], column].add(values, mode="drop")
+
+    # what refits ask of rows
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
+        """Compute x_nᵀθ of every unit."""
+        return np.ascontiguousarray((self.csr @ theta.T).T) if len(theta) > 1 else (self.csr @ theta[0])[None]
+
+    def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
+        """Compute Σ_n slope_n x_n."""
+        return np.ascontiguousarray((self._csc @ slope.T).T) if len(slope) > 1 else (self._csc @ slope[0])[None]
+
+    def at(
+        self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
+    ) -> Float[np.ndarray, "*refits width"]:
+        """Compute x_nᵀθ of the listed units."""
+        rows = self.csr[units.ravel()]
+        refit = np.repeat(np.arange(units.size) // max(units.shape[-1], 1), np.diff(rows.indptr))
+        rows.data = rows.data * theta.reshape(-1, theta.shape[-1])[refit, rows.indices]
+        return (rows @ np.ones(rows.shape[1])).reshape(units.shape)
+
+    def take(self, units: Int[np.ndarray, " some"] | slice) -> "Sparse":
+        """Design of the selected rows."""
+        return self[units]
+
+    def rows(self, units: Array | slice) -> Float[np.ndarray, "some params"]:
+        """Selected rows as a dense array."""
+        return self.csr[units].toarray()
+
+    def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
+        """Multiply the listed rows by columns, in the precision of the columns."""
+        return self.csr[units].astype(images.dtype) @ images
+
+    def single(self) -> "Sparse":
+        """Copy of the rows in float32."""
+        return replace(self, data=self.data.astype(np.float32))
+
+    @property
+    def lengths(self) -> Float[np.ndarray, " units"]:
+        """Norms ‖x_n‖."""
+        return np.sqrt((self**2).predictors(np.ones((1, self.shape[1])))[0])
+
+    def below(self, rows: Float[np.ndarray, "more params"]) -> "Sparse":
+        """Append rows."""
+        return Sparse.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
+
+    def whitened(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+        """Compute root x_n of the listed units."""
+        if isinstance(units, slice) or units.ndim == 1:
+            return self.csr[units] @ root.T
+        return (self.csr[units.ravel()] @ root.T).reshape(*units.shape, -1)
+
+    def gram(
+        self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
+    ) -> Float[np.ndarray, "refits params params"]:
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(weighed(omega, curvature))
+
+    def paired(self) -> "Sparse":
+        """The design itself: products of pairs of columns are not kept."""
+        return self
+
+    @functools.cached_property
+    def _full(self) -> bool:
+        """Whether so many entries are stored that dense blocks of rows multiply faster."""
+        return FASTER * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
+
+    def _blocks(self) -> list[slice]:
+        size = max(1, BLOCK // max(self.shape[1], 1))
+        return [slice(start, start + size) for start in range(0, self.shape[0], size)]
+
+    def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
+        """Compute Σ_n weight_n x_n x_nᵀ."""
+        out = np.zeros((len(weight), self.shape[1], self.shape[1]))
+        for some in self._blocks() if self._full else ():
+            x = self.rows(some)
+            for own, sums in zip(weight, out, strict=True):
+                sums += (x.T * own[some]) @ x
+        for own, sums in zip(weight, out, strict=True) if not self._full else ():
+            scaled = scipy.sparse.csr_array((self.data * np.repeat(own, self.counts), self.indices, self.indptr), self.shape)
+            (self._csc @ scaled).toarray(out=sums)
+        return out
+
+    def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
+        """Compute x_nᵀ M x_n."""
+        out = np.empty((self.shape[0], len(matrices)))
+        for some in self._blocks():
+            x = self.csr[some]
+            for k, matrix in enumerate(matrices):
+                out[some, k] = x.multiply(x @ matrix).sum(1)
+        return out
+
+    def extent(self, root: Float[np.ndarray, "rank params"], shares: Array) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
+        del shares
+        size, across = np.empty(self.shape[0]), np.ascontiguousarray(root.T)
+        for some in self._blocks():
+            z = self.csr[some] @ across
+            np.einsum("np,np->n", z, z, out=size[some])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+    def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Array) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm."""
+        size = np.stack([self.extent(root.T, shares).size for root in roots])
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)

@@ -1,0 +1,1 @@
+"""Conditional random fields, and the measures of tagging."""

@@ -1,0 +1,645 @@
+"""Linear-chain conditional random fields: leave whole sequences out, or labels within them.
+
+    log p(y | x; θ) = s(y) − log Σ_z exp s(z),      s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
+
+    "sequence"   F(θ, w) = −Σ_n w_n log p(y_n | x_n; θ) + penalty(θ)
+    "label"      F(θ, w) = Σ_n (log Z_n − M_n(θ, w)) + penalty(θ)
+
+with e_t(k) = scores[t, k] + Σ_f x_t[f] weights[f, k]. Ghosh et al. (2020), "Approximate cross-validation for structured
+models", algorithms 3 and 4 (style C, equation 13). At weights 0 and 1 M is the logarithm of the sum over the labels of
+weight zero, M = log Σ exp s(z) over the z that agree with y where w = 1; between them it is multilinear in w:
+
+    M(w) = s(y) + Σ over runs i, …, j of successive labels   w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
+
+Γ what the sum over the run's labels adds to the logarithm, its neighbours known. For one label that is the printed path
+w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of third
+order in 1 − w: derivatives at w = 1 are those of M up to the second.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import static
+from ...data.arrays import Names, matched
+from ...inference.moments import expected_counts, memory
+from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
+from ..glm import penalties
+from ..hidden import observations as _observations
+from . import lattice as _lattice, sparse_features as _indicators, tags as _tags
+from .lattice import Block
+
+RIDGE = penalties.Ridge(1.0)
+LANES = 2**12  # numbers that a step of the scan takes along, by measurement
+LOST = 15.0  # a weight so far below the others says that its transition is impossible
+
+STYLES = {
+    "sequence": "whole sequences are left out",
+    "label": "a held-out label is unknown, its step stays: the fit sums over it",
+}
+
+
+class CRF(AbstractObjective):
+    """Linear-chain conditional random field.
+
+        log p(y | x) = start_{y_1} + Σ_t transition_{y_{t−1}, y_t} + Σ_t (scores_t + x_tᵀ weights)_{y_t} + end_{y_T} − log Z(x)
+
+    `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
+    `"weights": [features, K]`.
+
+    Parameters
+    ----------
+    labels : array, shape (steps,)
+        Labels: codes 0, …, `num_labels` − 1, or text, which is coded in alphabetical order.
+    lengths : array of int, shape (sequences,)
+        Lengths of the sequences, one after another.
+    scores : array, shape (steps, labels), optional
+        Emission scores that are held fixed, such as those of a neural network; −inf excludes a label at a step.
+    features : array or sparse matrix, shape (steps, features), optional
+        Features, which have weights of their own.
+    num_labels : int, optional
+        Number of labels K, if labels are codes. The default is that of the scores or the data.
+    drop : {"sequence", "label"}, default: "sequence"
+        Unit that is left out: a sequence, or a label, whose step stays.
+    penalty : penalty of lo.penalties, callable or None, default: Ridge(1.0)
+        Penalty on all parameters as one vector (end, start, transition, weights). With None, directions in which no probability
+        changes are projected out.
+    free : dict of array of bool, optional
+        True for the entries of a parameter that are free, by its name. Other entries are held at zero.
+
+    Raises
+    ------
+    ValueError
+        If labels are outside the set, lengths do not add up, sequences are empty, values are NaN, or the data have probability
+        zero.
+    TypeError
+        If labels are neither codes nor text, or the penalty has kinks.
+
+    See Also
+    --------
+    HMM, entities, token_accuracy
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> model = lo.CRF(["O", "B-X", "O", "O", "B-X"], [3, 2])
+    >>> model.num_units, model.num_labels
+    (2, 2)
+    """
+
+    block: Block
+    slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
+    codes: Int[np.ndarray, " steps"]
+    lengths: Int[np.ndarray, " sequences"]
+    free: dict[str, Int[np.ndarray, " free"]]  # where only some entries of a parameter are free, these
+    sequence: Int[np.ndarray, " steps"]
+    penalty: penalties.AbstractPenalty
+    drop: str = static()
+    num_labels: int = static()
+    num_features: int = static()
+    names: _tags.LabelNames = static()
+    steps: Names = static()
+
+    @float64
+    def __init__(
+        self,
+        labels: ArrayLike,
+        lengths: ArrayLike,
+        *,
+        scores: ArrayLike | None = None,
+        features: Any = None,
+        num_labels: int | None = None,
+        drop: Literal["sequence", "label"] = "sequence",
+        penalty: Callable | None = RIDGE,
+        free: Mapping[str, ArrayLike] | None = None,
+    ):
+        if drop not in STYLES:
+            raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
+        self.steps, labels, scores, features = matched("CRF", labels=labels, scores=scores, features=features)
+        shape = None if scores is None else np.shape(scores)
+        columns = shape[1] if shape is not None and len(shape) == 2 else None
+        self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
+        self.lengths = _observations.read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
+        if drop == "sequence" and len(self.lengths) < 2:
+            raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
+        self.drop = drop
+        given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
+        found = None if features is None else _tags.read_features(features, len(self.codes))
+        self.num_features = 0 if found is None else found.shape[1]
+        self.free = _tags.read_free(free or {}, self._shapes)
+        self.penalty = self._checked(penalty)
+        self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
+        self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
+
+    def _checked(self, penalty: object) -> penalties.AbstractPenalty:
+        if penalty is not None and not callable(penalty):
+            raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
+        found = penalties.smooth("CRF", penalty)
+        if isinstance(found, penalties.PerWeight):
+            raise TypeError(
+                "CRF: per_weight is for hosts that average the loss; a CRF's loss is a sum. Give the penalty itself."
+            )
+        found.check(self._size)
+        if isinstance(found, penalties.Zero):
+            seen = np.bincount(self.codes, minlength=self.num_labels)
+            if (seen == 0).any():
+                name = self.names.one(int(np.argmin(seen)))
+                raise ValueError(
+                    f"CRF: label {name} never occurs; without a penalty its weights have no finite optimum. "
+                    "Give a penalty such as lo.penalties.Ridge(1.0), or fewer labels."
+                )
+            if self.free:
+                raise ValueError(
+                    "CRF: where some parameters are not free a penalty is needed, such as lo.penalties.Ridge(1.0)."
+                )
+            if self.num_features:
+                raise ValueError(
+                    "CRF: without a penalty the weights of features are not determined: the same shift for all labels changes "
+                    "nothing. Give one, such as lo.penalties.Ridge(1.0)."
+                )
+            if self.lengths.max() == 1:
+                raise ValueError("CRF: every sequence has length one, so there are no transitions: give a penalty.")
+        return found
+
+    # θ
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        K = self.num_labels
+        own = {"weights": (self.num_features, K)} if self.num_features else {}
+        return {"end": (K,), "start": (K,), "transition": (K, K), **own}
+
+    @property
+    def _own_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the free parameters."""
+        return {name: (len(self.free[name]),) if name in self.free else shape for name, shape in self._shapes.items()}
+
+    @property
+    def _size(self) -> int:
+        return sum(int(np.prod(shape)) for shape in self._own_shapes.values())
+
+    @property
+    def _entries(self) -> Int[Array, " params"]:
+        """Places of the free parameters among all."""
+        sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
+        starts = np.cumsum([0, *sizes.values()])
+        own = [start + self.free.get(name, np.arange(sizes[name])) for name, start in zip(sizes, starts, strict=False)]
+        return jnp.concatenate(own)
+
+    def _whole(self, theta: PyTree) -> PyTree:
+        """Put the free parameters into all parameters, in their shapes."""
+        if not self.free:
+            return theta
+        laid = lambda name, shape: jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
+        return {name: laid(name, shape) if name in self.free else theta[name] for name, shape in self._shapes.items()}
+
+    def _part(self, matrix: Array) -> Array:
+        """Take the free parameters' part of a matrix of all parameters."""
+        return matrix[self._entries][:, self._entries] if self.free else matrix
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            symmetries=self._symmetries,
+            shares=lambda theta: _tags.counts(self),  # a refit that sees no step of a label does not know it
+            penalty_curvature=self._penalty_curvature,
+            warning=self._warning,
+        )
+
+    def _natural(self, theta):
+        whole = self._whole(theta)
+        return {name: whole[name] for name in self._shapes}
+
+    @float64
+    def _unconstrained(self, parameters):
+        found = _observations.read_parameters("CRF", parameters, self._shapes)
+        for name, entries in self.free.items():
+            found[name] = found[name].ravel()
+            other = np.flatnonzero(np.delete(found[name], entries))
+            if other.size:
+                raise ValueError(f"CRF: {name} must be zero where it is not free; {other.size} of its entries are not.")
+            found[name] = found[name][entries]
+        return found
+
+    def _start(self, seed):
+        del seed  # F(·, 1) is convex
+        return {name: np.zeros(shape) for name, shape in self._own_shapes.items()}
+
+    def _penalty_curvature(self, theta):
+        return penalties.curvature(self.penalty, ravel(theta))
+
+    def _symmetries(self, theta):
+        if not isinstance(self.penalty, penalties.Zero):
+            return np.zeros((0, self._size))
+        return _lattice.flat_directions(self.num_labels)
+
+    def _names(self) -> list[str]:
+        one = self.names.one
+        names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
+        names += [f"transition[{one(j)}, {one(k)}]" for j, k in np.ndindex(self.num_labels, self.num_labels)]
+        names += [f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)]
+        return [names[at] for at in np.asarray(self._entries)] if self.free else names
+
+    # F
+
+    @property
+    def num_units(self) -> int:
+        return len(self.lengths) if self.drop == "sequence" else len(self.codes)
+
+    def loss(self, theta, weights):
+        whole = self._whole(theta)
+        if self.drop == "sequence":
+            found = _lattice.losses(whole, self.block, self._per_place(weights))
+        else:
+            found = _lattice.whole(whole, self.block) - _lattice.known(whole, self.block, self._laid(weights))
+        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
+        return found + self.penalty(ravel(theta))
+
+    def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
+        """Weights of sequences at all their steps."""
+        return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
+
+    def _laid(self, weights: Array) -> Float[Array, "rows lanes"]:
+        """Weights of labels, laid out."""
+        return self.block.layout.arrange(weights, fill=1.0)
+
+    def _few(self, index: Array) -> bool:
+        """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
+        return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
+
+    def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
+        return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
+
+    def _sequences(self, index: Array) -> Int[Array, " width"]:
+        """The sequences of the listed units; as many as there are for padding."""
+        if self.drop == "sequence":
+            return index
+        return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
+
+    def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[Block, Int[Array, "rows width"]]:
+        """The listed sequences alone, one to a lane, and where they stand in the whole."""
+        slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
+        inside = (slots >= 0) & (sequences < len(self.lengths))
+        take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
+        laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(*slots.shape, *leaf.shape[2:])
+        where = self.block.layout.side_by_side(inside)
+        unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
+        scores = None if self.block.scores is None else laid(self.block.scores)
+        return Block(
+            where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
+        ), slots
+
+    def _some_labels(self, index: Array, delta: Array) -> tuple[Block, Array, Array]:
+        """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
+        the first of their sequence, where all its weights are put."""
+        sequences = self._sequences(index)
+        block, _ = self._gathered(sequences)
+        lane = jnp.argmax(sequences[:, None] == sequences, 1)
+        row = jnp.where(index < self.num_units, self._row(index), len(block.labels))
+        weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
+        return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
+
+    def _row(self, index: Array) -> Int[Array, " width"]:
+        """Place of a label within its sequence."""
+        first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
+        return index - first.at[self._sequences(index)].get(mode="clip")
+
+    def perturbation(self, theta, index, delta):
+        theta = self._whole(theta)
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        if self.drop == "sequence":
+            if not self._few(index):
+                return _lattice.losses(theta, self.block, self._per_place(self._dense(index, delta)))
+            block, _ = self._gathered(index)
+            return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
+        if self._few(index):
+            block, weights, counts = self._some_labels(index, delta)
+            worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
+        else:
+            block, weights = self.block, self._laid(1 + self._dense(index, delta))
+            worth = jnp.ones(weights.shape)
+        path = _lattice.path(theta, block, _lattice.emission(theta, block))
+        return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
+
+    def hessian(self, theta, weights):
+        bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
+        theta = self._whole(theta)
+        if self.drop == "sequence":
+            return self._part(_lattice.spread(theta, self.block, weights)) + bend
+        known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
+        return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
+
+    def hessian_change(self, theta, index, delta):
+        return self._part(self._spread_change(self._whole(theta), index, delta))
+
+    def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
+        delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
+        if self.drop == "sequence":
+            return _lattice.spread(
+                theta, *((self._gathered(index)[0], delta) if few else (self.block, self._dense(index, delta)))
+            )
+        if few:
+            block, weights, counts = self._some_labels(index, delta)
+            return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
+        weights = self._laid(1 + self._dense(index, delta))
+        return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
+
+    def score(self, theta, weights, index, held):
+        theta = self._whole(theta)
+        if self.drop == "label":
+            states = self._unseen(theta, weights, index, held)
+            codes = jnp.asarray(self.codes).at[index].get(mode="clip")
+            return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
+        few = self._few(index)
+        block = self._gathered(index)[0] if few else self.block
+        steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(theta, block, _lattice.emission(theta, block))
+        if few:
+            return steps.sum(0)
+        return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
+
+    def _unseen(self, theta: PyTree, weights: Array, index: Array, held: Array) -> Float[Array, "width labels"]:
+        """`p(z_t = k | kept labels, x)` of the listed steps, those that are held being unseen."""
+        seen = self._laid(weights.at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        if not self._few(index):
+            states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
+            return states.at[index].get(mode="clip")
+        block, slots = self._gathered(self._sequences(index))
+        states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
+        return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
+
+    def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
+        """Predict labels, or their probabilities.
+
+        Parameters
+        ----------
+        theta : array of float, Fit or dict
+            Parameters; for new sequences a `Fit` or natural parameters.
+        weights : array of float, optional
+            Weights of the units that are seen, for units of the model.
+        index : array of int, optional
+            Units of the model.
+        kind : {"label", "state"}, default: "label"
+            Most probable labels, or the probabilities `p(z_t = k | x)` of labels.
+        lengths : array of int, optional
+            Lengths of new sequences; not needed for features of another library, which know them.
+        scores : array of float, optional
+            Scores of new sequences.
+        features : array or list, optional
+            Features of new sequences; in the form of another library, if the model came from there.
+
+        Returns
+        -------
+        array
+            Labels `[steps]`, or probabilities `[steps, labels]`; for units of the model in the shape of these.
+        """
+        if not (lengths is None and scores is None and features is None):
+            return self._of_new(theta, lengths, scores, features, kind)
+        theta = self._whole(theta)
+        if self.drop == "label":
+            states = self._unseen(theta, weights, index, jnp.ones(len(index)))
+            return states if kind == "state" else jnp.argmax(states, -1) * 1.0
+        return (
+            _lattice.shares(theta, self._gathered(index)[0])
+            if kind == "state"
+            else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
+        )
+
+    def jacobian(self, theta):
+        if self.num_features or self.drop == "label":
+            return super().jacobian(theta)
+        theta = self._whole(theta)
+        block, count = self.block, self.num_units
+        found = _lattice.chain(theta, block)
+        expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
+        found = expected - self._observed_counts()
+        return found[:, self._entries] if self.free else found
+
+    def _observed_counts(self) -> Float[Array, "sequences params"]:
+        K, block, count = self.num_labels, self.block, self.num_units
+        labels, unit = jnp.asarray(block.labels), jnp.asarray(block.unit)
+        before = jnp.concatenate([labels[:1], labels[:-1]])
+        out = jnp.zeros((count + 1, 2 * K + K * K))
+        out = out.at[jnp.where(block.ends, unit, count), labels].add(1.0)
+        out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
+        return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
+
+    def subset(self, units):
+        if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
+            return None
+        steps = self._steps(units)
+        K, scores = self.num_labels, self.block.scores
+        scores = None if scores is None else scores.reshape(-1, K)[self.block.layout.inverse[steps]]
+        return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
+
+    def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
+        first = np.cumsum(self.lengths) - self.lengths
+        return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
+
+    def called(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
+        """Copy the model for a host that names its labels, and reads its features and lengths itself.
+
+        Parameters
+        ----------
+        labels : sequence of str
+            Names of the labels.
+        read : callable
+            Function from the host's data to features and lengths.
+
+        Returns
+        -------
+        CRF
+            The model.
+        """
+        out = copy.copy(self)
+        vars(out)["names"] = _tags.called(labels)
+        vars(out)["steps"] = Names(self.steps.index, read)
+        return out
+
+    # what the core asks of a model
+
+    @property
+    def convex(self):
+        return not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def units(self):
+        known = {
+            "kinds": ("label", "state"),
+            "response": self.codes,
+            "score": LOG_PROBABILITY,
+            "predict_new": self._predict_new,
+        }
+        if self.drop == "label":
+            return Units(self.steps.index, serial=True, **known)
+        return Units(**known)
+
+    def _predict_new(self, fit, features, kind, offset):
+        """Labels of new sentences of a host, or the probabilities of these."""
+        if offset is not None:
+            raise ValueError("predict: a CRF has no offset, but one was given.")
+        if self.steps.read is None:
+            raise TypeError(
+                "predict: new sequences of this CRF need lengths, and scores or features: "
+                "fit.objective.predict(fit, lengths=..., features=...)."
+            )
+        found = self.predict(fit, kind=kind, features=features)
+        return (
+            pd.DataFrame(found, columns=list(self.names.of(np.arange(self.num_labels))))
+            if kind == "state"
+            else pd.Series(found, name="prediction")
+        )
+
+    @property
+    def costs(self):
+        lanes = int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
+        formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
+        return Costs(lanes=lanes, arrays=_indicators.arrays(self), formed=formed)
+
+    @property
+    def note(self):
+        name = type(self.penalty).__name__
+        alpha = getattr(self.penalty, "alpha", None)
+        penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"
+        said = "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
+        return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
+
+    def _warning(self, theta):
+        """Names transitions that the data never have, and that have run away for want of a penalty."""
+        if not isinstance(self.penalty, penalties.Zero):
+            return ""
+        table = np.asarray(self._whole(theta)["transition"])
+        lost = np.argwhere(~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - LOST))
+        if not len(lost):
+            return ""
+        named = ", ".join(f"{self.names.one(j)} → {self.names.one(k)}" for j, k in lost[:3])
+        return (
+            f"CRF: the data never have the transitions {named}{', …' if len(lost) > 3 else ''} ({len(lost)} in all), whose "
+            "weights run towards −∞. Give a penalty, such as lo.penalties.Ridge(0.1)."
+        )
+
+    # for users
+
+    @float64
+    def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
+        """Find the most probable labels, by the Viterbi algorithm.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+
+        Raises
+        ------
+        ValueError
+            If there is no sequence of such a number.
+        """
+        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
+        if sequences is None:
+            return self.names.of(np.asarray(_lattice.decoded(theta, self.block)))
+        index = np.atleast_1d(np.asarray(sequences, np.int64))
+        if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
+            raise ValueError(f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}.")
+        path = np.asarray(_lattice.paths(theta, self._gathered(index)[0]))
+        return self.names.of(path[path >= 0])
+
+    @float64
+    def _of_new(self, parameters: _observations.Given, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
+        if kind not in ("label", "state"):
+            raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
+        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
+        if self.steps.read is not None and lengths is None:
+            features, lengths = self.steps.read(features)
+        if (features is None) != (not self.num_features) or (scores is None) != (self.block.scores is None):
+            raise ValueError("CRF: new sequences need what the model was fitted on, scores, features or both, and lengths.")
+        likely = (
+            np.zeros(np.shape(features)[0], int) if scores is None else np.argmax(np.nan_to_num(np.asarray(scores)), axis=1)
+        )
+        new = CRF(likely, lengths, scores=scores, features=features, num_labels=self.num_labels, drop="label")
+        if new.num_features != self.num_features:
+            raise ValueError(f"CRF: new sequences need {self.num_features} features; got {new.num_features}.")
+        if kind == "state":
+            return np.asarray(_lattice.marginals(theta, new.block))
+        return self.names.of(np.asarray(_lattice.decoded(theta, new.block)))
+
+    def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
+        """Put predictions by sequence one after another.
+
+        Parameters
+        ----------
+        parts : array, shape (sequences, longest) or (sequences, longest, labels)
+            Result of `lo.cross_predict(fit, plan, kind="label")`, or of `kind="state"`.
+
+        Returns
+        -------
+        array, shape (steps,) or (steps, labels)
+            Labels, or probabilities of the labels.
+
+        Raises
+        ------
+        ValueError
+            If the predictions are not those of every sequence.
+        """
+        parts = np.asarray(parts)
+        own = parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
+        if not np.isfinite(own).all():
+            raise ValueError(
+                f"CRF: join needs what was predicted of every sequence, {self.slots.shape}; got {parts.shape}"
+                f"{', some NaN: does the plan leave every sequence out?' if len(own) > 1 else ''}."
+            )
+        return self.names.of(own.astype(int)) if own.ndim == 1 else own
+
+    def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
+        """Rank the steps by the probability of their label, the least probable first.
+
+        Northcutt, Jiang and Chuang (2021) find label errors in this way.
+
+        Parameters
+        ----------
+        probabilities : array, shape (steps, labels)
+            Result of `lo.cross_predict(fit, plan, kind="state")` for a plan that leaves every label out; for plans of whole
+            sequences the result of `join`.
+
+        Returns
+        -------
+        DataFrame
+            A row for each step: the probability of its label, and the most probable other label.
+
+        Raises
+        ------
+        ValueError
+            If the shape of the probabilities is not that of the data.
+        """
+        return _tags.ranked(probabilities, self.codes, self.sequence, self.names, self.steps.index)
+
+    def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
+        """Return the labels of sequences, as they were given.
+
+        Parameters
+        ----------
+        sequences : array of int, optional
+            Numbers of the sequences; all by default.
+
+        Returns
+        -------
+        array
+            Labels of the sequences, one after another.
+        """
+        return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])

@@ -1,0 +1,124 @@
+"""F(θ, w) of a CRF of sparse features, its gradient, and products with its Hessian, by array code.
+
+    F = −Σ_n w_n log p(y_n | x_n; θ) + ½ Σ_i α_i θ_i²,      emissions Xθ, whose transpose gathers what each step says
+
+of sequences packed side by side (`inference.packed`). What the passes know at a few θ is kept, for all products there.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ..._runtime.cache import once
+from ...inference.packed import Packed, Passed, packed, passed
+from ...inference.sparse import Sparse
+from ...objectives.closed_form import AbstractByArrays
+from ..glm import penalties
+
+if TYPE_CHECKING:
+    from .crf import CRF
+
+LEAST = 1e-12  # of the largest curvature: that of features that say nothing, where no penalty holds them
+KEPT = 4  # places θ of which that is kept: of two threads, two each
+Vector = Float[np.ndarray, " params"]
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Indicators(AbstractByArrays):
+    """Labels, features and scores of all steps, in their order; `free` tells where the entries of θ stand among all."""
+
+    def __init__(
+        self,
+        codes: Int[np.ndarray, " steps"],
+        lengths: Int[np.ndarray, " sequences"],
+        emissions: tuple["scipy.sparse.csr_array", Float[np.ndarray, "steps labels"] | None],
+        shapes: Shapes,
+        parameters: tuple[Int[np.ndarray, " params"], Vector],
+    ):
+        features, scores = emissions
+        self.where: Packed = packed(lengths)
+        order, self.shapes = self.where.order, shapes
+        self.features, self.codes = features[order], codes[order]
+        self.scores = None if scores is None else scores[order]
+        self.free, self.alpha = parameters
+        self.begun = slice(0, self.where.bounds[1])
+        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(KEPT)(self._at)
+
+    def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
+        """Split a vector of free parameters, or a direction, into all parameters by name."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        whole = np.zeros(sum(sizes))
+        whole[self.free] = vector
+        parts = np.split(whole, np.cumsum(sizes)[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def _emission(self, parts: dict[str, np.ndarray]) -> Float[np.ndarray, "steps labels"]:
+        out = self.features @ parts["weights"]
+        out[self.begun] += parts["start"]
+        out[self.where.last] += parts["end"]
+        return out
+
+    def _pulled(self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]) -> Vector:
+        """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
+        weights = self.features.T @ states
+        parts = {"end": states[self.where.last].sum(0), "start": states[self.begun].sum(0), "transition": pairs}
+        whole = np.concatenate([np.ravel((parts | {"weights": weights})[name]) for name in self.shapes])
+        return whole[self.free]
+
+    def _at(self, vector: bytes) -> tuple[Passed, dict[str, np.ndarray], Float[np.ndarray, "steps labels"]]:
+        parts = self._parts(np.frombuffer(vector))
+        emission = self._emission(parts)
+        if self.scores is not None:
+            emission += self.scores
+        return passed(self.where, emission, parts["transition"]), parts, emission
+
+    def look(self, theta: Vector, weights: Float[np.ndarray, " sequences"]) -> tuple[float, Vector]:
+        """F and its gradient."""
+        found, parts, emission = self.at(theta.tobytes())
+        weight, each = weights[self.where.unit], np.arange(len(self.codes))
+        known, pairs = emission[each, self.codes], found.pairs(weight)
+        for before, here in self.where.moves:
+            known[here] += parts["transition"][self.codes[before], self.codes[here]]
+            np.subtract.at(pairs, (self.codes[before], self.codes[here]), weight[here])
+        states = found.states * weight[:, None]
+        states[each, self.codes] -= weight
+        value = weight @ (found.log_normaliser - known)
+        value = float(value + 0.5 * np.sum(self.alpha * theta**2)) if value > -np.inf else np.inf
+        return value, self._pulled(states, pairs) + self.alpha * theta
+
+    def product(self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector) -> Vector:
+        """∇²F times a vector."""
+        found, parts, weight = self.at(theta.tobytes())[0], self._parts(vector), weights[self.where.unit]
+        states, pairs = found.along(self._emission(parts), parts["transition"], weight)
+        states *= weight[:, None]
+        return self._pulled(states, pairs) + self.alpha * vector
+
+    def diagonal(self, theta: Vector) -> Vector:
+        """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
+        found = self.at(theta.tobytes())[0]
+        p, pairs = found.states, found.pairs(np.ones(len(self.codes)))
+        spread = p * (1 - p)
+        parts = {"end": spread[self.where.last].sum(0), "start": spread[self.begun].sum(0), "transition": pairs}
+        parts["weights"] = self.features.power(2).T @ spread
+        found = np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
+        return np.maximum(found, LEAST * found.max())
+
+
+def arrays(crf: "CRF") -> Callable[[], Indicators] | None:
+    """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
+    plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
+    sparse = crf.drop == "sequence" and isinstance(crf.block.features, Sparse)
+    return functools.partial(_made, crf) if plain and sparse else None
+
+
+@once
+def _made(crf: "CRF") -> Indicators:
+    block, place = crf.block, crf.block.layout.inverse
+    assert isinstance(block.features, Sparse)
+    scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
+    parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
+    return Indicators(crf.codes, crf.lengths, (block.features.compressed(place), scores), crf._shapes, parameters)

@@ -1,0 +1,169 @@
+"""Reading and checks of labels, scores and features of sequences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from ...data.arrays import Names, numbers
+from ...inference.sparse import Sparse
+from ...objectives.objective import stored
+
+
+class LabelNames(Names):
+    """Names of the labels."""
+
+    def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
+        """Labels of codes, in the type in which the labels came."""
+        return codes if self.index is None else self.index.to_numpy()[codes]
+
+    def one(self, code: int) -> str:
+        return str(code) if self.index is None else self.index[code]
+
+
+def called(labels: Sequence[str]) -> LabelNames:
+    """Labels of these names."""
+    return LabelNames(pd.Index(labels, dtype=object))
+
+
+Table = pd.DataFrame
+Features = Float[np.ndarray, "steps features"] | Sparse
+
+
+def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, LabelNames]:
+    """Codes from 0, how many labels there are, and their names if they came as text."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"CRF: labels must be one label a step, [steps]; got shape {array.shape}.")
+    if num_labels is not None and (not isinstance(num_labels, int | np.integer) or num_labels < 2):
+        raise ValueError(f"CRF: num_labels must be a whole number, 2 or more; got {num_labels!r}.")
+    if columns is not None and num_labels not in (None, columns):
+        raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {num_labels}.")
+    known = columns if num_labels is None else int(num_labels)
+    if array.dtype.kind in "OUS":
+        if not all(isinstance(label, str | np.str_) for label in array):
+            raise TypeError("CRF: labels must be all text or all whole numbers; got a mixture, or missing values.")
+        if columns is not None:
+            raise TypeError("CRF: with scores, labels must be whole numbers: the columns of scores that they stand for.")
+        names, codes = np.unique(array.astype(str), return_inverse=True)
+        if known is not None and known != len(names):
+            raise ValueError(f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out.")
+        if len(names) < 2:
+            raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
+        return codes.astype(np.int32), len(names), LabelNames(pd.Index(names.astype(object), dtype=object))
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}.")
+    known = int(array.max()) + 1 if known is None else known
+    outside = np.flatnonzero((array < 0) | (array >= known))
+    if outside.size:
+        raise ValueError(
+            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {known - 1} ({outside.size} labels are)."
+        )
+    if known < 2:
+        raise ValueError("CRF: at least two labels are needed; give num_labels=.")
+    return array.astype(np.int32), known, LabelNames()
+
+
+def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Frozen scores; −∞ says that a label is impossible at a step."""
+    array = _numbers("scores", scores)
+    if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
+        raise ValueError(f"CRF: scores must be [steps, labels], with {len(codes)} steps; got shape {array.shape}.")
+    if np.isnan(array).any() or np.isposinf(array).any():
+        t, k = np.argwhere(np.isnan(array) | np.isposinf(array))[0]
+        raise ValueError(f"CRF: scores hold NaN or +inf, the first at step {t}, label {k}. (−inf is legal: impossible.)")
+    never = np.flatnonzero(np.isneginf(array[np.arange(len(codes)), codes]))
+    if never.size:
+        n = int(np.searchsorted(np.cumsum(lengths), never[0], side="right"))
+        raise ValueError(
+            f"CRF: the label of step {never[0]} (sequence {n}) has score −inf, so the data are impossible "
+            f"({never.size} steps have); mend the scores or the label."
+        )
+    return array
+
+
+def read_features(features: Any, steps: int) -> Features:
+    """Dense features, or the entries of sparse ones side by side."""
+    if scipy.sparse.issparse(features):
+        matrix = scipy.sparse.csr_array(features).astype(np.float64)
+        matrix.sum_duplicates()
+        if matrix.ndim != 2 or matrix.shape[0] != steps or not matrix.shape[1]:
+            raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {matrix.shape}.")
+        if not np.isfinite(matrix.data).all():
+            raise ValueError("CRF: features hold NaN or infinite values.")
+        entries = np.diff(matrix.indptr)
+        place = matrix.indptr[:-1, None] + np.arange(max(int(entries.max()), 1))
+        inside = np.arange(place.shape[1]) < entries[:, None]
+        place = np.where(inside, place, 0)
+        data, indices = np.append(matrix.data, 0.0), np.append(matrix.indices, 0)
+        columns = np.where(inside, indices[place], matrix.shape[1]).astype(np.int32)
+        return Sparse(columns, stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
+    array = _numbers("features", features)
+    if array.ndim != 2 or len(array) != steps or not array.shape[1]:
+        raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        t, f = np.argwhere(~np.isfinite(array))[0]
+        raise ValueError(f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}.")
+    return stored(array)
+
+
+def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
+    """Indices of the free entries, for parameters of which only some entries are free."""
+    found = {}
+    for name, mask in free.items():
+        array = np.asarray(mask)
+        if array.dtype != bool or array.shape != shapes.get(name):
+            raise ValueError(
+                f"CRF: free tells, by boolean arrays, which entries there are of {shapes}; got {name!r}, {array.dtype} of "
+                f"shape {array.shape}."
+            )
+        if not array.all():
+            found[name] = np.flatnonzero(array).astype(np.int32)
+    return found
+
+
+def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
+    """How many steps of each unit have each label."""
+    out = np.zeros((crf.num_units, crf.num_labels))
+    np.add.at(out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0)
+    return out
+
+
+def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
+    """True where a label directly follows another somewhere in the data, `[labels, labels]`."""
+    inside = np.ones(len(codes), bool)
+    inside[np.cumsum(lengths) - lengths] = False
+    to = np.flatnonzero(inside)
+    seen = np.zeros((num_labels, num_labels), bool)
+    seen[codes[to - 1], codes[to]] = True
+    return seen
+
+
+def ranked(
+    probabilities: Float[np.ndarray, "steps labels"],
+    codes: Int[np.ndarray, " steps"],
+    sequence: Int[np.ndarray, " steps"],
+    names: LabelNames,
+    index: pd.Index | None,
+) -> Table:
+    """The steps whose label is least probable first, with the likeliest other one."""
+    p, steps = np.array(probabilities, np.float64), np.arange(len(codes))
+    if p.ndim != 2 or len(p) != len(codes) or p.shape[1] <= codes.max():
+        raise ValueError(
+            f"CRF: label_errors needs the probability of every label at {len(codes)} steps, [steps, labels]; got {p.shape}."
+        )
+    own = p[steps, codes]
+    p[steps, codes] = -1.0
+    other = p.argmax(1)
+    columns = {"sequence": sequence, "label": names.of(codes), "probability": own}
+    columns |= {"likeliest other": names.of(other), "its probability": p[steps, other]}
+    table = pd.DataFrame(columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index)
+    return table.sort_values("probability", kind="stable")
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    return numbers("CRF", name, value).astype(np.float64)

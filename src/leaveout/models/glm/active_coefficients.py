@@ -1,0 +1,204 @@
+"""A generalised linear model whose penalty has kinks or bounds, and the smooth one on the coefficients that are not at them.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ for the last
+
+Where the columns S of the coefficients that are at no kink and no bound, and their signs σ, are known, F on them is smooth, its
+penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`, what the others are at bounds a part of the offset. It has its minimum where F
+has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign, and off its bounds
+(Karush, Kuhn & Tucker). Of groups, the norms of those that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the others.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..._runtime.jax import jnp, static
+from ...linalg.design import Predictors
+from ...linalg.group_norms import Norms
+from . import penalties
+from .glm import GLM
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The model of all columns: its smooth part as data, and `slope`, a of every parameter, zero where there is no kink."""
+
+    glm: GLM
+
+    @functools.cached_property
+    def slope(self) -> Float[np.ndarray, " params"]:
+        return _padded(self.glm, self.glm.penalty.kinks(self.glm.num_features))
+
+    @functools.cached_property
+    def bounds(self) -> tuple[Float[np.ndarray, " params"], Float[np.ndarray, " params"]]:
+        low, high = self.glm.penalty.bounds(self.glm.num_features)
+        return _padded(self.glm, low, -np.inf), _padded(self.glm, high, np.inf)
+
+    @functools.cached_property
+    def norms(self) -> Norms | None:
+        """Groups of parameters whose norms are penalised."""
+        found = self.glm.penalty.norms(self.glm.num_features)
+        return None if found is None else found.beside(int(self.glm.intercept))
+
+    @functools.cached_property
+    def ridge(self) -> Float[np.ndarray, " params"]:
+        return _padded(self.glm, ridge_of(self.glm.penalty, self.glm.num_features))
+
+    @functools.cached_property
+    def smooth(self) -> Predictors:
+        ridge = self.ridge[: self.glm.num_features]
+        found = self.glm.under(around(self.glm.penalty, penalties.Ridge(ridge))).predictors
+        assert found is not None
+        return found
+
+    @functools.cached_property
+    def largest(self) -> Float[np.ndarray, " params"]:
+        """max_n |x_nj|."""
+        assert isinstance(self.glm.design, np.ndarray)
+        return np.maximum(self.glm.design.max(0), -self.glm.design.min(0))
+
+    def held(
+        self,
+        place: Int[np.ndarray, " active"],
+        sign: Float[np.ndarray, " active"],
+        theta: Float[np.ndarray, " params"],
+        said: str = "",
+    ) -> "ActiveGLM":
+        """The model on some of the parameters, of these signs; the others are where they are in θ."""
+        rest = theta.copy()
+        rest[place] = 0.0
+        return ActiveGLM(self, (place, sign, rest), said)
+
+    def start(self) -> Float[np.ndarray, " params"]:
+        """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
+        return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
+
+    def named(self, place: int) -> str:
+        """Name of a parameter, by its place in θ."""
+        return (*self.glm.names, "intercept")[place]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"glm": self.glm}
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Predictors):
+    """The model on some of the columns, which also takes θ of all."""
+
+    whole: Predictors
+
+    def at(self, units, theta):
+        return super().at(units, theta) if theta.shape[-1] == self.design.shape[1] else self.whole.at(units, theta)
+
+
+class ActiveGLM(GLM):
+    """A `GLM` on the coefficients that its penalty, one with kinks or bounds, does not hold; natural parameters are of all.
+
+    θ has one entry for each of `place`, numbers of the parameters of the whole model; `sign` is zero where there is no kink;
+    `rest` says where the others are, and is zero at `place`.
+    """
+
+    shown = "GLM"
+    whole: Whole = static()
+    place: Int[np.ndarray, " active"]
+    sign: Float[np.ndarray, " active"]
+    rest: Float[np.ndarray, " params"]
+    said: str = static()
+
+    def __init__(self, whole: Whole, at: tuple[np.ndarray, np.ndarray, np.ndarray], said: str):
+        glm, (place, sign, rest) = whole.glm, at
+        vars(self).update(vars(glm))
+        own = place[place < glm.num_features]
+        slope = whole.slope[own] * sign[: len(own)]
+        norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
+        tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
+        whole_rows = cast(np.ndarray, glm.design)  # what has kinks takes a copy in memory
+        n, rows = len(whole_rows), np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
+        rows[n, : len(own)] = slope  # where `predictors` want it: one copy of the columns serves both
+        np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
+        new = {"design": rows[:n], "penalty": around(glm.penalty, tilted)}
+        new["names"] = tuple(glm.names[j] for j in own)
+        if rest.any():
+            new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
+        vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "said": said})
+
+    def under(self, penalty):
+        return self.whole.glm.under(penalty)
+
+    @property
+    def predictors(self):
+        known = super().predictors
+        return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
+
+    def _kinks(self):
+        return self.whole, self.place, self.sign, self.rest
+
+    def _natural(self, theta):
+        return self.whole.glm._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
+
+    def _unconstrained(self, parameters):
+        return self.whole.glm._unconstrained(parameters)[..., self.place]
+
+    def spread(self, theta: Any) -> Any:
+        """θ of the whole model."""
+        xp = np if isinstance(theta, np.ndarray) else jnp
+        index = np.full(len(self.whole.slope), len(self.place))
+        index[self.place] = np.arange(len(self.place))
+        return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + self.rest
+
+    def new_rows(self, caller, X):
+        return self.whole.glm.new_rows(caller, X)
+
+    @property
+    def note(self):
+        return "; ".join(filter(None, (self.said, super().note)))
+
+
+def whole(model: Any) -> Whole:
+    """Wrap a regression under a penalty with kinks as a `Whole`.
+
+    Raise TypeError where the model or the loss is not supported.
+    """
+    if type(model) is not GLM or model.classes or not model.loss_function.convex:
+        what = type(model).__name__ + (" with several outputs" if model.classes else "")
+        raise TypeError(
+            f"fit: an l1 penalty, or a Box, is supported for lo.GLM with a convex loss of one output; got {what}, "
+            f"{type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+        )
+    found = Whole(model)
+    if model.under(around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))).predictors is None:
+        raise TypeError(
+            f"fit: an l1 penalty, or a Box, needs a loss that declares its self_concordance or the peak of its second "
+            f"derivative; {type(model.loss_function).__name__} does not."
+        )
+    return found
+
+
+def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty) -> penalties.AbstractPenalty:
+    """Wrap another penalty so that it grows with the weights as this one does."""
+    return penalties.PerWeight(inner, penalty.rows) if isinstance(penalty, penalties.PerWeight) else inner
+
+
+def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is none."""
+    inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
+    terms = penalties.terms_of(inner)
+    known = penalties.Ridge | penalties.Quadratic | penalties.Zero
+    groups = [term for term in terms if isinstance(term, penalties.GroupLasso)]
+    beside = penalties.GroupLasso if groups else penalties.Lasso | penalties.ElasticNet | penalties.Box
+    known |= type(None) if len(groups) > 1 else beside
+    second = sum(np.asarray(term.second(features)) if isinstance(term, known) else np.nan for term in terms)
+    if not np.array_equal(second, np.diag(np.diagonal(second)) if np.ndim(second) == 2 else np.nan):
+        listed = ", ".join(type(term).__name__ for term in terms)
+        raise TypeError(
+            f"fit: beside an l1 penalty, one GroupLasso or a Box only Ridge is supported, or a Quadratic that is diagonal; "
+            f"got {listed}."
+        )
+    return np.diagonal(second).copy()
+
+
+def _padded(glm: GLM, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
+    return np.append(own, intercept) if glm.intercept else own

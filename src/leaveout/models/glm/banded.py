@@ -1,0 +1,132 @@
+"""Least squares of many targets on the same columns, which come in bands, each with a ridge penalty of its own.
+
+    F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
+
+Every target is a model of its own; what they share is the columns, and so the factor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from ...data.arrays import Names, codes, matched, numbers
+from .rows import column, design
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class BandedRidge:
+    """Linear regression of many targets with a ridge penalty for each band of columns (banded ridge regression).
+
+        F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
+
+    `lo.path(model, alphas, plan)` cross-validates candidates of penalties, `lo.tune(model, (low, high), plan)` descends the
+    gradient in their logarithms. The intercept is not penalised.
+
+    Parameters
+    ----------
+    X : array or mapping of arrays, shape (units, features)
+        Columns; or matrices of the same units by the names of bands.
+    Y : array, shape (units, targets) or (units,)
+        Targets.
+    bands : sequence, shape (features,), optional
+        Label of the band of each column. The default is one band, or those of a mapping.
+    sample_weight : array, shape (units,), optional
+        Weights s, positive.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    shared : bool, default: False
+        Whether penalties are the same for all targets; otherwise each target has its own.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, lengths differ, or weights are not positive.
+    TypeError
+        If an argument holds no numbers, or X is sparse.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> lo.BandedRidge({"a": rng.normal(size=(9, 2)), "b": rng.normal(size=(9, 3))}, rng.normal(size=(9, 4)))
+    BandedRidge(9 units, 4 targets; bands a: 2, b: 3)
+    """
+
+    design: Float[Array, "units features"]
+    y: Float[Array, "units targets"]
+    band: Int[Array, " features"]
+    bands: tuple[Any, ...]
+    names: tuple[str, ...]
+    targets: tuple[Any, ...]
+    sample_weight: Float[Array, " units"] | None
+    intercept: bool
+    shared: bool
+    labels: Names
+
+    def __init__(
+        self,
+        X: ArrayLike | Mapping[Any, ArrayLike],
+        Y: ArrayLike,
+        bands: Sequence[Any] | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        intercept: bool = True,
+        shared: bool = False,
+    ):
+        if isinstance(X, Mapping) and bands is not None:
+            raise ValueError("BandedRidge: a mapping of matrices names the bands: give no `bands` beside it.")
+        given: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
+        if not given:
+            raise ValueError("BandedRidge: X holds no band.")
+        labels, *read = matched("BandedRidge", **{f"X{k}": part for k, part in enumerate(given.values())}, Y=Y, w=sample_weight)
+        *parts, y, weight = read
+        made = [design("BandedRidge", part, False) for part in parts]
+        if any(not isinstance(x, np.ndarray) for x, _ in made):
+            raise TypeError("BandedRidge: X must be dense; give X.toarray().")
+        if len({len(x) for x, _ in made}) > 1:
+            raise ValueError(f"BandedRidge: the bands have {[len(x) for x, _ in made]} rows; they must be of the same units.")
+        x = np.concatenate([np.asarray(x, np.float64) for x, _ in made], axis=1)
+        code, kinds = np.repeat(np.arange(len(made)), [x.shape[1] for x, _ in made]), tuple(given)
+        if bands is not None:
+            if len(bands) != x.shape[1]:
+                raise ValueError(f"BandedRidge: bands must be one label a column, {x.shape[1]} of them; got {len(bands)}.")
+            code, found = codes("BandedRidge", "bands", bands)
+            kinds = tuple(found.tolist())
+        own = {"design": x, "band": np.asarray(code, int), "bands": kinds, "labels": labels}
+        own |= {"names": tuple(name for _, some in made for name in some)}
+        own |= {"targets": tuple(y.columns) if hasattr(y, "columns") else None, "y": _targets(y, len(x))}
+        own |= {"sample_weight": None if weight is None else column("BandedRidge", "sample_weight", weight, len(x))}
+        if weight is not None and (own["sample_weight"] <= 0).any():
+            raise ValueError("BandedRidge: sample_weight must be positive: leave other rows out of the data.")
+        own["targets"] = own["targets"] or tuple(range(own["y"].shape[1]))
+        vars(self).update(own | {"intercept": bool(intercept), "shared": bool(shared)})
+
+    @property
+    def num_units(self) -> int:
+        """Number of units, the rows of X."""
+        return len(self.design)
+
+    def __repr__(self) -> str:
+        sizes = np.bincount(self.band, minlength=len(self.bands))
+        shown = ", ".join(f"{name}: {size}" for name, size in zip(self.bands[:6], sizes, strict=False))
+        more = ", …" if len(self.bands) > 6 else ""
+        return f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{more})"
+
+
+def _targets(Y: Any, n: int) -> Float[Array, "units targets"]:
+    y = np.asarray(numbers("BandedRidge", "Y", Y), np.float64)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim != 2 or len(y) != n or not y.shape[1]:
+        raise ValueError(f"BandedRidge: Y must be [units, targets], of the {n} rows of X; got shape {np.shape(Y)}.")
+    wrong = np.flatnonzero(~np.isfinite(y).all(0))
+    if wrong.size:
+        raise ValueError(
+            f"BandedRidge: Y holds NaN or infinite values, in {wrong.size} targets, the first {wrong[:5].tolist()}; drop these."
+        )
+    return y

@@ -1,0 +1,158 @@
+"""The distributions that regressions predict: their dispersion in every refit, and proper scores of them.
+
+Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees, whatever the link. A shape or a dispersion that the
+loss was given is taken as it is, and so it is said. CRPS in closed form (Jordan, Krüger & Lerch, Journal of Statistical
+Software 90, 2019), by functions that do not overflow.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import special
+
+from ...objectives.objective import LOG_PROBABILITY, Distribution
+from ...plans.plan import Rows
+from . import losses
+
+if TYPE_CHECKING:
+    from .glm import AbstractRegression
+
+Array = np.ndarray
+Scores = dict[str, Callable[[Array, Array, Array], Array]]  # by name, of mean, dispersion and y
+FIXED = "which is as it was given: nothing has estimated it"
+CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small is summed instead
+
+
+def distribution(model: "AbstractRegression") -> Distribution | None:
+    """Distribution of the response that a regression states; None if it states none."""
+    loss = model.loss_function
+    whole = model.scale == LOG_PROBABILITY
+    fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
+    last = lambda rows, theta: np.exp(theta[:, -1:])
+    normal: Scores = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
+    gamma: Scores = {"log_density": _log_gamma, "crps": _gamma}
+    wald: Scores = {"log_density": _log_inverse_gaussian}
+    match loss:
+        case losses.Squared() if model.class_code is None:
+            return Distribution(Variance(model), normal)
+        case losses.Gamma(shape=shape):
+            return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED}")
+        case losses.InverseGaussian(shape=shape):
+            return Distribution(fixed(shape), wald, f"of the shape {shape:g}, {FIXED}")
+        case losses.Tweedie(power=power, dispersion=phi) if float(power) in (0, 2, 3):
+            scores = {0: normal, 2: gamma, 3: wald}[int(power)]
+            return Distribution(fixed(1 / phi if power else phi), scores, f"of the dispersion {phi:g}, {FIXED}")
+        case losses.GaussianScale():
+            return Distribution(last, {"crps": _normal})
+        case losses.Poisson() if whole:
+            return Distribution(fixed(1.0), {"crps": _poisson})
+        case losses.Binomial() if whole:
+            return Distribution(fixed(1.0), {"crps": lambda mean, _, y: (y - mean) ** 2})
+        case losses.NegativeBinomial() if whole:
+            return Distribution(fixed(loss.dispersion), {"crps": _counts})
+        case losses.NegativeBinomialDispersion() if not loss.linear:
+            return Distribution(last, {"crps": _counts})
+        case losses.GammaShape():
+            return Distribution(last, {"crps": _gamma})
+    return None
+
+
+def classes(model: "AbstractRegression") -> int:
+    """Number of classes, if y holds the number of a class; else zero."""
+    match model.loss_function:
+        case losses.Multinomial():
+            return len(model.classes)
+        case losses.Ordinal(num_levels=levels):
+            return levels
+        case losses.Binomial() if model.scale == LOG_PROBABILITY:
+            return 2
+    return 0
+
+
+class Variance:
+    """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
+
+    def __init__(self, model: "AbstractRegression"):
+        self.rows, self.y, self.offset = model.lines, np.asarray(model.y), 0.0 if model.offset is None else model.offset
+        self.weight = np.ones(len(self.y)) if model.sample_weight is None else np.asarray(model.sample_weight)
+        self.mean, self.linear = model.loss_function.inverse_link, model.loss_function.convex
+
+    @functools.cached_property
+    def _gram(self) -> Float[Array, "params params"]:
+        return self.rows.products(self.weight[None])[0]
+
+    def __call__(self, rows: Rows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
+        index = np.minimum(rows.index, len(self.y) - 1)
+        left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
+        squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+        for k in np.flatnonzero(np.isnan(squares)):
+            seen = self.weight.copy()
+            np.subtract.at(seen, index[k], left[k])
+            squares[k] = seen @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
+        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
+
+    def _quadratic(
+        self, index: Int[Array, "refits width"], left: Float[Array, "refits width"], theta: Float[Array, "refits params"]
+    ) -> Float[Array, " refits"]:
+        """Σ w r² less what leaves, by that of one θ near all; NaN where nearly all of it leaves."""
+        start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
+        move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
+        own = r[index] - self.rows.at(index, move)
+        total = self.weight @ r**2
+        whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
+        squares = whole - np.sum(left * own**2, axis=1)
+        return np.where(squares > CANCELLED * np.maximum(total, whole), squares, np.nan)
+
+
+def _log_normal(mean: Array, variance: Array, y: Array) -> Array:
+    return 0.5 * ((y - mean) ** 2 / variance + np.log(2 * np.pi * variance))
+
+
+def _log_gamma(mean: Array, shape: Array, y: Array) -> Array:
+    return shape * (y / mean + np.log(mean / shape)) - (shape - 1) * np.log(y) + special.gammaln(shape)
+
+
+def _log_inverse_gaussian(mean: Array, shape: Array, y: Array) -> Array:
+    return shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * np.log(2 * np.pi * y**3 / shape)
+
+
+def _normal(mean: Array, sigma: Array, y: Array) -> Array:
+    z = (y - mean) / sigma
+    return sigma * (z * (2 * special.ndtr(z) - 1) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) - 1 / np.sqrt(np.pi))
+
+
+def _gamma(mean: Array, shape: Array, y: Array) -> Array:
+    at = shape * y / mean
+    own = y * (2 * special.gammainc(shape, at) - 1) - mean * (2 * special.gammainc(shape + 1, at) - 1)
+    return own - mean / (shape * special.beta(0.5, shape))
+
+
+def _poisson(mean: Array, _: Array, y: Array) -> Array:
+    below, mass = special.gammaincc(y + 1, mean), np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
+    return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
+
+
+def _counts(mean: Array, alpha: Array, y: Array) -> Array:
+    """CRPS of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
+    size, p = 1 / alpha, 1 / (1 + alpha * mean)
+    below, before = special.betainc(size, y + 1, p), np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
+    own = y * (2 * below - 1) - mean * (2 * before - 1)
+    return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
+
+
+STEP, FAR = 0.125, 1e5  # of the rule below, and where its integrand is nothing
+
+
+def _hypergeometric(a: Array, x: Array) -> Array:
+    """₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2, by the trapezoid rule in v, where
+    tan θ = sinh(v) / √(1 + a x): SciPy's own overflows where a is in the hundreds."""
+    width = 1 / np.sqrt(1 + a * x)
+    total, most = np.zeros_like(width), np.arcsinh(FAR / np.min(width[np.isfinite(width)], initial=1.0))
+    for v in np.arange(0.0, most, STEP):
+        square = (width * np.sinh(v)) ** 2
+        value = np.exp(-a * np.log1p(x * square / (1 + square))) / (1 + square) ** 2 * width * np.cosh(v)
+        total = total + (value if v else value / 2)
+    return 4 / np.pi * STEP * total

@@ -1,0 +1,566 @@
+"""Losses through the mean: exponential families and quasi-likelihoods, with any link.
+
+With dispersion φ fixed, the minimiser does not depend on φ; the losses do.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from ..._runtime.jax import Array, jnp, jspecial, static
+from . import links
+from .loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, probability, within
+
+LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
+HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
+STIRLING = 16.0  # from there on four terms of the series are exact to rounding
+
+
+def exponential(x: np.ndarray) -> np.ndarray:
+    """eˣ, kept a number, since it is summed with weights: nothing is proved of losses beyond (`_proved.change`)."""
+    return np.exp(np.minimum(x, HUGE))
+
+
+class Squared(AbstractMeanLoss):
+    """Half the squared error, `½ (y − μ)²`.
+
+    Parameters
+    ----------
+    link : str or link of lo.losses.links, default: "identity"
+        Link between the mean and the linear predictor.
+
+    See Also
+    --------
+    GaussianScale : Gaussian density whose standard deviation is estimated.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 5.0]), lo.losses.Squared()))
+    >>> fit.parameters["coef"].round(3)
+    array([2.])
+    """
+
+    link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"identity": 0.0}
+    fourth = 0.0
+
+    def __init__(self, link: str | links.AbstractLink = "identity"):
+        self.link = links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return 0.5 * (y - mean) ** 2
+
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
+        r = eta - y
+        return {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
+
+    def start(self, y, weight):
+        return float(np.average(y, weights=weight)) if self.convex else super().start(y, weight)
+
+    def variance(self, mean):
+        return jnp.ones_like(mean)
+
+    def scale(self, y):
+        return "half the squared error"
+
+    @property
+    def ceiling(self):
+        return 1.0 if self.convex else np.inf
+
+
+class Poisson(AbstractMeanLoss):
+    """Poisson loss, `μ − y log μ + log y!`: −log of the Poisson density of mean μ.
+
+    Responses y are zero or more; they need not be whole.
+
+    Parameters
+    ----------
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    See Also
+    --------
+    NegativeBinomial, QuasiPoisson, Tweedie
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss, slope = lo.losses.Poisson().derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0, 1))
+    >>> loss.round(3), slope
+    (array([1.   , 1.   , 1.693]), array([ 1.,  0., -1.]))
+    """
+
+    link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {
+        "log": 1.0,
+        "identity": None,
+        "sqrt": None,
+    }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
+    fourth = 1.0
+
+    def __init__(self, link: str | links.AbstractLink = "log"):
+        self.link = links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return mean - y * log_mean + jspecial.gammaln(y + 1.0)
+
+    def formulas(self, eta, y):
+        constant = lambda: scipy.special.gammaln(y + 1.0)
+        if self.linked == "log":
+            mean = exponential(eta)
+            return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
+        if self.linked == "sqrt":
+            x = np.copysign(np.maximum(np.abs(eta), LEAST), eta)
+            return {
+                0: lambda: eta**2 - 2 * scipy.special.xlogy(y, np.abs(eta)) + constant(),
+                1: lambda: 2 * (eta - y / x),
+                2: lambda: 2 * (1 + y / x**2),
+                3: lambda: -4 * y / x**3,
+            }
+        if self.linked == "identity":
+            x = np.maximum(eta, LEAST)
+            known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
+            return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
+        return {}
+
+    def check(self, y):
+        domain(y, y >= 0, "Poisson", "not negative")
+
+    def variance(self, mean):
+        return mean
+
+    def scale(self, y):
+        return probability(y, "Poisson loss of numbers that are not whole")
+
+
+class Gamma(AbstractMeanLoss):
+    """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density of mean μ and shape ν.
+
+    The variance of y is μ²/ν. Responses are positive.
+
+    Parameters
+    ----------
+    shape : float, default: 1.0
+        Shape ν, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor. "inverse" is canonical.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not positive.
+
+    See Also
+    --------
+    GammaShape : Gamma density whose shape is estimated.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Gamma(2.0).derivatives(np.zeros(2), np.array([0.5, 2.0]), (0, 1))[0].round(3)
+    array([0.307, 1.921])
+    """
+
+    shape: Float[np.ndarray, ""]
+    link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
+    fourth = 1.0
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        nu = self.shape
+        return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + jspecial.gammaln(nu)
+
+    def formulas(self, eta, y):
+        nu = float(self.shape)
+        constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + scipy.special.gammaln(nu)
+        if self.linked == "log":
+            term = nu * y * exponential(-eta)
+            return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
+        if self.linked == "inverse":
+            x = np.maximum(eta, LEAST)
+            known = {0: lambda: nu * (y * x - np.log(x)) + constant(), 1: lambda: nu * (y - 1 / x)}
+            return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
+        return {}
+
+    def check(self, y):
+        domain(y, y > 0, "gamma", "positive")
+
+    def variance(self, mean):
+        return mean**2 / self.shape
+
+    def scale(self, y):
+        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
+
+
+class InverseGaussian(AbstractMeanLoss):
+    """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of mean μ and shape λ.
+
+    The variance of y is μ³/λ. Responses are positive.
+
+    Parameters
+    ----------
+    shape : float, default: 1.0
+        Shape λ, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor. "inverse_squared" is canonical.
+
+    Raises
+    ------
+    ValueError
+        If the shape is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.InverseGaussian(link="inverse_squared")
+    >>> loss.derivatives(np.ones(2), np.array([1.0, 2.0]), (0,))[0].round(3)
+    array([0.919, 2.209])
+    """
+
+    shape: Float[np.ndarray, ""]
+    link: links.AbstractLink
+    dispersed = True
+    convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
+
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
+        half, x = float(self.shape) / 2, np.maximum(eta, LEAST)
+        known = {
+            0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
+            1: lambda: half * (y - x**-0.5),
+            2: lambda: half / 2 * x**-1.5,
+            3: lambda: -0.75 * half * x**-2.5,
+        }
+        return within(eta > 0, known)
+
+    def check(self, y):
+        domain(y, y > 0, "inverse Gaussian", "positive")
+
+    def variance(self, mean):
+        return mean**3 / self.shape
+
+    def scale(self, y):
+        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
+
+
+class NegativeBinomial(AbstractMeanLoss):
+    """Negative binomial loss of a fixed dispersion: −log of the density of mean μ and variance `μ + α μ²`.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion α, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive.
+
+    See Also
+    --------
+    NegativeBinomialDispersion : Loss whose dispersion is estimated, for `lo.Regression`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.NegativeBinomial(0.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    array([0.811, 1.216, 1.91 ])
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
+    fourth = 1.0
+
+    def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
+
+    def of_mean(self, mean, log_mean, y):
+        return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
+
+    def formulas(self, eta, y):
+        if not self.convex:
+            return {}
+        size = 1 / float(self.dispersion)
+        x = eta - np.log(size)
+        p, q = scipy.special.expit(x), scipy.special.expit(-x)
+        constant = lambda: scipy.special.gammaln(y + 1.0) - _rising(size, y, np, scipy.special)
+        return {
+            0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * eta,
+            1: lambda: size * p - y * q,
+            2: lambda: (y + size) * p * q,
+            3: lambda: (y + size) * p * q * (q - p),
+        }
+
+    def check(self, y):
+        domain(y, y >= 0, "negative binomial", "not negative")
+
+    def variance(self, mean):
+        return mean + self.dispersion * mean**2
+
+    def scale(self, y):
+        return probability(y, "negative binomial loss of numbers that are not whole")
+
+
+def negative_binomial(mean, log_mean, log_dispersion, y):
+    """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
+    size = jnp.exp(-log_dispersion)
+    total = jnp.log1p(mean / size)  # log(1 + αμ)
+    return jspecial.gammaln(y + 1.0) - _rising(size, y, jnp, jspecial) + size * total + y * (total - log_mean)
+
+
+def _rising(size, y, xp, special):
+    """log Γ(s + y) − log Γ(s) − y log s, zero in the limit of large s: by Stirling there, as logarithms of Γ cancel."""
+    large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
+    rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
+    series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
+    return xp.where(size > STIRLING, series, special.gammaln(small + y) - special.gammaln(small) - y * xp.log(small))
+
+
+KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link
+
+
+class Tweedie(AbstractMeanLoss):
+    """Tweedie loss: half the unit deviance of variance `φ μ^p`, divided by φ.
+
+        ½ d(y, μ) / φ,      d/dμ ½d = (μ − y) / μ^p
+
+    For 1 < p < 2 this is −log of the compound Poisson-gamma density but for a term of y, p and φ alone. Differences of losses
+    of models that share p and φ are therefore differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson, gamma and
+    inverse Gaussian deviances.
+
+    Parameters
+    ----------
+    power : float, default: 1.5
+        Power p of the variance, which is held fixed; not between 0 and 1.
+    dispersion : float, default: 1.0
+        Dispersion φ, which is held fixed.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the power lies between 0 and 1, or the dispersion is not positive.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Tweedie(1.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 4.0]), (0,))[0].round(3)
+    array([2., 0., 2.])
+    """
+
+    power: Float[np.ndarray, ""]
+    dispersion: Float[np.ndarray, ""]
+    link: links.AbstractLink
+    kind: str = static()
+    dispersed = True
+
+    def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        if not np.isfinite(power) or 0 < power < 1:
+            raise ValueError(f"Tweedie: no distribution has a power between 0 and 1; got {power}.")
+        self.power, self.link = np.asarray(power, np.float64), links.resolve(link)
+        self.dispersion = positive("Tweedie: dispersion", dispersion)
+        named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
+        self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
+
+    def of_mean(self, mean, log_mean, y):
+        p = self.power
+        if self.kind == "normal":
+            half = 0.5 * (y - mean) ** 2
+        elif self.kind == "Poisson":
+            half = jspecial.xlogy(y, y) - y * log_mean - y + mean
+        elif self.kind == "gamma":
+            half = y * jnp.exp(-log_mean) - 1 + log_mean - jnp.log(y)
+        else:
+            reference = jnp.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p))
+            half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
+        return half / self.dispersion
+
+    def formulas(self, eta, y):
+        if self.linked != "log" or self.kind != "compound":
+            return {}
+        p, phi = float(self.power), float(self.dispersion)
+        first = y * exponential((1 - p) * eta) / phi
+        second = exponential((2 - p) * eta) / phi
+        reference = lambda: np.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p) * phi)
+        return {
+            0: lambda: reference() + first / (p - 1) + second / (2 - p),
+            1: lambda: second - first,
+            2: lambda: (p - 1) * first + (2 - p) * second,
+            3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
+        }
+
+    def check(self, y):
+        if self.kind in ("Poisson", "compound"):
+            domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
+        elif self.kind in ("gamma", "positive"):
+            domain(y, y > 0, f"Tweedie ({self.power:g})", "positive")
+
+    def variance(self, mean):
+        return self.dispersion * mean**self.power
+
+    def scale(self, y):
+        return f"half the Tweedie deviance of power {float(self.power):g} over {float(self.dispersion):g}"
+
+    @property
+    def self_concordance(self):
+        if self.kind == "normal" or not self.convex:
+            return 0.0 if self.convex else None
+        return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+
+    @property
+    def fourth(self):
+        return None if self.self_concordance is None else self.self_concordance**2
+
+    @property
+    def convex(self):
+        return self.linked == "identity" if self.kind == "normal" else self.linked == "log" and self.kind in KINDS
+
+    @property
+    def remark(self):
+        return "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
+
+
+class AbstractQuasiLoss(AbstractLoss):
+    """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other loss.
+
+    The loss states a mean and a variance. It is no −log density: compare it with models of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float
+        Dispersion φ.
+    likelihood : AbstractLoss
+        The other loss.
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    likelihood: AbstractLoss
+    dispersed = True
+    remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
+
+    @abc.abstractmethod
+    def least(self, y: Array, special: Any) -> Array:
+        """Compute the least value that the other loss can have.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        special : module
+            Special functions, those of SciPy or of JAX.
+
+        Returns
+        -------
+        array of float
+            The least value for each response.
+        """
+
+    def __call__(self, eta, y):
+        return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
+
+    def formulas(self, eta, y):
+        known = self.likelihood.formulas(eta, y)
+        least = lambda k: 0.0 if k else self.least(y, scipy.special)
+        return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
+
+    @property
+    def ceiling(self):
+        return self.likelihood.ceiling / float(self.dispersion)
+
+    def peak(self, y):
+        return self.likelihood.peak(y)
+
+    def inverse_link(self, eta):
+        return self.likelihood.inverse_link(eta)
+
+    def check(self, y):
+        self.likelihood.check(y)
+
+    def start(self, y, weight):
+        return self.likelihood.start(y, weight)
+
+    def variance(self, mean):
+        return self.dispersion * self.likelihood.variance(mean)
+
+    def scale(self, y):
+        return f"half the {type(self.likelihood).__name__} deviance over {float(self.dispersion):g}"
+
+    @property
+    def inside(self):
+        return self.likelihood.inside
+
+    @property
+    def self_concordance(self):
+        return self.likelihood.self_concordance
+
+    @property
+    def fourth(self):
+        return self.likelihood.fourth
+
+    @property
+    def convex(self):
+        return self.likelihood.convex
+
+
+class QuasiPoisson(AbstractQuasiLoss):
+    """Quasi-Poisson loss, `(y log(y/μ) − (y − μ)) / φ`: half the Poisson deviance, divided by φ.
+
+    It states the variance φμ. The fit is the Poisson one, and y need not be whole. It is no −log density: compare it with
+    models of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion φ.
+    link : str or link of lo.losses.links, default: "log"
+        Link between the mean and the linear predictor.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive.
+
+    See Also
+    --------
+    Poisson, NegativeBinomial
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.QuasiPoisson(2.0).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    array([0.5  , 0.   , 0.193])
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    likelihood: Poisson
+
+    def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.dispersion, self.likelihood = positive("QuasiPoisson: dispersion", dispersion), Poisson(link)
+
+    def least(self, y, special):
+        return y - special.xlogy(y, y) + special.gammaln(y + 1.0)
+
+    def check(self, y):
+        domain(y, y >= 0, "quasi-Poisson", "not negative")

@@ -1,0 +1,610 @@
+"""Linear predictors with any smooth loss and penalty, and perhaps a few parameters τ that all units share.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, τ, y_n) + R(coef),      s sample weights, o offsets,      θ = (β, τ)
+
+Third source document (T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024) with offsets,
+weights, several outputs and hosts that average. The intercept, last of β, is not penalised, nor is τ.
+
+A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ, U_n = diag(x_nᵀ, I). So leaving
+it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import Array, float64, jax, jnp, static
+from ...data.arrays import Names, codes, matched, numbers
+from ...linalg.design import Beside, Dense, Loss, Plain, Predictors, Several
+from ...linalg.device_design import Resident
+from ...linalg.mapped_design import Mapped
+from ...linalg.sparse_design import Sparse
+from ...objectives.objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
+from . import losses, penalties
+from .distributions import classes, distribution
+from .gram import gram
+from .rows import all_finite, by_name, by_rows, column, design, new_rows, pick, shift, times
+
+EVERYONE = slice(None)
+WIDE = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
+
+
+class AbstractRegression(AbstractLinearPredictor):
+    """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
+
+    design: Float[np.ndarray, "units coefficients"] | Sparse | Mapped | Resident
+    y: Float[np.ndarray, " units"]
+    sample_weight: Float[np.ndarray, " units"] | None
+    offset: Float[np.ndarray, "units ..."] | None
+    class_code: Float[np.ndarray, " units"] | None
+    loss_function: losses.AbstractLoss
+    penalty: penalties.AbstractPenalty
+    intercept: bool = static()
+    classes: tuple = static()
+    levels: tuple = static()
+    balanced: int = static()
+    names: tuple[str, ...] = static()
+    remark: str = static()
+    scale: str = static()
+    labels: Names = static()
+    # The host's cut: singular values of the centred rows below this share of the largest count as zero; 0 by rounding alone.
+    cut: float = static()
+    # What was taken off the columns of a host's least squares whose mean is far larger than their spread; the natural intercept
+    # is that of the columns as they were.
+    center: Float[np.ndarray, " features"] | None
+    least_norm: bool = static()  # does a host take the solution of least norm where a refit's rows leave coefficients open?
+
+    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
+        """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
+        me = type(self).__name__
+        self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
+        self.center = None
+        self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
+        self.loss_function, y, self.levels = resolve(y)
+        self.intercept = bool(intercept) and self.loss_function.intercept
+        self.design, self.names = design(me, X, self.intercept)
+        n = len(self.design)
+        y, self.classes = _coded(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
+        self.y = column(me, "y", y, n)
+        self.loss_function.check(self.y)
+        self.scale = self.loss_function.scale(self.y)
+        self.sample_weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
+        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
+            raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
+        each = (len(self.classes),) if self.classes else ()
+        if offset is not None and self.classes:
+            offset = np.broadcast_to(numbers(me, "offset", offset).reshape(n, -1), (n, *each))
+        self.offset = None if offset is None else column(me, "offset", offset, n, each)
+        if class_weight not in (None, "balanced"):
+            raise ValueError(f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
+        code, found = _coded(me, self.y, n) if class_weight else (None, ())
+        self.class_code, self.balanced = None if code is None else stored(code), len(found)
+        self.penalty.check(self.num_features)
+        _seen(self)
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+        """Copy the model with another penalty; its data are shared, and not read again."""
+        return _seen(penalties.under(self, penalty, self.num_features))
+
+    # the shape of θ: [params], or [outputs, params_per_output]
+
+    @property
+    def num_units(self) -> int:
+        return self.design.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.design.shape[1] - self.intercept
+
+    @property
+    def own(self) -> int:
+        """Number of parameters that all units share."""
+        return self.loss_function.own
+
+    @property
+    def outputs(self) -> int:
+        return max(1, len(self.classes)) + self.own
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=self._names,
+            symmetries=self._symmetries,
+            penalty_curvature=self._penalty_curvature,
+            kinks=self._kinks,
+            by_rows=functools.partial(by_rows, self),
+            limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
+            at_limit=self._at_limit,
+        )
+
+    def _at_limit(self, theta):
+        free = len(theta) - self.own
+        return np.r_[theta[:free], self.loss_function.at_limit(theta[free:])] if self.own else theta
+
+    def _kinks(self):
+        if not self.penalty.kinked:
+            return None
+        if isinstance(self.design, Sparse):
+            raise TypeError(
+                "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
+            )
+        from .active_coefficients import whole
+
+        return whole(self), None, None, None
+
+    def _start(self, seed):
+        del seed  # the usual losses are convex
+        q = self.design.shape[1]
+        if self.classes:
+            return np.zeros((len(self.classes), q))
+        weight = np.ones(self.num_units) if self.sample_weight is None else np.asarray(self.sample_weight)
+        found = self.loss_function.start(np.asarray(self.y), weight)
+        start, tau = found if self.own else (found, [])
+        theta = np.r_[np.zeros(q), tau]
+        if self.intercept:
+            theta[q - 1] = start - (0.0 if self.offset is None else np.average(self.offset, weights=weight))
+        return theta
+
+    def _natural(self, theta):
+        q = self.design.shape[1]
+        found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
+        if self.intercept:
+            moved = 0.0 if self.center is None else found["coef"] @ self.center
+            return {"intercept": theta[..., q - 1] - moved} | found
+        return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
+
+    def _unconstrained(self, parameters):
+        me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
+        own = list(self.loss_function.natural(np.zeros(self.own)))
+        if not isinstance(parameters, dict) or {*parameters, "intercept"} != {"intercept", "coef", *own}:
+            wanted = ", ".join(map(repr, ["intercept", "coef", *own]))
+            got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
+            raise ValueError(f"{me}: parameters are {{{wanted}}}; got {got}.")
+        coef = np.asarray(parameters["coef"], np.float64)
+        intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
+        if coef.shape != (*shape, self.num_features):
+            raise ValueError(f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
+        if not self.intercept and np.any(intercept != 0):
+            raise ValueError(f"{me}: this model has no intercept, yet one was given.")
+        if self.center is not None:
+            intercept = intercept + coef @ self.center
+        parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
+        return np.concatenate([*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1)
+
+    def _names(self) -> list[str]:
+        one = [*self.names, *["intercept"] * self.intercept]
+        own = self.loss_function.natural(np.zeros(self.own))
+        listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
+        return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else [*one, *listed]
+
+    def _penalty_curvature(self, theta):
+        kappa, shape = self._weigh(jnp.ones(self.num_units), jnp)[1], np.shape(theta)
+        return penalties.curvature(lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta))
+
+    def _symmetries(self, theta):
+        """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
+        if not self.classes:
+            return np.zeros((0, len(theta)))
+        K, q = theta.shape
+        free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
+        return np.concatenate([np.zeros((0, K * q)), *(np.kron(np.ones((1, K)), np.eye(q)[[at]]) / np.sqrt(K) for at in free)])
+
+    # F and its parts
+
+    def _coef(self, theta: Array) -> Array:
+        return theta[..., : self.num_features]
+
+    def _predictor(self, theta: Array, index: Any) -> Array:
+        """z of the listed units, `[width]` or `[width, outputs]`."""
+        whole = isinstance(self.design, Sparse) and (isinstance(index, slice) or len(index) == self.num_units)
+        q, x = self.design.shape[1], cast(Array, self.design) if whole else pick(self.design, index)
+        if not self.own:
+            return x @ theta.T + shift(self.offset, index)
+        eta = x @ theta[:q] + shift(self.offset, index)
+        return jnp.concatenate([eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1)
+
+    def _each(self, z: Array, index: Any, order: int = 0) -> Array:
+        """ℓ of the listed units, or a derivative of it in z."""
+        loss: Callable[..., Array] = self.loss_function
+        function = (lambda z, y: loss(z[0], z[1:], y)) if self.own else loss
+        for _ in range(order):
+            function = jax.jacfwd(function)
+        return jax.vmap(function)(z, pick(self.y, index))
+
+    def _weighted(self, value: Array, index: Any) -> Array:
+        """Values of the listed units, `[width, ...]`, times their sample weights, if there are any."""
+        return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
+
+    def loss(self, theta, weights):
+        omega, kappa = self._weigh(weights, jnp)
+        z = self._predictor(theta, EVERYONE)
+        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
+        z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
+        return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
+
+    def hessian(self, theta, weights):
+        omega, kappa = self._weigh(weights, jnp)
+        curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
+        return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(theta)
+
+    def preconditioner(self, theta, weights):
+        """The Hessian's blocks of single classes."""
+        model = self.predictors
+        if not self.classes or model is None:
+            return ()
+        omega, kappa = self._weigh(np.asarray(weights))
+        (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
+        own = Several(self.lines, self.outputs).blocks(omega, curvature)
+        entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
+        return (Blocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
+
+    def score(self, theta, weights, index, held):
+        del weights, held
+        return self._each(self._predictor(theta, index), index)
+
+    def perturbation(self, theta, index, delta):
+        if self.class_code is not None:  # every row's weight changes with the size of its class
+            return super().perturbation(theta, index, delta)
+        index, delta = self._touched(index, delta)
+        omega = self._weighted(delta, index)
+        value = omega @ self.score(theta, None, index, None)
+        return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
+
+    def hessian_change(self, theta, index, delta):
+        if self.class_code is not None:
+            return super().hessian_change(theta, index, delta)
+        index, delta = self._touched(index, delta)
+        change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
+        if self.low_rank:
+            return change
+        return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
+
+    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
+        """The touched units and their δ, zero for padding, without a gather where they are all."""
+        n = self.num_units
+        return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
+
+    def _gram(self, x: Array, curvature: Array) -> Array:
+        """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
+        if not self.own:
+            return gram(x, curvature)
+        across = (curvature[:, 0, 1:].T @ x).T
+        return jnp.block([[gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]])
+
+    def _penalty_hessian(self, theta: Array) -> Array:
+        return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
+
+    def predict(self, theta, weights, index, kind):
+        z = self._predictor(theta, index)
+        eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
+        return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
+
+    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
+        """Copy the model for a host that makes its columns of data itself.
+
+        `read` makes those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
+        """
+        out = copy.copy(self)
+        vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
+        if names:
+            vars(out)["names"] = names + self.names[len(names) :]
+        return out
+
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
+        """Read rows to be predicted, other than those of the design."""
+        read = self.labels.read
+        rows = new_rows(caller, X if read is None else read(X), self.names, self.intercept)
+        if self.center is not None and isinstance(rows, np.ndarray):
+            rows[:, : len(self.center)] -= self.center
+        return rows
+
+    # the fast path
+
+    @property
+    def low_rank(self):
+        return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+
+    @property
+    def smooth(self):
+        return self.loss_function.smooth
+
+    def rows(self, index):
+        x = pick(self.design, index)
+        if self.classes:
+            return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
+        own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
+        return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
+
+    def derivative(self, theta, index, order):
+        return self._weighted(self._each(self._predictor(theta, index), index, order), index)
+
+    def crossings(self, start, end):
+        if self.smooth or self.classes:
+            return jnp.zeros(())
+        # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
+        between = jnp.linspace(*(self._predictor(theta, EVERYONE) for theta in (start, end)), 17)
+        curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
+        curvature = curvature[..., 0, 0] if self.own else curvature
+        spread = curvature.max(0) - curvature.min(0)
+        jump = jnp.abs(jnp.diff(curvature, axis=0)).max(0)
+        return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
+
+    @property
+    def lines(self) -> Dense | Sparse | Mapped | Resident:
+        """The rows of the design, as refits of them are computed."""
+        return Dense(self.design) if isinstance(self.design, np.ndarray) else self.design
+
+    @property
+    def predictors(self):
+        function, bent = self.loss_function, self.penalty.bent(self.num_features)
+        if not function.convex or bent is None or (self.classes and len(bent.rows)):
+            return None
+        if function.self_concordance is None and function.peak(self.y) is None:  # nothing could be proved
+            return None
+        pad = self.design.shape[1] - self.num_features
+        matrix, offset = self._quadratic(pad), self.offset
+        rows: Dense | Sparse | Mapped | Resident | Several = self.lines
+        own: Loss = function if self.classes else Plain(function)
+        loss = own
+        if self.classes:
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.lines, self.outputs)
+        elif len(bent.rows):
+            rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
+            loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
+            offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
+        weigh, norms = functools.partial(self._weigh_rows, beside=bent.weight), self.penalty.norms(self.num_features)
+        separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
+        parts = rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+        return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
+
+    def _quadratic(self, pad: int) -> Any:
+        """Quadratic part of the penalty, of all parameters of an output.
+
+        It is sparse where there are very many columns and the penalty is one number for each.
+        """
+        wide = self.num_features > WIDE and not self.classes
+        diagonal = self.penalty.diagonal(self.num_features) if wide else None
+        if diagonal is not None:
+            return scipy.sparse.diags_array(np.pad(diagonal, (0, pad)), format="csr")
+        matrix = self.penalty.second(self.num_features)
+        return np.pad(matrix, (0, pad)) if pad else matrix
+
+    def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
+        omega, kappa = self._weigh(weights)
+        return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
+
+    def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
+        """ω and κ of one refit, or of many, by NumPy or by JAX."""
+        omega = weights if self.sample_weight is None else weights * self.sample_weight
+        kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
+        if self.class_code is not None:
+            member = self.class_code == np.arange(self.balanced)[:, None]
+            total = omega @ member.T
+            seen = xp.maximum((total > 0).sum(-1, keepdims=True), 1)
+            share = omega.sum(-1, keepdims=True) / (seen * xp.where(total > 0, total, 1.0))
+            omega = omega * share[..., self.class_code.astype(int)]
+        return omega, kappa
+
+    # what the core asks of a model
+
+    @property
+    def convex(self):
+        return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def units(self):
+        return Units(
+            names=self.labels.index,
+            weight=self.sample_weight,
+            target=self.y,
+            classes=classes(self),
+            distribution=functools.partial(distribution, self),
+            features=functools.partial(by_name, self.design, self.names),
+            score=self.scale,
+        )
+
+    @property
+    def note(self):
+        return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
+
+
+class GLM(AbstractRegression):
+    """Generalised linear model: a sum of losses of rows plus a penalty.
+
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, y_n) + R(coef),      s sample weights, o offsets
+
+    A unit is a row. Leaving it out removes it with all its sample weight. `fit(...).parameters` is `{"intercept", "coef"}`: a
+    number and `[features]`, or `[classes]` and `[classes, features]` for the multinomial loss.
+
+    Parameters
+    ----------
+    X : array, DataFrame, sparse matrix or device array, shape (units, features)
+        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there.
+    y : array, shape (units,)
+        Responses, or labels of classes for "multinomial".
+    loss : str, loss of lo.losses or callable
+        Name such as "squared", "logistic", "poisson" or "multinomial"; an object; or a JAX function
+        `(linear_predictor, y) -> scalar`.
+    penalty : penalty of lo.penalties, callable or None, default: None
+        Penalty on the coefficients; a callable is a JAX function of them. The intercept is not penalised.
+    sample_weight : array, shape (units,), optional
+        Weights s, zero or more. The default is one each.
+    offset : array, shape (units,) or (units, classes), optional
+        Constants o that are added to the linear predictors.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    class_weight : {"balanced"} or None, default: None
+        "balanced" multiplies the weights of each class by `Σw / (K Σ_class w)`, which is recomputed in every refit.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If labels of the arguments differ, values are missing or infinite, lengths differ, weights are negative, or y lies
+        outside the domain of the loss.
+    TypeError
+        If an argument holds no numbers.
+
+    See Also
+    --------
+    Regression : Losses with parameters of their own, such as a dispersion.
+    Additive : Smooth functions of columns.
+    Cox : Proportional hazards.
+
+    Notes
+    -----
+    Arguments with labels (Series, DataFrame) are put into the order of X by their labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = rng.poisson(np.exp(0.5 * X[:, 0]))
+    >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
+    >>> fit.parameters["coef"].round(2)
+    array([ 0.55, -0.07])
+    >>> round(lo.cross_validate(fit, lo.leave_one_out(60)).mean, 3)
+    1.427
+    """
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractLoss | Callable,
+        penalty: penalties.AbstractPenalty | Callable | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        class_weight: Literal["balanced"] | None = None,
+        remark: str = "",
+    ):
+        resolve = lambda y: (losses.resolve(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark)
+
+
+class Regression(AbstractRegression):
+    """Regression whose loss has parameters of its own, estimated with the coefficients: a dispersion, scale, shape, thresholds.
+
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, τ, y_n) + R(coef),      θ = (intercept, coef, τ)
+
+    `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`, `scale`, `shape` or
+    `thresholds`. Parameters of the loss are not penalised. A unit is a row.
+
+    Parameters
+    ----------
+    X : array, DataFrame or sparse matrix, shape (units, features)
+        Rows.
+    y : array, shape (units,)
+        Responses. For "ordinal" they are numbers or an ordered categorical; the thresholds take the place of an intercept.
+    loss : str or loss of lo.losses
+        "negative_binomial", "beta", "ordinal", "gaussian", "gamma", "huber_scale", or an object such as
+        `lo.losses.NegativeBinomialDispersion()`.
+    penalty : penalty of lo.penalties or None, default: None
+        Penalty on the coefficients. It must be smooth.
+    sample_weight : array, shape (units,), optional
+        Weights s, zero or more. The default is one each.
+    offset : array, shape (units,), optional
+        Constants o that are added to the linear predictors.
+    intercept : bool, default: True
+        Whether there is an intercept.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, lengths differ, weights are negative, or y lies outside the domain of the loss.
+    TypeError
+        If the loss has no parameters of its own, or an ordinal y has no order.
+
+    See Also
+    --------
+    GLM : Losses without parameters of their own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(80, 1))
+    >>> y = 1 + 2 * x[:, 0] + 0.5 * rng.normal(size=80)
+    >>> fit = lo.fit(lo.Regression(x, y, "gaussian"))
+    >>> {name: np.round(value, 2).tolist() for name, value in fit.parameters.items()}
+    {'coef': [1.96], 'intercept': 0.96, 'scale': 0.48}
+    """
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        loss: str | losses.AbstractSharedLoss,
+        penalty: penalties.AbstractPenalty | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        intercept: bool = True,
+        remark: str = "",
+    ):
+        ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
+        resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
+
+
+def _seen(model: Any) -> Any:
+    """Copy rows that are mapped or on a device into memory, where the computation needs them there.
+
+    That is so where JAX is to see mapped rows, for coordinate descent, and for models that standardise the rows.
+    """
+    if isinstance(model.design, Mapped | Resident):
+        derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
+        if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:
+            vars(model)["design"] = stored(model.design)
+    return model
+
+
+def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
+    """The number of each unit's class, and the classes."""
+    if np.shape(y) != (n,):
+        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
+    found, classes = codes(caller, "y", y)
+    if len(classes) < 2:
+        raise ValueError(f"{caller}: y has one class only; two or more are needed.")
+    return found, tuple(classes.tolist())
+
+
+def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
+    """The loss, numbers of levels 0, 1, … in their order, and the levels."""
+    categories: Any = getattr(y, "cat", y)
+    names = np.asarray(categories.categories) if getattr(categories, "ordered", False) else None
+    if names is not None:
+        array = np.where(categories.codes < 0, np.nan, categories.codes)
+    else:
+        try:
+            array = numbers("Regression", "y", y)
+        except TypeError as error:
+            raise TypeError(
+                "Regression: an ordinal y needs an order of its levels: give numbers, or pd.Categorical(..., ordered=True). "
+                f"{error}"
+            ) from None
+    all_finite("Regression", "y", array)
+    levels, found = np.unique(array, return_inverse=True)
+    named = levels if names is None else names[levels.astype(int)]
+    return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())

@@ -1,0 +1,65 @@
+"""`Σ_n U_nᵀ C_n U_n` of rows in JAX's programs: in blocks, so that no second copy of the rows is made."""
+
+import numpy as np
+
+from ..._runtime.jax import Array, jax, jnp, made
+from ...linalg.sparse_design import Sparse
+from .rows import pick
+
+SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
+BLOCK = 8192  # rows that are weighted at a time
+WRITTEN = 2**20  # numbers of compressed ones that are written out at a time
+
+
+def gram(design: Array | Sparse, curvature: Array) -> Array:
+    """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    return _written(design, curvature) if isinstance(design, Sparse) else _weighted(design, curvature)
+
+
+def _written(design: Sparse, curvature: Array) -> Array:
+    """Sum over compressed rows, a block of which is written out at a time."""
+    size = max(1, WRITTEN // design.shape[1])
+
+    def add(k, total):
+        units = k * size + jnp.arange(size)
+        own = jnp.where((units < len(design)).reshape(-1, *[1] * (curvature.ndim - 1)), pick(curvature, units), 0.0)
+        return total + _gram(design.written(units), own)
+
+    params = design.shape[1] * (curvature.shape[-1] if curvature.ndim > 1 else 1)
+    return jax.lax.fori_loop(0, -(-len(design) // size), add, jnp.zeros((params, params)))
+
+
+def _summed(design: Array, curvature: Array) -> Array:
+    """Sum over all rows, block by block."""
+    whole, left = divmod(len(design), BLOCK)
+    total = _gram(design[len(design) - left :], curvature[len(design) - left :])
+    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
+    add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
+    return jax.lax.fori_loop(0, whole, add, total) if whole else total
+
+
+def _mapped_gram(axis_size, in_batched, design, curvature):
+    """Compute the sums of many refits: by one product of all curvatures with all x xᵀ, where those fit into memory."""
+    n, q = design.shape[-2:]
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
+        i, j = np.triu_indices(q)
+        place = np.zeros((q, q), int)
+        place[i, j] = place[j, i] = np.arange(len(i))
+        return (curvature @ (design[:, i] * design[:, j]))[:, place], True
+    blocks = jax.vmap(_summed, [0 if batched else None for batched in in_batched])
+    return blocks(design, curvature), True
+
+
+@made
+def _weighted():
+    gram = jax.custom_batching.custom_vmap(_summed)
+    gram.def_vmap(_mapped_gram)
+    return gram
+
+
+def _gram(x: Array, curvature: Array) -> Array:
+    """`Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    if curvature.ndim == 1:
+        return x.T @ (curvature[:, None] * x)
+    params = x.shape[1] * curvature.shape[-1]
+    return jnp.einsum("nkl,np,nq->kplq", curvature, x, x, optimize=True).reshape(params, params)

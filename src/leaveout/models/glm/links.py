@@ -1,0 +1,147 @@
+"""Links `η = g(μ)` between a mean and its linear predictor, for the losses that take one.
+
+identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, cloglog: log(−log(1 − μ)),
+NegativeBinomial(α): log(αμ / (1 + αμ))
+"""
+
+import abc
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from ..._runtime.jax import Array, Module, numpy_of, static
+
+
+class AbstractLink(Module):
+    """A link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Of arrays of NumPy or JAX."""
+
+    @abc.abstractmethod
+    def __call__(self, mean: Array) -> Array:
+        """`g(μ)`."""
+
+    @abc.abstractmethod
+    def inverse(self, eta: Array) -> Array:
+        """`μ = g⁻¹(η)`."""
+
+    def log_inverse(self, eta: Array) -> Array:
+        """`log μ`, of use where μ > 0."""
+        return numpy_of(eta).log(self.inverse(eta))
+
+    @property
+    def inside(self) -> float:
+        """A linear predictor inside the domain."""
+        return -1.0
+
+
+class Identity(AbstractLink):
+    """`η = μ`."""
+
+    def __call__(self, mean):
+        return mean
+
+    def inverse(self, eta):
+        return eta
+
+    @property
+    def inside(self):
+        return 1.0
+
+
+class Log(AbstractLink):
+    """`η = log μ`."""
+
+    def __call__(self, mean):
+        return numpy_of(mean).log(mean)
+
+    def inverse(self, eta):
+        return numpy_of(eta).exp(eta)
+
+    def log_inverse(self, eta):
+        return eta
+
+
+class Power(AbstractLink):
+    """`η = μ^p`, p not zero; η must be positive, but for p = ½, where its sign does not matter."""
+
+    exponent: Float[np.ndarray, ""]
+    even: bool = static()
+
+    def __init__(self, exponent: float):
+        if not np.isfinite(exponent) or exponent == 0:
+            raise ValueError(f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero.")
+        self.exponent, self.even = np.asarray(exponent, np.float64), exponent == 0.5
+
+    def __call__(self, mean):
+        return mean**self.exponent
+
+    def inverse(self, eta):
+        return eta**2 if self.even else numpy_of(eta).exp(self.log_inverse(eta))
+
+    def log_inverse(self, eta):
+        log = numpy_of(eta).log
+        return log(eta**2) if self.even else log(eta) / self.exponent
+
+    @property
+    def inside(self):
+        return 1.0
+
+
+class NegativeBinomial(AbstractLink):
+    """`η = log(αμ / (1 + αμ))`, canonical for the negative binomial; η must be negative."""
+
+    dispersion: Float[np.ndarray, ""]
+
+    def __init__(self, dispersion: float = 1.0):
+        if not (np.isfinite(dispersion) and dispersion > 0):
+            raise ValueError(f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}.")
+        self.dispersion = np.asarray(dispersion, np.float64)
+
+    def __call__(self, mean):
+        return numpy_of(mean).log(mean * self.dispersion / (1 + mean * self.dispersion))
+
+    def inverse(self, eta):
+        return numpy_of(eta).exp(self.log_inverse(eta))
+
+    def log_inverse(self, eta):
+        xp = numpy_of(eta)
+        return eta - xp.log(-xp.expm1(eta)) - xp.log(self.dispersion)
+
+
+class ComplementaryLogLog(AbstractLink):
+    """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
+
+    def __call__(self, mean):
+        xp = numpy_of(mean)
+        return xp.log(-xp.log1p(-mean))
+
+    def inverse(self, eta):
+        xp = numpy_of(eta)
+        return -xp.expm1(-xp.exp(eta))
+
+
+NAMED: dict[str, Callable[[], AbstractLink]] = {
+    "identity": Identity,
+    "log": Log,
+    "inverse": lambda: Power(-1.0),
+    "sqrt": lambda: Power(0.5),
+    "inverse_squared": lambda: Power(-2.0),
+    "cloglog": ComplementaryLogLog,
+}
+
+
+def resolve(link: str | AbstractLink) -> AbstractLink:
+    """A link from its name or from an object of `lo.losses.links`."""
+    if isinstance(link, AbstractLink):
+        return link
+    if not isinstance(link, str) or link not in NAMED:
+        raise ValueError(f"link must be one of {', '.join(NAMED)}, or an object of lo.losses.links; got {link!r}.")
+    return NAMED[link]()
+
+
+def name_of(link: AbstractLink) -> str:
+    """Name of the link in `NAMED`, for links that have closed forms; "" for others, and for a power that is being traced."""
+    if isinstance(link, Power):
+        known = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
+        return known.get(float(link.exponent), "") if isinstance(link.exponent, np.ndarray) else ""
+    return {Identity: "identity", Log: "log"}.get(type(link), "")

@@ -1,0 +1,420 @@
+"""Base classes of losses of one observation.
+
+A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with parameters that all units share `ℓ(η, τ, y)`.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from ..._runtime.jax import Array, Arrays, Module, Scalar, compiled, jax, jnp
+from ...objectives.objective import LOG_PROBABILITY
+from . import links
+
+Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
+Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
+OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
+
+
+class AbstractLoss(Module):
+    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX.
+
+    A subclass is taken to be convex unless it says otherwise. Refits of one that knows its `self_concordance`, or the `peak` of
+    its ℓ″, are proved.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+        """The loss of one observation."""
+
+    def inverse_link(self, eta: Array) -> Array:
+        """Return the prediction on the scale of the response.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+
+        Returns
+        -------
+        array of float
+            The predictions.
+        """
+        return eta
+
+    def check(self, y: np.ndarray) -> None:
+        """Raise if responses lie outside the domain of the loss.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Raises
+        ------
+        ValueError
+            If some y lies outside.
+        """
+
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+        """Return an intercept from which a fit starts, inside the domain.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        weight : array of float
+            Sample weights.
+
+        Returns
+        -------
+        float
+            The intercept.
+        """
+        return 0.0
+
+    @property
+    def own(self) -> int:
+        """Number of parameters of the loss that all units share: the length of τ."""
+        return 0
+
+    def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
+        """Return τ in natural parameters, by name.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own, ...)
+            Unconstrained parameters τ of the loss.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters; none for a loss without parameters.
+        """
+        return {}
+
+    @property
+    def intercept(self) -> bool:
+        """Whether a model with this loss may have an intercept."""
+        return True
+
+    def variance(self, mean: Array) -> Array:
+        """Return the variance of y that the loss states, for standardised residuals.
+
+        Parameters
+        ----------
+        mean : array of float
+            Means of y.
+
+        Returns
+        -------
+        array of float
+            Variances; at a dispersion of one, if the loss is `dispersed`.
+
+        Raises
+        ------
+        NotImplementedError
+            If the loss states no variance.
+        """
+        raise NotImplementedError(f"{type(self).__name__} states no variance of y; it has no standardised residuals.")
+
+    @property
+    def dispersed(self) -> bool:
+        """Whether the variance is known up to a factor only, which is estimated where it is needed."""
+        return False
+
+    @property
+    def inside(self) -> float:
+        """Linear predictor inside the domain of ℓ, used for rows of weight zero."""
+        return -1.0
+
+    @property
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+        """Constant M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
+        return None
+
+    @property
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+        """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None where it is not known."""
+        return None
+
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        """Return the loss and its derivatives in η, in NumPy, if there is a closed form.
+
+        Outside the domain of η, the loss is NaN and a derivative is `OUTSIDE`.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        dict of callable
+            Functions that compute the value and the derivatives, by order; empty if there is no closed form.
+        """
+        return {}
+
+    def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        y : array of float
+            Responses.
+        orders : tuple of int
+            Orders of the derivatives, 0 for the loss itself.
+
+        Returns
+        -------
+        tuple of array of float
+            An array for each order.
+        """
+        known = self.formulas(eta, y)
+        if known:
+            return tuple(known[order]() for order in orders)
+        eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
+        size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
+        at, of = (np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y))
+        return tuple(_derivative(self, at, of, order)[: eta.size].reshape(eta.shape) for order in orders)
+
+    @property
+    def ceiling(self) -> float:
+        """Upper bound on ℓ″."""
+        return np.inf
+
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
+        """Return the η at which ℓ″ is largest, if ℓ″ rises up to there and falls from there on.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float or None
+            Places of the maxima, which may be infinite; None where they are not known.
+        """
+        return None
+
+    @property
+    def smooth(self) -> bool:
+        """Whether ℓ is twice continuously differentiable."""
+        return True
+
+    @property
+    def convex(self) -> bool:
+        """Whether ℓ is convex in η."""
+        return True
+
+    @property
+    def remark(self) -> str:
+        """Sentence that printed results carry."""
+        return ""
+
+    def scale(self, y: np.ndarray) -> str:
+        """Name the scale of ℓ for these y. Only losses on one scale can be compared.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        str
+            Name of the scale, such as "−log probability"; "" where it is not known.
+        """
+        del y
+        return f"{type(self).__name__} loss"
+
+
+class AbstractMeanLoss(AbstractLoss):
+    """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
+
+    link: links.AbstractLink
+    convex_links: ClassVar[Convex] = {}
+
+    @abc.abstractmethod
+    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+        """The loss of a mean. Where y may be negative, so may the mean, and `log_mean` is not to be used."""
+
+    def __call__(self, eta, y):
+        return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
+
+    def inverse_link(self, eta):
+        return self.link.inverse(eta)
+
+    def start(self, y, weight):
+        return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
+
+    @property
+    def inside(self):
+        return self.link.inside
+
+    @property
+    def linked(self) -> str:
+        """The name of the link, where it has one."""
+        return links.name_of(self.link)
+
+    @property
+    def convex(self):
+        return self.linked in self.convex_links
+
+    @property
+    def self_concordance(self):
+        return self.convex_links.get(self.linked)
+
+    def peak(self, y):
+        return np.zeros_like(y) if self.convex and self.self_concordance is None else None
+
+
+class AbstractSharedLoss(AbstractLoss):
+    """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
+
+    own = 1
+    convex = False
+
+    @abc.abstractmethod
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+        """The loss of one observation."""
+
+    @abc.abstractmethod
+    def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
+        """Return τ in natural parameters, by name.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own,)
+            Unconstrained parameters τ of the loss.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters.
+        """
+
+    @abc.abstractmethod
+    def unconstrained(self, parameters: dict) -> np.ndarray:
+        """Return τ from natural parameters; the inverse of `natural`.
+
+        Parameters
+        ----------
+        parameters : dict
+            Natural parameters by name.
+
+        Returns
+        -------
+        array of float, shape (own,)
+            Unconstrained parameters τ.
+        """
+
+    @abc.abstractmethod
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return an intercept and τ from which a fit starts.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+        weight : array of float
+            Sample weights.
+
+        Returns
+        -------
+        tuple of float and array of float
+            The intercept, and τ.
+        """
+
+    def limit(self, tau: np.ndarray) -> str:
+        """Explain why there is no minimum, if the loss's own parameters came out at a limit that they cannot reach.
+
+        Parameters
+        ----------
+        tau : array of float, shape (own,)
+            Parameters τ at the end of a fit.
+
+        Returns
+        -------
+        str
+            A sentence; "" if there is no such limit.
+        """
+        del tau
+        return ""
+
+    def at_limit(self, tau: np.ndarray) -> np.ndarray:
+        """Put parameters that run to a limit so near to it that losses are those of the limit.
+
+        Parameters
+        ----------
+        tau : ndarray [own]
+            The loss's own parameters.
+
+        Returns
+        -------
+        ndarray [own]
+            The parameters at the limit; `tau` itself if they run to none.
+        """
+        return tau
+
+    @abc.abstractmethod
+    def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
+        """Return the prediction on the scale of the response.
+
+        Parameters
+        ----------
+        eta : array of float
+            Linear predictors.
+        tau : array of float, shape (own,)
+            Parameters τ of the loss.
+
+        Returns
+        -------
+        array of float
+            The predictions.
+        """
+
+
+def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(_compiled(loss, eta, y, order))
+
+
+@compiled
+def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
+    function = loss.__call__
+    for _ in range(order):
+        function = jax.grad(function)
+    return jax.vmap(function)(jnp.asarray(eta), jnp.asarray(y))
+
+
+def probability(y: np.ndarray, otherwise: str) -> str:
+    """The scale of −log probabilities, if y are whole numbers."""
+    return LOG_PROBABILITY if np.all(y == np.floor(y)) else otherwise
+
+
+def within(inside: np.ndarray, known: Formulas) -> Formulas:
+    """Formulas of a loss, and what is said of it outside its domain."""
+    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE if k else np.nan) for k in known}
+
+
+def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:
+    """Raise `ValueError` where some y is not inside."""
+    if not inside.all():
+        worst = y[~inside]
+        raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")
+
+
+def positive(name: str, value: float) -> np.ndarray:
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "biuf" or not 0 < array < np.inf:
+        raise ValueError(f"{name} must be positive and finite; got {value}.")
+    return np.asarray(value, np.float64)

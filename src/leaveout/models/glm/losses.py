@@ -1,0 +1,641 @@
+"""Losses of one observation given its linear predictor, `ℓ(η, y)`: negative log densities, or robust losses.
+
+Derivatives come from autodiff, so the curvature is the *observed* one, whatever the link. Each loss also
+knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M ℓ″`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from ..._runtime.jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
+from . import links as links
+from .families import (
+    LEAST,
+    AbstractQuasiLoss,
+    Gamma as Gamma,
+    InverseGaussian as InverseGaussian,
+    NegativeBinomial as NegativeBinomial,
+    Poisson as Poisson,
+    QuasiPoisson as QuasiPoisson,
+    Squared as Squared,
+    Tweedie as Tweedie,
+    exponential,
+)
+from .loss import (
+    AbstractLoss as AbstractLoss,
+    AbstractSharedLoss as AbstractSharedLoss,
+    Formulas,
+    domain,
+    positive,
+    probability,
+    within,
+)
+from .multinomial import Multinomial as Multinomial
+from .shared_parameters import (
+    Beta as Beta,
+    GammaShape as GammaShape,
+    GaussianScale as GaussianScale,
+    HuberScale as HuberScale,
+    NegativeBinomialDispersion as NegativeBinomialDispersion,
+    Ordinal as Ordinal,
+)
+from .smoothed_kinks import (
+    AbstractRounded as AbstractRounded,
+    EpsilonInsensitive as EpsilonInsensitive,
+    Hinge as Hinge,
+    Quantile as Quantile,
+)
+
+
+@made
+def _softplus():
+    """`log(1 + e^x)`, with the sigmoid as its derivative: one exponential, where autodiff would take three."""
+    softplus = jax.custom_jvp(lambda x: jnp.logaddexp(x, 0.0))
+    softplus.defjvp(lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0]))
+    return softplus
+
+
+def _log1mexp(x: Array) -> Array:
+    """`log(1 − e^x)` for x < 0, without cancellation and with finite derivatives of every order."""
+    near = x > -0.6931471805599453
+    a = jnp.log(-jnp.expm1(jnp.where(near, x, -1.0)))
+    return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
+
+
+LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
+    "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
+    "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
+    "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
+    "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: numpy_of(e).exp(-numpy_of(e).exp(-e)), 0.0),
+    "cauchit": (
+        lambda e: (jnp.log(jnp.arctan2(1.0, -e) / jnp.pi), jnp.log(jnp.arctan2(1.0, e) / jnp.pi)),
+        lambda e: jnp.arctan2(1.0, -e) / jnp.pi,
+        0.0,
+    ),
+    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), lambda e: numpy_of(e).exp(e), -1.0),
+    "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -numpy_of(e).expm1(e), -1.0),
+    "identity": (lambda e: (jnp.log(e), jnp.log1p(-e)), lambda e: e, 0.5),
+}
+
+
+class Binomial(AbstractLoss):
+    """Binomial loss, `−y log μ − (1 − y) log(1 − μ)`: −log probability of a success or a failure of probability μ.
+
+    Responses y are 0 or 1, or proportions between. For a proportion of m trials give m as its `sample_weight`; the density then
+    lacks its binomial coefficient.
+
+    Parameters
+    ----------
+    link : str, default: "logit"
+        "logit", "probit", "cloglog", "loglog", "cauchit", "log", "log_complement" (`η = log(1 − μ)`) or "identity".
+
+    Raises
+    ------
+    ValueError
+        If no link has that name.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss, slope = lo.losses.Binomial().derivatives(np.zeros(2), np.array([0.0, 1.0]), (0, 1))
+    >>> loss.round(3), slope
+    (array([0.693, 0.693]), array([ 0.5, -0.5]))
+    """
+
+    link: str = static(default="logit")
+
+    def __post_init__(self):
+        if self.link not in LINKS:
+            raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
+
+    def __call__(self, eta, y):
+        if self.link == "logit":
+            return _softplus(eta) - y * eta
+        success, failure = LINKS[self.link][0](eta)
+        return -y * success - (1 - y) * failure
+
+    def formulas(self, eta, y):
+        if self.link == "logit":
+            return _logistic(eta, y)
+        if self.link not in CLOSED:
+            return {}
+        closed, (eta, y) = CLOSED[self.link], np.broadcast_arrays(eta, y)
+        some, others = y > 0, y < 1
+        success, failure = closed.success(eta[some]), closed.failure(eta[others])
+
+        def total(k):
+            out = np.zeros(eta.shape)
+            out[some] += y[some] * success[k]()
+            out[others] += (1 - y[others]) * failure[k]()
+            return out
+
+        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
+
+    @property
+    def ceiling(self):
+        return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
+
+    def peak(self, y):
+        """Return the η at which ℓ″ is largest, for y of 0 and 1.
+
+        Parameters
+        ----------
+        y : array of float
+            Responses.
+
+        Returns
+        -------
+        array of float or None
+            Places of the maxima, by the link; None for fractions, whose ℓ″ may have two maxima.
+        """
+        known = self.link in CLOSED and np.all((y == 0) | (y == 1))
+        return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
+
+    def inverse_link(self, eta):
+        return LINKS[self.link][1](eta)
+
+    def check(self, y):
+        domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
+
+    def start(self, y, weight):
+        mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
+        known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
+        return float(known.get(self.link, 0.0))
+
+    def variance(self, mean):
+        return mean * (1 - mean)
+
+    def scale(self, y):
+        return probability(y, "binomial loss of proportions")
+
+    @property
+    def inside(self):
+        return LINKS[self.link][2]
+
+    @property
+    def self_concordance(self):
+        return 1.0 if self.link == "logit" else None
+
+    @property
+    def fourth(self):
+        return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
+
+    @property
+    def convex(self):
+        return self.link != "cauchit"
+
+
+def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
+    """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
+
+    The work is done in place, since each pass over large arrays takes as long as the exponential.
+    """
+    known: list[np.ndarray] = []
+
+    def means():
+        if not known:
+            odds = np.negative(eta)
+            np.exp(np.minimum(np.maximum(odds, -700.0, out=odds), 700.0, out=odds), out=odds)
+            mean = 1 + odds
+            np.divide(1, mean, out=mean)
+            known.extend((mean, np.multiply(odds, mean, out=odds)))
+        return known
+
+    def value():
+        out = np.abs(eta)
+        np.log1p(np.exp(np.negative(out, out=out), out=out), out=out)
+        out += np.maximum(eta, 0.0)
+        return np.subtract(out, y * eta, out=out)
+
+    def slope():
+        mean, rest = means()
+        out = (1 - y) * mean
+        return np.subtract(out, y * rest, out=out)
+
+    def third():
+        mean, rest = means()
+        return mean * rest * (rest - mean)
+
+    return {0: value, 1: slope, 2: lambda: np.multiply(*means()), 3: third}
+
+
+def _normal(x: np.ndarray) -> Formulas:
+    """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
+    log_cdf = scipy.special.log_ndtr(x)
+    m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
+    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+    return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
+
+
+def _extreme(x: np.ndarray) -> Formulas:
+    """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
+
+    ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
+    """
+    u = np.exp(np.minimum(x, 7.0))  # beyond, e⁻ᵘ is no number
+    left, near = np.exp(-u), np.flatnonzero(u < 0.1)
+    c = u / np.maximum(1 - left, 1e-300) - 1
+    v = u[near]
+    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240
+    b = left * (1 + c)
+
+    def value():
+        out = -np.log1p(-np.minimum(left, 0.95))
+        out[near] = np.log1p(c[near]) - x[near]
+        return out
+
+    return {0: value, 1: lambda: -b, 2: lambda: b * c, 3: lambda: b * (u - c * (2 * c + 1 - u))}
+
+
+def _growing(x: np.ndarray) -> Formulas:
+    """eˣ."""
+    u = exponential(x)
+    return dict.fromkeys(range(4), lambda: u)
+
+
+def _rest(x: np.ndarray) -> Formulas:
+    """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v²: ℓ″ = v + v² grows with v, and so with x."""
+    x = np.minimum(x, -LEAST)
+    v = np.exp(x) / -np.expm1(x)
+    return {0: lambda: np.log1p(v), 1: lambda: v, 2: lambda: v + v**2, 3: lambda: (v + v**2) * (1 + 2 * v)}
+
+
+def _line(x: np.ndarray) -> Formulas:
+    """−x."""
+    return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
+
+
+def _log(x: np.ndarray) -> Formulas:
+    """−log x."""
+    x = np.maximum(x, LEAST)
+    return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
+
+
+def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
+    """f(c − η), of f at c − η."""
+    known = of(at)
+    return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
+
+
+class Closed(NamedTuple):
+    """Link of `Binomial` with closed forms.
+
+    Parameters
+    ----------
+    success : callable
+        Function from η to −log μ and its derivatives.
+    failure : callable
+        Function from η to −log(1 − μ) and its derivatives.
+    peaks : tuple of float
+        Places at which ℓ″ of a success and of a failure is largest.
+    domain : tuple of float, default: (-inf, inf)
+        Bounds of η.
+
+    Examples
+    --------
+    >>> from leaveout.models.losses import CLOSED
+    >>> CLOSED["log"].domain
+    (-inf, 0.0)
+    """
+
+    success: Callable[[np.ndarray], Formulas]
+    failure: Callable[[np.ndarray], Formulas]
+    peaks: tuple[float, float]
+    domain: tuple[float, float] = (-np.inf, np.inf)
+
+
+EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
+CLOSED = {
+    "probit": Closed(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
+    "cloglog": Closed(_extreme, _growing, (EXTREME_PEAK, np.inf)),
+    "loglog": Closed(lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
+    "log": Closed(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
+    "log_complement": Closed(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
+    "identity": Closed(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
+}
+
+
+class QuasiBinomial(AbstractQuasiLoss):
+    """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial deviance, divided by φ.
+
+    It states the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is no −log density: compare it with models
+    of the same φ only.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion φ.
+    link : str, default: "logit"
+        Any link of `Binomial`.
+
+    Raises
+    ------
+    ValueError
+        If the dispersion is not positive, or no link has that name.
+
+    See Also
+    --------
+    Binomial, Beta
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.QuasiBinomial(2.0).derivatives(np.zeros(3), np.array([0.0, 0.5, 1.0]), (0,))[0].round(3)
+    array([0.347, 0.   , 0.347])
+    """
+
+    dispersion: Float[np.ndarray, ""]
+    likelihood: Binomial
+
+    def __init__(self, dispersion: float = 1.0, link: str = "logit"):
+        self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
+
+    def least(self, y, special):
+        return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
+
+
+class Huber(AbstractLoss):
+    """Huber loss of a fixed scale: `½ r²` for |r| ≤ δ and `δ |r| − ½ δ²` beyond, with r = y − η.
+
+    Its second derivative jumps at |r| = δ.
+
+    Parameters
+    ----------
+    delta : float, default: 1.345
+        Residual δ beyond which the loss is linear, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If δ is not positive.
+
+    See Also
+    --------
+    PseudoHuber : Smooth loss of a similar shape.
+    HuberScale : Huber loss whose scale is estimated.
+
+    References
+    ----------
+    P. J. Huber, *Robust Statistics*, Wiley, 1981.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Huber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[0]
+    array([0.125, 0.5  , 9.5  ])
+    """
+
+    delta: Float[np.ndarray, ""]
+    smooth = False
+    ceiling = 1.0
+
+    def __init__(self, delta: float = 1.345):
+        self.delta = positive("Huber: delta", delta)
+
+    def __call__(self, eta, y):
+        r = jnp.abs(y - eta)
+        return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
+
+    def formulas(self, eta, y):
+        delta, r = float(self.delta), eta - y
+        near = np.abs(r) <= delta
+        return {
+            0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
+            1: lambda: np.clip(r, -delta, delta),
+            2: lambda: near.astype(float),
+            3: lambda: np.zeros_like(r),
+        }
+
+    def peak(self, y):
+        return y
+
+    def start(self, y, weight):
+        return float(np.median(y))
+
+    def scale(self, y):
+        return f"Huber loss of δ = {float(self.delta):g}"
+
+
+class PseudoHuber(AbstractLoss):
+    """Pseudo-Huber loss, `δ² (√(1 + (r/δ)²) − 1)` with r = y − η: squared near zero, linear far away, and smooth.
+
+    Parameters
+    ----------
+    delta : float, default: 1.345
+        Residual δ about which the loss turns from squared to linear, in the units of y.
+
+    Raises
+    ------
+    ValueError
+        If δ is not positive.
+
+    See Also
+    --------
+    Huber : Loss with a jump in its second derivative.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.PseudoHuber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[0].round(3)
+    array([0.118, 0.414, 9.05 ])
+    """
+
+    delta: Float[np.ndarray, ""]
+    ceiling = 1.0
+
+    def __init__(self, delta: float = 1.345):
+        self.delta = positive("PseudoHuber: delta", delta)
+
+    def __call__(self, eta, y):
+        return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
+
+    def formulas(self, eta, y):
+        delta = float(self.delta)
+        t = (eta - y) / delta
+        root = np.sqrt(1 + t**2)
+        return {
+            0: lambda: delta**2 * t**2 / (1 + root),
+            1: lambda: delta * t / root,
+            2: lambda: root**-3,
+            3: lambda: -3 * t * root**-5 / delta,
+        }
+
+    def peak(self, y):
+        return y
+
+    def start(self, y, weight):
+        return float(np.median(y))
+
+    def scale(self, y):
+        return f"pseudo-Huber loss of δ = {float(self.delta):g}"
+
+    @property
+    def self_concordance(self):
+        return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
+
+    @property
+    def fourth(self):
+        return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
+
+
+class Straight(AbstractLoss):
+    """Linear loss, `η` whatever y is: a term of F that has a slope only.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Straight().derivatives(np.array([1.5]), np.zeros(1), (0, 1))
+    (array([1.5]), array([1.]))
+    """
+
+    ceiling = self_concordance = fourth = 0.0
+
+    def __call__(self, eta, y):
+        return eta
+
+    def formulas(self, eta, y):
+        rest = lambda: np.zeros_like(eta)
+        return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: rest, 3: rest}
+
+    def peak(self, y):
+        return np.zeros_like(y)
+
+
+class SquaredHinge(AbstractLoss):
+    """Squared hinge loss, `max(0, 1 − yη)²` of responses −1 and 1. Its second derivative jumps at the margin, yη = 1.
+
+    See Also
+    --------
+    Hinge
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.SquaredHinge().derivatives(np.array([0.0, 0.5, 2.0]), np.ones(3), (0,))[0]
+    array([1.  , 0.25, 0.  ])
+    """
+
+    smooth = False
+    ceiling = 2.0
+
+    def __call__(self, eta, y):
+        return jnp.maximum(1 - y * eta, 0.0) ** 2
+
+    def formulas(self, eta, y):
+        short = np.maximum(1 - y * eta, 0.0)
+        return {
+            0: lambda: short**2,
+            1: lambda: -2 * y * short,
+            2: lambda: 2.0 * (short > 0),
+            3: lambda: np.zeros_like(short),
+        }
+
+    def check(self, y):
+        domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
+
+    def peak(self, y):
+        return -np.inf * y  # ℓ″ is two up to the margin, and nothing beyond
+
+    def scale(self, y):
+        return "squared hinge"
+
+
+class Custom(AbstractLoss):
+    """Loss that is a user's JAX function. It has no link and no domain, and its second derivative may jump.
+
+    Parameters
+    ----------
+    function : callable
+        JAX function `(linear_predictor, y) -> scalar`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> loss = lo.losses.Custom(lambda eta, y: (y - eta) ** 2)
+    >>> loss(1.0, 3.0)
+    4.0
+    """
+
+    function: Callable[[Scalar, Scalar], Scalar]
+    smooth = False
+    convex = False
+
+    def __call__(self, eta, y):
+        return traced("GLM: loss", self.function, eta, y)
+
+    def scale(self, y):
+        return ""
+
+
+NAMED: dict[str, Callable[[], AbstractLoss]] = {
+    "squared": Squared,
+    "logistic": Binomial,
+    "probit": lambda: Binomial("probit"),
+    "cloglog": lambda: Binomial("cloglog"),
+    "log_binomial": lambda: Binomial("log"),
+    "multinomial": Multinomial,
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "inverse_gaussian": InverseGaussian,
+    "tweedie": Tweedie,
+    "quasi_poisson": QuasiPoisson,
+    "quasi_binomial": QuasiBinomial,
+    "huber": Huber,
+    "pseudo_huber": PseudoHuber,
+    "squared_hinge": SquaredHinge,
+    "hinge": Hinge,
+}
+SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
+    "negative_binomial": NegativeBinomialDispersion,
+    "beta": Beta,
+    "gaussian": GaussianScale,
+    "gamma": GammaShape,
+    "huber_scale": HuberScale,
+}
+
+
+def _key(loss: str) -> str:
+    return loss.lower().replace("-", "_").replace(" ", "_")
+
+
+def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
+    """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
+    if isinstance(loss, AbstractSharedLoss):
+        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
+    if isinstance(loss, AbstractLoss):
+        return loss
+    if isinstance(loss, str):
+        name = _key(loss)
+        if name in NAMED:
+            return NAMED[name]()
+        if name in SHARED or name == "ordinal":
+            raise ValueError(f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").')
+        if name == "cox":
+            raise ValueError("GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event).")
+        raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
+    if isinstance(loss, type) and issubclass(loss, AbstractLoss):
+        return resolve(loss())
+    if callable(loss) and not isinstance(loss, type):
+        return Custom(loss)
+    raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")
+
+
+def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
+    """Make a loss with parameters of its own from its name or an object of `losses`."""
+    if isinstance(loss, AbstractSharedLoss):
+        return loss
+    if not isinstance(loss, str):
+        raise TypeError(
+            f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
+            f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
+        )
+    if _key(loss) not in SHARED:
+        raise ValueError(
+            f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
+            f"{', '.join([*SHARED, 'ordinal'])}. Losses without are for lo.GLM."
+        )
+    return SHARED[_key(loss)]()

@@ -1,0 +1,160 @@
+"""The loss of several classes: one linear predictor each."""
+
+import numpy as np
+import scipy
+
+from ..._runtime.jax import jax, special_of
+from ...objectives.objective import LOG_PROBABILITY
+from .loss import AbstractLoss
+
+
+class Multinomial(AbstractLoss):
+    """Multinomial loss, `log Σ_k e^{η_k} − η_y`: −log probability of class y, with one linear predictor for each class.
+
+    A common shift of all η changes nothing.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.losses.Multinomial().derivatives(np.zeros((2, 3)), np.array([0.0, 2.0]), (0,))[0].round(3)
+    array([1.099, 1.099])
+    """
+
+    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
+
+    def __call__(self, eta, y):
+        return jax.nn.logsumexp(eta) - eta[y.astype(int)]
+
+    def inverse_link(self, eta):
+        return special_of(eta).softmax(eta, axis=-1)
+
+    def scale(self, y):
+        return LOG_PROBABILITY
+
+    def formulas(self, eta, y):
+        """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
+
+        Where a probability is close to one, its difference from one is computed as a sum of the others.
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        y : array of float, shape (...)
+            Numbers of the classes.
+
+        Returns
+        -------
+        dict of callable
+            Functions that compute the value and the derivatives, by order.
+        """
+        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # a class after another, as predictors are
+        top = eta.max(-1, keepdims=True)
+        e = np.exp(eta - top)
+        total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
+        own = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
+        return {
+            0: lambda: np.where(own == 0, np.log1p(others), np.log(total) - own)[..., 0],
+            1: lambda: np.where(hot, -others, e) / total,
+            2: lambda: _covariance(e / total, e @ (1 - np.eye(e.shape[-1])) / total),
+        }
+
+    def roots(self, eta):
+        """Compute the root diag(√p) − p √pᵀ of the second derivative.
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+
+        Returns
+        -------
+        array of float, shape (..., classes, classes)
+            Root R, where ℓ″ = R Rᵀ.
+        """
+        e = _exponentials(eta)
+        total = e.sum(-1, keepdims=True)
+        p, k = e / total, np.arange(e.shape[-1])
+        root = -p[..., :, None] * np.sqrt(p)[..., None, :]
+        root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
+        return root
+
+    def third(self, eta, move):
+        """Compute the third derivative along a direction s twice, p_k ((s_k − s̄)² − Var s).
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        move : array of float, shape (..., classes)
+            Direction s.
+
+        Returns
+        -------
+        array of float, shape (..., classes)
+            The derivative.
+        """
+        p = _exponentials(eta)
+        p /= p.sum(-1, keepdims=True)
+        apart = move - np.einsum("...k,...k->...", p, move)[..., None]
+        apart *= apart
+        apart -= np.einsum("...k,...k->...", p, apart)[..., None]
+        apart *= p
+        return apart
+
+    def ratios(self, eta, at):
+        """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
+
+        Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high` times that at `at`.
+
+        Parameters
+        ----------
+        eta, at : array of float, shape (..., classes)
+            Linear predictors.
+
+        Returns
+        -------
+        tuple of array of float, shape (...)
+            `low` and `high`: the least and the largest ratio of the probabilities at `eta` to those at `at`.
+        """
+        change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
+        return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
+
+    def within(self, eta, y, spread):
+        """Bound the change of the loss within a spread of the linear predictors.
+
+        ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).
+
+        Parameters
+        ----------
+        eta : array of float, shape (..., classes)
+            Linear predictors.
+        y : array of float, shape (...)
+            Numbers of the classes.
+        spread : array of float, shape (...)
+            Largest difference between two entries of s.
+
+        Returns
+        -------
+        tuple of array of float, shape (...)
+            Bounds on the fall and on the rise of the loss.
+        """
+        hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
+        other = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
+        near = np.minimum(spread, 50.0)
+        rise = np.log1p(other * np.expm1(near)) + (spread - near)
+        with np.errstate(divide="ignore"):
+            return np.minimum(spread, -np.log1p(np.maximum(other * np.expm1(-spread), -1.0))), rise
+
+
+def _exponentials(eta: np.ndarray) -> np.ndarray:
+    """The probabilities, but for their sum."""
+    e = eta - eta.max(-1, keepdims=True)
+    return np.exp(e, out=e)
+
+
+def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """diag(p) − p pᵀ, `rest` being 1 − p."""
+    out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
+    out[..., k, k] = p * rest
+    return out

@@ -1,0 +1,810 @@
+"""Penalties on the coefficients (never on the intercept), added once to the summed loss.
+
+Ridge(α)         α/2 ‖coef‖²                       α a number, or one a coefficient
+Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
+Lasso(α)         α Σ |coef|                        α a number, or one a coefficient
+ElasticNet(α, ρ) α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)
+GroupLasso(α, groups)  α Σ_g √|g| ‖coef_g‖
+Box(low, high)   low ≤ coef ≤ high, by default not negative
+PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
+a + b            sums;  any JAX function of the coefficients
+per_weight(R)    Σ_n w_n s_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
+per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the number of rows
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import Array, Scalar, followed, jax, jnp, numpy_of, static, traced
+from ...linalg.group_norms import Norms
+from ...objectives.objective import stored
+from .losses import Straight
+from .penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
+
+Model = TypeVar("Model")
+PROBES = 32  # of the diagonal of a penalty's Hessian
+
+
+class Zero(AbstractPenalty):
+    """Absence of a penalty.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Zero()(np.ones(3)))
+    0.0
+    """
+
+    def __call__(self, coef):
+        return jnp.zeros(())
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    def diagonal(self, features):
+        return np.zeros(features)
+
+    @property
+    def quadratic(self):
+        return True
+
+
+class Ridge(AbstractPenalty):
+    """Ridge penalty, `α/2 ‖coef‖²`, or `½ Σ α_i coef_i²` for one α a coefficient.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite.
+
+    See Also
+    --------
+    ElasticNet, Quadratic
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0.0, 2.0, 4.0])
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(2.0))).parameters["coef"].round(3)
+    array([1.])
+    """
+
+    alpha: Float[np.ndarray, "..."]
+
+    def __init__(self, alpha: ArrayLike = 1.0):
+        self.alpha = _not_negative("Ridge: alpha", alpha)
+
+    def __call__(self, coef):
+        return 0.5 * jnp.sum(self.alpha * coef**2)
+
+    def second(self, features):
+        xp = numpy_of(self.alpha)
+        return xp.diag(xp.broadcast_to(self.alpha, (features,)))
+
+    def diagonal(self, features):
+        return np.broadcast_to(self.alpha, features)
+
+    @property
+    def quadratic(self):
+        return True
+
+    def check(self, features):
+        _one_each("Ridge", self.alpha, features)
+
+
+class Quadratic(AbstractPenalty):
+    """Quadratic penalty, `½ coefᵀ M coef`: graph Laplacians, stratified models.
+
+    Parameters
+    ----------
+    matrix : array, shape (features, features)
+        Matrix M, symmetric and positive semidefinite.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not square, not symmetric or not finite.
+
+    See Also
+    --------
+    Ridge
+
+    Examples
+    --------
+    Two coefficients that should be close to each other:
+
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.Quadratic([[1.0, -1.0], [-1.0, 1.0]])
+    >>> float(penalty(np.array([1.0, 3.0])))
+    2.0
+    """
+
+    matrix: Float[np.ndarray, "features features"]
+
+    def __init__(self, matrix: ArrayLike):
+        if followed(matrix):
+            known: Any = jnp.asarray(matrix, float)
+            self.matrix = known  # what it must be is seen where it has values
+            return
+        m = np.asarray(matrix, np.float64)
+        if m.ndim != 2 or m.shape[0] != m.shape[1]:
+            raise ValueError(f"Quadratic: the matrix must be square; got shape {m.shape}.")
+        if not np.isfinite(m).all():
+            raise ValueError("Quadratic: the matrix holds NaN or infinite values.")
+        if not np.allclose(m, m.T, rtol=1e-10, atol=1e-12 * np.abs(m).max(initial=0)):
+            raise ValueError("Quadratic: the matrix must be symmetric; give (M + M.T) / 2.")
+        self.matrix = stored((m + m.T) / 2)
+
+    def __call__(self, coef):
+        return 0.5 * jnp.sum(coef * (coef @ self.matrix))
+
+    def second(self, features):
+        del features
+        return self.matrix
+
+    @property
+    def quadratic(self):
+        return True
+
+    def check(self, features):
+        if len(self.matrix) != features:
+            raise ValueError(f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients.")
+
+
+class Lasso(AbstractPenalty):
+    """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients are exactly zero.
+
+    It is supported for `lo.GLM` with a convex loss of one output.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite.
+
+    See Also
+    --------
+    ElasticNet, GroupLasso
+    PseudoHuber : Smooth penalty of a similar shape.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 3))
+    >>> y = 2 * X[:, 0] + 0.1 * rng.normal(size=40)
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(4.0))).parameters["coef"].round(2)
+    array([1.94, 0.  , 0.  ])
+    """
+
+    alpha: Float[np.ndarray, "..."]
+
+    def __init__(self, alpha: ArrayLike = 1.0):
+        self.alpha = _not_negative("Lasso: alpha", alpha)
+
+    def __call__(self, coef):
+        return jnp.sum(self.alpha * jnp.abs(coef))
+
+    def kinks(self, features):
+        return numpy_of(self.alpha).broadcast_to(self.alpha, (features,)).copy()
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        _one_each("Lasso", self.alpha, features)
+
+
+class ElasticNet(AbstractPenalty):
+    """Elastic-net penalty, `α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`.
+
+    It is supported for `lo.GLM` with a convex loss of one output.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+    l1_ratio : float, default: 0.5
+        Share ρ of the lasso, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If α is negative or not finite, or the share is not between 0 and 1.
+
+    See Also
+    --------
+    Ridge, Lasso
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.ElasticNet(2.0, l1_ratio=0.25)(np.array([1.0, -2.0])))
+    5.25
+    """
+
+    alpha: Float[np.ndarray, "..."]
+    l1_ratio: Float[np.ndarray, ""]
+
+    def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
+        self.alpha, self.l1_ratio = _not_negative("ElasticNet: alpha", alpha), _not_negative("ElasticNet: l1_ratio", l1_ratio)
+        if self.l1_ratio.ndim or (not followed(self.l1_ratio) and self.l1_ratio > 1):
+            raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
+
+    def __call__(self, coef):
+        share = self.l1_ratio
+        return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
+
+    def kinks(self, features):
+        each = self.alpha * self.l1_ratio
+        return numpy_of(each).broadcast_to(each, (features,)).copy()
+
+    def second(self, features):
+        each = self.alpha * (1 - self.l1_ratio)
+        return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
+
+    @property
+    def kinked(self):
+        return bool(followed([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        _one_each("ElasticNet", self.alpha, features)
+
+
+class GroupLasso(AbstractPenalty):
+    """Group-lasso penalty, `α Σ_g c_g ‖coef_g‖`: coefficients of a group are zero together.
+
+    It is supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`.
+
+    Parameters
+    ----------
+    alpha : float
+        Strength α, zero or more.
+    groups : array, shape (features,)
+        Label of the group of each coefficient.
+    weights : array, shape (groups,), optional
+        Weight c of each group, in the order of sorted labels. The default is √|g|, |g| the number of coefficients in the group.
+
+    Raises
+    ------
+    ValueError
+        If α or a weight is negative, labels are missing, or there is not one weight for each group.
+
+    See Also
+    --------
+    Lasso
+
+    References
+    ----------
+    M. Yuan and Y. Lin, "Model selection and estimation in regression with grouped variables", *J. R. Stat. Soc. B* 68, 2006.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.GroupLasso(1.0, ["a", "a", "b"])
+    >>> round(float(penalty(np.array([3.0, 4.0, 2.0]))), 3)
+    9.071
+    """
+
+    alpha: Float[np.ndarray, ""]
+    member: Bool[np.ndarray, "groups features"]
+    weights: Float[np.ndarray, " groups"]
+
+    def __init__(self, alpha: float, groups: ArrayLike, weights: ArrayLike | None = None):
+        self.alpha = _not_negative("GroupLasso: alpha", alpha)
+        if self.alpha.ndim:
+            raise ValueError(f"GroupLasso: alpha must be one number; got {alpha!r}. Use weights, one a group.")
+        labels = np.asarray(groups)
+        if labels.ndim != 1 or not labels.size or pd.isna(labels).any():
+            raise ValueError(f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}.")
+        found, code, size = np.unique(labels, return_inverse=True, return_counts=True)
+        self.member = code == np.arange(len(found))[:, None]
+        self.weights = np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
+        if self.weights.shape != (len(found),):
+            raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
+
+    def __call__(self, coef):
+        return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+
+    def norms(self, features):
+        some = np.asarray(self.weights > 0)
+        return Norms(self.alpha * self.weights[some], self.member[some])
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return bool(followed(self.alpha) or np.any(self.alpha * self.weights > 0))
+
+    @property
+    def quadratic(self):
+        return not self.kinked
+
+    def check(self, features):
+        if self.member.shape[1] != features:
+            raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
+
+
+class Box(AbstractPenalty):
+    """Bounds `low ≤ coef ≤ high` on the coefficients; by default coefficients are not negative.
+
+    They are supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or `ElasticNet`.
+
+    Parameters
+    ----------
+    low : float or array, shape (features,), default: 0.0
+        Lower bound, `-inf` where there is none.
+    high : float or array, shape (features,), default: inf
+        Upper bound, `inf` where there is none.
+
+    Raises
+    ------
+    ValueError
+        If a lower bound is above the upper one, or bounds are NaN.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 2))
+    >>> y = X[:, 0] - X[:, 1]
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Box() + lo.penalties.Ridge(0.1))).parameters["coef"].round(2)
+    array([0.58, 0.  ])
+    """
+
+    low: Float[np.ndarray, "..."]
+    high: Float[np.ndarray, "..."]
+
+    def __init__(self, low: ArrayLike = 0.0, high: ArrayLike = np.inf):
+        self.low, self.high = _bound("low", low), _bound("high", high)
+        if self.low.ndim and self.high.ndim and self.low.shape != self.high.shape:
+            raise ValueError(f"Box: low has shape {self.low.shape}, and high {self.high.shape}.")
+        if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
+            raise ValueError(f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}.")
+
+    def __call__(self, coef):
+        return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    @property
+    def kinked(self):
+        return True
+
+    def bounds(self, features):
+        return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
+
+    @property
+    def quadratic(self):
+        return False
+
+    def check(self, features):
+        _one_each("Box", self.low, features, "low")
+        _one_each("Box", self.high, features, "high")
+
+
+class Tilted(AbstractPenalty):
+    """Penalty that a penalty with kinks equals near a solution: `½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`.
+
+    It acts on coefficients whose signs are known, or on groups that are not zero.
+
+    Parameters
+    ----------
+    whole : AbstractPenalty
+        The penalty with kinks.
+    slope : array, shape (features,)
+        Slopes of the kinks, whose signs are those of the coefficients.
+    ridge : array, shape (features,)
+        Strengths of the ridge.
+    weight : array, shape (groups,)
+        Weights of the norms of groups.
+    member : array of bool, shape (groups, features)
+        True for the coefficients of each group.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> nothing = np.zeros(0), np.zeros((0, 2), bool)
+    >>> penalty = lo.penalties.Tilted(lo.penalties.Lasso(1.0), np.array([1.0, -1.0]), np.zeros(2), *nothing)
+    >>> float(penalty(np.array([2.0, -3.0])))
+    5.0
+    """
+
+    whole: AbstractPenalty
+    slope: Float[np.ndarray, " features"]
+    ridge: Float[np.ndarray, " features"]
+    weight: Float[np.ndarray, " groups"]
+    member: Bool[np.ndarray, "groups features"]
+
+    def __call__(self, coef):
+        lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
+        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
+
+    def norms(self, features):
+        del features
+        return Norms(self.weight, self.member) if len(self.weight) else None
+
+    def second(self, features):
+        del features
+        return np.diag(self.ridge)
+
+    def bent(self, features):
+        tilted = bool(self.slope.any())
+        return Bent(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
+
+    @property
+    def quadratic(self):
+        return False
+
+    def __repr__(self) -> str:
+        return repr(self.whole)
+
+
+class PseudoHuber(AbstractPenalty):
+    """Pseudo-Huber penalty, `α Σ δ² (√(1 + (coef/δ)²) − 1)`: smooth, and close to `α δ |coef|` beyond δ.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,), default: 1.0
+        Strength α, zero or more.
+    delta : float, default: 1.0
+        Coefficient δ about which the penalty turns from squared to linear.
+
+    Raises
+    ------
+    ValueError
+        If α is negative, or δ is not positive.
+
+    See Also
+    --------
+    Lasso, Ridge
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> round(float(lo.penalties.PseudoHuber(1.0, 0.1)(np.array([1.0, -2.0]))), 3)
+    0.281
+    """
+
+    alpha: Float[np.ndarray, "..."]
+    delta: Float[np.ndarray, ""]
+
+    def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):
+        self.alpha, self.delta = _not_negative("PseudoHuber: alpha", alpha), _not_negative("PseudoHuber: delta", delta)
+        if self.delta.ndim or (not followed(self.delta) and self.delta == 0):
+            raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
+
+    def __call__(self, coef):
+        return jnp.sum(self.alpha * self.delta**2 * (jnp.sqrt(1 + (coef / self.delta) ** 2) - 1))
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    def bent(self, features):
+        weight = np.broadcast_to(self.alpha * self.delta**2, features)
+        return Bent((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
+
+    @property
+    def quadratic(self):
+        return False
+
+
+class Custom(AbstractPenalty):
+    """Penalty that is a user's JAX function.
+
+    Parameters
+    ----------
+    function : callable
+        JAX function of the coefficients, which returns a number.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Custom(lambda coef: (coef**4).sum())(np.array([1.0, 2.0])))
+    17.0
+    """
+
+    function: Callable[[Array], Scalar]
+
+    def __call__(self, coef):
+        return traced("penalty", self.function, coef)
+
+    @property
+    def quadratic(self):
+        return False
+
+
+class Sum(AbstractPenalty):
+    """Sum of penalties, made by `+`.
+
+    Parameters
+    ----------
+    terms : tuple of AbstractPenalty
+        Penalties to add.
+
+    Raises
+    ------
+    TypeError
+        If a term is made by `per_weight` or `per_row`, which go around the sum.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float((lo.penalties.Ridge(2.0) + lo.penalties.Lasso(1.0))(np.array([1.0, -2.0])))
+    8.0
+    """
+
+    terms: tuple[AbstractPenalty, ...]
+
+    def __post_init__(self):
+        if any(isinstance(term, PerWeight) for term in self.terms):
+            raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
+
+    def __call__(self, coef):
+        return sum((term(coef) for term in self.terms), jnp.zeros(()))
+
+    def second(self, features):
+        return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
+
+    @property
+    def kinked(self):
+        return any(term.kinked for term in self.terms)
+
+    def kinks(self, features):
+        return sum((term.kinks(features) for term in self.terms), np.zeros(features))
+
+    def bounds(self, features):
+        low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
+        return np.max(low, axis=0), np.min(high, axis=0)
+
+    def norms(self, features):
+        return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
+
+    def bent(self, features):
+        found = [term.bent(features) for term in self.terms]
+        if None in found:
+            return None
+        rows, weight, _ = zip(*found, strict=True)
+        return Bent(np.concatenate(rows), np.concatenate(weight))
+
+    @property
+    def quadratic(self):
+        return all(term.quadratic for term in self.terms)
+
+    def check(self, features):
+        for term in self.terms:
+            term.check(features)
+        low, high = self.bounds(features)
+        if np.any(low > high):
+            raise ValueError("penalties: the bounds of a sum leave some coefficient no place.")
+
+
+class PerWeight(AbstractPenalty):
+    """Penalty times the total weight of the rows, `Σ_n w_n s_n` or `Σ_n w_n`; made by `per_weight` and `per_row`.
+
+    Parameters
+    ----------
+    penalty : AbstractPenalty
+        The penalty.
+    rows : bool, default: False
+        Whether sample weights s are left out of the factor.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.PerWeight(lo.penalties.Ridge(1.0))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    6.0
+    """
+
+    penalty: AbstractPenalty
+    rows: bool = static(default=False)
+
+    def __call__(self, coef):
+        return self.penalty(coef)
+
+    def times(self, weights, weighted):
+        return (weights if self.rows else weighted).sum(-1)
+
+    def second(self, features):
+        return self.penalty.second(features)
+
+    def diagonal(self, features):
+        return self.penalty.diagonal(features)
+
+    def bent(self, features):
+        return self.penalty.bent(features)
+
+    @property
+    def kinked(self):
+        return self.penalty.kinked
+
+    def kinks(self, features):
+        return self.penalty.kinks(features)
+
+    def bounds(self, features):
+        return self.penalty.bounds(features)
+
+    def norms(self, features):
+        return self.penalty.norms(features)
+
+    @property
+    def quadratic(self):
+        return self.penalty.quadratic
+
+    def check(self, features):
+        self.penalty.check(features)
+
+
+def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
+    """Terms of a sum; a penalty that is not one is its only term."""
+    return penalty.terms if isinstance(penalty, Sum) else (penalty,)
+
+
+def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+    """Multiply a penalty by the total weight of the rows, `Σ_n w_n s_n`.
+
+    F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty shrinks as rows are left
+    out.
+
+    Parameters
+    ----------
+    penalty : penalty of lo.penalties, callable or None
+        Penalty R; a callable is a JAX function of the coefficients.
+
+    Returns
+    -------
+    PerWeight
+        The penalty.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no penalty.
+
+    See Also
+    --------
+    per_row : Number of rows, whatever their sample weights.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.per_weight(lo.penalties.Ridge(0.1))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    6.0
+    """
+    return PerWeight(resolve(penalty))
+
+
+def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+    """Multiply a penalty by the number of rows, `Σ_n w_n`, whatever their sample weights.
+
+    F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of losses by the number of rows.
+
+    Parameters
+    ----------
+    penalty : penalty of lo.penalties, callable or None
+        Penalty R; a callable is a JAX function of the coefficients.
+
+    Returns
+    -------
+    PerWeight
+        The penalty.
+
+    Raises
+    ------
+    TypeError
+        If the argument is no penalty.
+
+    See Also
+    --------
+    per_weight : Total weight, sample weights included.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.per_row(lo.penalties.Ridge(0.1))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    3.0
+    """
+    return PerWeight(resolve(penalty), rows=True)
+
+
+def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
+    """Compute the diagonal of the Hessian of a penalty.
+
+    It is exact where the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
+    """
+    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(vector))))
+    return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
+
+
+def _not_negative(name: str, value: Any) -> Any:
+    if followed(value):
+        return jnp.asarray(value, float)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
+    array = array.astype(np.float64)
+    array = array.reshape(()) if array.shape == (1,) else array  # of one coefficient the same
+    if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
+        raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
+    return array
+
+
+def _bound(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"Box: {name} must be a number, or one a coefficient; got {value!r}.")
+    if array.ndim > 1 or np.isnan(array).any():
+        raise ValueError(f"Box: {name} must be a number or one a coefficient, and no NaN; got {value!r}.")
+    return array.astype(np.float64)
+
+
+def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None:
+    if alpha.ndim and alpha.shape != (features,):
+        raise ValueError(
+            f"{name}: {what} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."
+        )
+
+
+def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+    """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
+    found = resolve(penalty)
+    if found.kinked:
+        raise TypeError(
+            f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.GLM with one output; "
+            f"got {found!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+        )
+    return found
+
+
+def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:
+    """Copy the model with another penalty; its data are shared, and not read again."""
+    other, found = copy.copy(model), resolve(penalty)
+    found.check(features)
+    object.__setattr__(other, "penalty", found)
+    return other
+
+
+def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+    """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
+    if penalty is None:
+        return Zero()
+    if isinstance(penalty, AbstractPenalty):
+        return penalty
+    if callable(penalty):
+        return Custom(penalty)
+    raise TypeError(
+        f"GLM: penalty must be None, a penalty of lo.penalties such as Ridge(1.0), or a function of the coefficients; "
+        f"got {type(penalty).__name__}."
+    )

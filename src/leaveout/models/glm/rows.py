@@ -1,0 +1,160 @@
+"""Rows of a regression: checked on the way in, picked by number afterwards."""
+
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import Array, jnp
+from ...data.arrays import compressed, numbers, on_device
+from ...linalg.design import BLOCK
+from ...linalg.device_design import Resident, is_finite, kept
+from ...linalg.mapped_design import Mapped, elsewhere
+from ...linalg.sparse_design import Sparse
+from ...objectives.objective import room, stored
+
+
+def pick(array: Any, index: Any) -> Array:
+    """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
+    if isinstance(array, Sparse):
+        return array.written(jnp.arange(len(array)) if isinstance(index, slice) else index)
+    if isinstance(index, slice) or len(index) == len(array):
+        return jnp.asarray(array)
+    return jnp.asarray(array).at[index].get(mode="clip")
+
+
+def shift(offset: Any, index: Any = slice(None)) -> Any:
+    """The offsets of the listed rows, or zero."""
+    return 0.0 if offset is None else pick(offset, index)
+
+
+def times(weight: Array, value: Array) -> Array:
+    """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
+    weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
+    return jnp.where(weight == 0, 0.0, weight * value)
+
+
+def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Sparse | Mapped | Resident, tuple[str, ...]]:
+    """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
+    names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
+    if len(set(names)) < len(names):
+        raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
+    array = _given(caller, X)
+    if array.ndim != 2:
+        raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
+    if array.shape[0] < 2:
+        raise ValueError(f"{caller}: at least two rows are needed; got {array.shape[0]}.")
+    if array.shape[1] + intercept == 0:
+        raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
+    _check_finite(caller, "X", array, names)
+    return _with_ones(array, intercept), names or _unnamed(array.shape[1])
+
+
+def _given(caller: str, X: Any) -> Any:
+    """Compressed rows of what is sparse, JAX's array of many rows on a device, NumPy's of anything else."""
+    sparse = compressed(caller, "X", X)
+    if sparse is not None:
+        return sparse
+    there = on_device(caller, "X", X)
+    many = None if there is None else kept(there)
+    return numbers(caller, "X", X) if many is None else many
+
+
+def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The columns of rows in memory."""
+    return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
+
+
+def by_rows(model: Any) -> Any:
+    """A regression of more columns than rows in coordinates of the rows."""
+    from .dual import DualGLM
+
+    return DualGLM(model)
+
+
+def _unnamed(count: int) -> tuple[str, ...]:
+    return tuple(f"x{j}" for j in range(count))
+
+
+def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) -> None:
+    if not scipy.sparse.issparse(array) and not isinstance(array, np.ndarray):
+        if is_finite(array):
+            return
+        array = np.asarray(array)
+    values = array.data if scipy.sparse.issparse(array) else array
+    if array.dtype.kind != "f" or all(np.isfinite(values[some]).all() for some in _blocks(values)):
+        return
+    finite = np.isfinite(values)
+    where = np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
+    bad = [columns[j] if columns else int(j) for j in where]
+    first = "" if values is not array else f", the first in row {int(np.argmin(finite.all(1)))}"
+    raise ValueError(
+        f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
+    )
+
+
+def _blocks(values: np.ndarray) -> list[slice]:
+    """Slices of the rows, of at most `BLOCK` numbers each where a row is not longer."""
+    step = max(1, BLOCK // max(1, values[:1].size))
+    return [slice(start, start + step) for start in range(0, len(values), step)]
+
+
+def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped | Resident:
+    if scipy.sparse.issparse(array):
+        return Sparse.of(array.astype(np.float64), intercept)
+    if not isinstance(array, np.ndarray):
+        return Resident(array, bool(intercept))
+    if elsewhere(array):
+        return Mapped(array, bool(intercept))
+    if not intercept:
+        return stored(array)
+    design = room((len(array), array.shape[1] + 1))
+    design[:, :-1], design[:, -1] = array, 1.0
+    return design
+
+
+def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | Sparse:
+    """Read other rows of a model whose columns are called `names`.
+
+    The columns of a DataFrame are found by their names, in any order and among others. They are found by position if X, or the
+    data of the model, had no names.
+    """
+    if hasattr(X, "columns"):
+        columns = [str(c) for c in X.columns]
+        missing = [name for name in names if name not in columns]
+        if missing and names != _unnamed(len(names)):
+            raise ValueError(f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}.")
+        twice = sorted({name for name in names if columns.count(name) > 1})
+        if twice:
+            raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
+        X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
+    sparse = compressed(caller, "X_new", X)
+    array = numbers(caller, "X_new", X) if sparse is None else sparse
+    if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
+        raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
+    _check_finite(caller, "X_new", array, names)
+    found = _with_ones(array, intercept)
+    return stored(found) if isinstance(found, Mapped | Resident) else found
+
+
+def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:
+    """Read one finite number a row, or one for each of its outputs."""
+    array = numbers(caller, name, value)
+    if array.shape == (n, 1) and not outputs:
+        array = array[:, 0]
+    if array.shape != (n, *outputs):
+        raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
+    all_finite(caller, name, array)
+    return stored(array)
+
+
+def all_finite(caller: str, name: str, array: np.ndarray) -> None:
+    """Raise a ValueError that names the first row with a value that is not finite."""
+    bad = ~np.isfinite(array.astype(np.float64))
+    if bad.any():
+        row = int(np.flatnonzero(bad.reshape(len(array), -1).any(1))[0])
+        raise ValueError(
+            f"{caller}: {name} holds {bad.sum()} NaN or infinite values, the first in row {row}; drop those rows, here "
+            "and in all that goes with them."
+        )

@@ -1,0 +1,1 @@
+"""Hidden Markov models and Markov random fields."""

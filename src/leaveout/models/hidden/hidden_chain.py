@@ -1,0 +1,340 @@
+"""Hidden Markov chains: F and its parts, and what a fitted one says of its own data and of what comes after them."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+
+from ..._runtime.jax import Module, compiled, static
+from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
+from ...objectives.objective import Arrays, aligned, float64, padded_weights, unravel
+from ...plans.plan import LONG, few_more, few_size
+from ..emissions._base import AbstractEmission, Parameters, times
+from .hidden import UNUSED, AbstractHiddenStates, mixture
+from .states import States
+
+TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
+DRAWS = 2000  # of the future
+BARELY = 1e-8  # a probability that stands for zero, where logarithms are taken
+
+
+class AbstractHiddenChain(AbstractHiddenStates):
+    """An objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
+
+    latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
+
+    sequence: Int[np.ndarray, " steps"]
+    position: Int[np.ndarray, " steps"]  # within its sequence
+    lengths: Int[np.ndarray, " sequences"]
+    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    layout: Layout
+    states: States
+    apart: bool  # does each state's part of θ alone say what its emission is?
+
+    @property
+    def num_states(self) -> int:
+        return self.states.number
+
+    @property
+    def num_units(self) -> int:
+        return len(self.lengths) if self.drop == "sequence" else len(self.dense)
+
+    @functools.cached_property
+    def padded(self) -> "AbstractHiddenChain":
+        """Pad the chain to one of few numbers of steps and sequences, so that few programs are compiled.
+
+        Padding has no effect on results: padded steps are nowhere in the chain.
+        """
+        size = few_size if len(self.dense) <= LONG else int
+        steps, sequences = size(len(self.dense)), size(len(self.lengths))
+        if (steps, sequences) == (len(self.dense), len(self.lengths)):
+            return self
+        missing = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
+        found: dict[str, Any] = {name: _longer(getattr(self, name), steps, value) for name, value in missing.items()}
+        found |= {"lengths": _longer(self.lengths, sequences, 0), "layout": self.layout.padded(steps)}
+        found |= {"slots": None if self.slots is None else _longer(self.slots, sequences, -1)}
+        padded = copy.copy(self)
+        vars(padded).update(found)
+        return padded
+
+    def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
+        return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
+
+    def seen(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
+        """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
+        return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
+
+    def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
+        """The product of the weights of each step's regressors, zero where there are none."""
+        product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
+        for lag in range(1, self.emission.reach + 1):
+            product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
+        return product
+
+    def _tempered(self, theta: PyTree, weights: Array) -> Float[Array, "rows lanes states states"]:
+        """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
+        initial, transition = self.states.logs(theta)
+        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
+        both = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
+        steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
+        return times(both, steps)
+
+    def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """The whole chain with weighted emissions; and the emissions without weights."""
+        return self.chain(theta, self.seen(weights))
+
+    def chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """Potentials of the chain and log-densities, where `seen` weighs each observation."""
+        densities = self.log_densities(theta)
+        weighted = times(self.layout.arrange(seen)[..., None], densities)
+        return Potentials(*self.states.logs(theta), weighted), densities
+
+    def loss(self, theta, weights):
+        if self.drop == "sequence":
+            worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
+            whole, _ = self.whole(theta, jnp.ones(len(self.dense)))
+            return -log_partition(whole, worth, self.layout) - self.log_prior(theta)
+        whole, _ = self.whole(theta, weights)
+        if self.drop == "observation":
+            return -log_partition(whole, None, self.layout) - self.log_prior(theta)
+        steps = self._tempered(theta, weights)
+        seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
+        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
+        return both[1] - both[0] - self.log_prior(theta)
+
+    def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
+        """Leave runs of steps out: an `Apart`, at any θ."""
+        del theta
+        return Apart(self, first, length, int(length.max()))
+
+    def log_prior(self, theta: PyTree) -> Scalar:
+        if self.states.prior is None:
+            return jnp.zeros(())
+        return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
+
+    def listed(self, laid: Array, index: Array) -> Array:
+        """The listed steps of an array that is laid out; any for padding."""
+        flat = laid.reshape(-1, *laid.shape[2:])
+        inverse = jnp.asarray(self.layout.inverse)
+        return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
+
+    def alone(self, theta: PyTree, index: Array) -> tuple[Potentials, Layout]:
+        """The potentials of the listed sequences alone, one to a lane."""
+        slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
+        densities = self.emission.log_densities(self.emitted(theta), data).reshape(*slots.shape, self.num_states)
+        real = slots >= 0
+        dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
+        return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
+
+    def along(
+        self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
+    ) -> Float[Array, "some ..."]:
+        """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
+        time."""
+        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
+        derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+        if not len(entries):
+            return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
+        return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
+
+
+def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
+    """An array with so many rows, those beyond its own of one value."""
+    beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
+    return aligned(np.pad(array, beyond, constant_values=value))
+
+
+class Apart(Module):
+    """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has `length` steps from `first`.
+
+    The results are the held-out loss of every step of a run (any value behind its end), and the joint loss of the run, by which
+    F falls. For runs of one step only the joint losses are returned. They are zero where an observation is missing.
+
+        p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
+
+    α is the filtered distribution before the run, β what is ahead of its last step b, and c normalises each step.
+    """
+
+    chain: AbstractHiddenChain
+    first: Int[Arrays, " folds"]
+    length: Int[Arrays, " folds"]
+    width: int = static()
+
+    def __call__(self, theta: PyTree) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
+        chain, length = self.chain, self.length
+        whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
+        found = posterior(whole, chain.layout)
+        laid = found.filtered, found.ahead, found.log_normaliser, densities
+        filtered, ahead, normaliser, densities = map(chain.layout.restore, laid)
+        initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
+        at = jnp.arange(self.width)
+        step = jnp.minimum(self.first + at[:, None], len(chain.dense) - 1)
+        starts = (jnp.asarray(chain.position) == 0)[step][..., None]
+
+        def forward(p, starts):
+            p = jnp.where(starts, initial * p.sum(1, keepdims=True), p @ transition)
+            return p, p
+
+        def back(p, x):
+            at, step, starts = x
+            p = jnp.where((at == length - 1)[:, None], ahead[step], p)
+            return jnp.where(starts, (p @ initial)[:, None], p @ transition.T), p
+
+        _, left = jax.lax.scan(forward, filtered[self.first - 1], starts)
+        _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
+        unseen = left * right
+        total = unseen.sum(-1, keepdims=True)
+        losses = -mixture((unseen / total).reshape(-1, chain.num_states), densities[step].reshape(-1, chain.num_states))
+        seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
+        return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
+
+
+@compiled
+def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
+    return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
+
+
+def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Posterior:
+    steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
+    return posterior(hmm.whole(theta, steps)[0], hmm.layout)
+
+
+def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
+    """A compiled function of a chain, θ and perhaps weights, which says something of every step."""
+
+    @functools.wraps(function)
+    def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
+        given = (padded_weights(hmm.padded, np.asarray(of_units)) for of_units in weights)
+        return np.asarray(function(hmm.padded, theta, *given))[: len(hmm.dense)]
+
+    return called
+
+
+@of_steps
+@compiled
+def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, weights).states)
+
+
+@of_steps
+@compiled
+def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
+
+
+@of_steps
+@compiled
+def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
+    states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
+    means = hmm.means(states, hmm.emitted(theta), hmm.data)
+    known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
+    return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
+
+
+@of_steps
+@compiled
+def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
+    whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
+    initial, transition = hmm.states.logs(theta)
+    return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
+
+
+def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
+    """Expected visits of every state while a unit, a step or a sequence, is observed."""
+    steps = np.where(hmm.dense[:, None], smoothed(hmm, theta, np.ones(hmm.num_units)), 0.0)
+    if hmm.drop != "sequence":
+        return steps
+    return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
+
+
+def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
+    """Describe states that explain nothing, and parameters on a boundary."""
+    found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
+    sentences = [
+        f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
+        for k in np.flatnonzero(visited < UNUSED)
+    ]
+    spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)  # an autoregression may wander
+    free = {name: found[name] for name in (*hmm.states.free, *hmm.emission.free)}
+    return " ".join(filter(None, (*sentences, hmm.on_boundary(free, spread, hmm.states.support))))
+
+
+@float64
+def leaving(
+    hmm: AbstractHiddenChain,
+    like: PyTree,
+    thetas: Float[np.ndarray, "refits params"],
+    weights: Float[np.ndarray, "refits units"],
+) -> Bool[np.ndarray, " refits"]:
+    """Would F fall if a probability that the data put at zero left it? By `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, what it changes by as
+    the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker)."""
+    some = few_more(len(thetas))
+    refits = thetas[some], padded_weights(hmm.padded, weights)[some]
+    return np.asarray(_least_multipliers(hmm.padded, like, refits))[: len(thetas)] < 0
+
+
+@compiled
+def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
+    def one(args):
+        theta, least = unravel(args[0], like), []
+        for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
+            if name in hmm.states.edge:
+                edge = hmm.states.edge[name]
+                given = lambda p, name=name: eqx.tree_at(lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None)
+                p = jnp.where(edge, BARELY, jnp.exp(log))
+                slope = jax.grad(lambda p, given=given: given(p).loss(theta, args[1]))(p)
+                room = jnp.sum(p * slope, -1, keepdims=True)
+                least.append(jnp.min(jnp.where(edge, slope - room, jnp.inf)))
+        return jnp.min(jnp.stack(least))
+
+    return jax.lax.map(one, refits, batch_size=hmm.costs.lanes)
+
+
+def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
+    """Draw the steps after the last one, `DRAWS` times."""
+    found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
+    first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
+    past = recent(hmm.x, hmm.emission.reach)
+    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])
+
+
+def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:
+    """The observations that the first step ahead regresses on; raises where one is missing."""
+    past = x[len(x) - reach :]
+    missing = len(x) - reach + np.flatnonzero(np.isnan(past).any(axis=1))
+    if missing.size:
+        raise ValueError(
+            f"forecast: the steps ahead regress on the last {reach}, of which {missing.tolist()} are missing (NaN). Fill them, "
+            f"or cut the series after the last {reach} steps in a row that are observed."
+        )
+    return past
+
+
+def draw(
+    emission: AbstractEmission,
+    parameters: Parameters,
+    first: Float[np.ndarray, " states"],
+    past: Float[np.ndarray, "past channels"],
+    at: int,
+    num_steps: int,
+    rng: np.random.Generator,
+) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
+    """Steps `at`, `at + 1`, … and their states, the first of which has the distribution `first`."""
+    found = {name: np.asarray(value) for name, value in parameters.items()}
+    transition, K = found["transition"], len(first)
+    own = {name: value for name, value in found.items() if name not in ("initial", "transition")}
+    steps, states = np.concatenate([past, np.empty((num_steps, past.shape[1]))]), np.empty(num_steps, int)
+    chances = first
+    for t in range(num_steps):
+        states[t] = rng.choice(K, p=chances / chances.sum())
+        chances = transition[states[t]]
+        now = len(past) + t
+        steps[now] = emission.draw(own, states[t], at + t, steps[max(0, now - max(emission.reach, 1)) : now], rng)
+    return steps[len(past) :], states

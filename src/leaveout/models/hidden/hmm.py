@@ -1,0 +1,511 @@
+"""Hidden Markov models: leave observations, steps or whole sequences out.
+
+    "observation"   F(θ, w) = −log Σ_z π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)^{w_t} − log p(θ)
+    "step"          F(θ, w) = −log Σ_z π(z_1)^{w_1} Π_t A(z_{t−1}, z_t)^{w_{t−1} w_t} e_t(z_t)^{w_t} + log Z(θ, w) − log p(θ)
+    "sequence"      F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithm 2. Z is the sum
+over paths without the emissions: cut at a step of weight zero, the latent chain of "step" is no longer normalised. A
+missing observation has weight zero always. Scores are taken in the whole chain, the held-out observation unseen:
+
+    −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import static
+from ...data.arrays import check_times
+from ...inference.chain import Layout, layout, log_partition, posterior
+from ...objectives.objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
+from ...plans.plan import LONG, few_size
+from .. import emissions
+from ..emissions._base import AbstractEmission
+from . import hidden_chain as _hidden_chain, information as _information, observations as _observations
+from .hidden import EDGE, KINDS, check_choices, entries, mixture
+from .hidden_chain import AbstractHiddenChain
+from .states import Dirichlet, States
+
+LANES = 2**10  # numbers that a step of the scan takes along, by measurement
+
+STYLES = {
+    "observation": "a held-out step loses its observation, its state stays in the chain",
+    "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
+    "sequence": "whole sequences are left out",
+}
+
+
+class HMM(AbstractHiddenChain):
+    """Hidden Markov model of one or several sequences.
+
+        p(x, z; θ) = π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)
+
+    `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and the emission's own.
+
+    Parameters
+    ----------
+    x : array, Series or DataFrame, shape (steps,) or (steps, channels)
+        Observations; NaN is missing.
+    emission : emission of lo.emissions
+        Distribution of an observation given the state.
+    num_states : int
+        Number of states K.
+    lengths : array of int, shape (sequences,), optional
+        Lengths of the sequences, one after another in `x`. The default is one sequence.
+    drop : {"observation", "step", "sequence"}, default: "observation"
+        Unit that is left out: the observation of a step, whose state stays in the chain; a step with its state; or a sequence.
+    prior : {"default"}, Dirichlet or None, default: "default"
+        "default" is `Dirichlet()` and the emission's own prior; None is maximum likelihood.
+    initial : {"free", "stationary"} or array, shape (states,), default: "free"
+        Initial distribution: free, the stationary one of the transition matrix, or held fixed. An array of NaN and zeros holds
+        the zeros only.
+    transition : {"free"} or array, shape (states, states), default: "free"
+        Transition matrix: free or held fixed. An array of NaN and zeros holds the zeros only.
+    score : {"pointwise", "joint"}, default: "pointwise"
+        One loss a unit, or one a refit.
+
+    Raises
+    ------
+    ValueError
+        If values are infinite, lengths do not add up, or the data cannot determine the model.
+
+    See Also
+    --------
+    lo.emissions, Dirichlet, MRF, CRF
+
+    References
+    ----------
+    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, "Approximate cross-validation for structured
+    models", *NeurIPS*, 2020.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> x = np.r_[np.zeros(10), np.ones(10)] + 0.1 * np.arange(20) % 0.3
+    >>> model = lo.HMM(x, lo.emissions.Gaussian(), 2)
+    >>> model.num_units, model.num_states
+    (20, 2)
+    """
+
+    x: Float[np.ndarray, "steps channels"]
+    data: PyTree  # what the emission made of x, laid out
+    dense: Bool[np.ndarray, " steps"]  # has it a density?
+    sequence: Int[np.ndarray, " steps"]
+    position: Int[np.ndarray, " steps"]  # within its sequence
+    lengths: Int[np.ndarray, " sequences"]
+    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    layout: Layout
+    emission: AbstractEmission
+    states: States
+    drop: str = static()
+    joint: bool = static()
+    shapes: tuple = static()  # of the emission's free parameters
+    num_params: int = static()
+    apart: bool = static()  # have states parameters of their own, as in `_information`?
+    by_parts: bool = static()  # is the Hessian put together from the complete data's and what hidden states hide?
+    stands_in: bool = static()  # does the complete data's stand in for it?
+    labels: _observations.SeriesLabels = static()
+
+    @float64
+    def __init__(
+        self,
+        x: ArrayLike,
+        emission: AbstractEmission,
+        num_states: int,
+        *,
+        lengths: ArrayLike | None = None,
+        drop: Literal["observation", "step", "sequence"] = "observation",
+        prior: Literal["default"] | Dirichlet | None = "default",
+        initial: Literal["free", "stationary"] | ArrayLike = "free",
+        transition: Literal["free"] | ArrayLike = "free",
+        score: Literal["pointwise", "joint"] = "pointwise",
+    ):
+        check_choices("HMM", emission, num_states, STYLES, drop, score)
+        self.drop, self.joint = drop, score == "joint"
+        x, self.labels = _observations.read_series(x)
+        self.x, self.lengths = stored(x), _observations.read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
+        check_times("HMM", "x", self.labels.index, self.lengths)
+        if drop == "sequence" and len(self.lengths) < 2:
+            raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
+        self.states = States(int(num_states), initial, transition, prior)
+        if prior is None and len(self.lengths) == 1 and "initial" in self.states.free:
+            raise ValueError(
+                "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
+                'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
+            )
+        self.emission = emission.matched("HMM", self.labels.index).with_data(x)
+        data, self.dense = self.emission.prepare(x, self.lengths), self.emission.has_density(x, self.lengths)
+        start = self.emission.initial(data, self.dense, self.num_states, 0)
+        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
+        self.check_size(prior is not None)
+        size = few_size if len(x) <= LONG else int
+        self.layout = layout(self.lengths, self.num_states, self.states.zeros, size)
+        self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
+        first = np.cumsum(self.lengths) - self.lengths
+        self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
+        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, which has legal numbers
+        self.data = jax.tree.map(lambda leaf: aligned(leaf[place]), data)
+        self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
+        theta = self._unconstrained({**self.states.start(0), **start})
+        self.num_params = sum(map(np.size, theta.values()))
+        self.apart = _information.apart(self.emission, theta)
+        self.by_parts, self.stands_in = _information.fits(self, theta), _information.stands_in(self, theta)
+
+    # parameters
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            shares=self._shares,
+            warning=self._warning,
+            held=self._held,
+            leaving=_hidden_chain.leaving if self.states.edge else None,
+        )
+
+    @property
+    def num_specified(self):
+        return super().num_specified + sum(int(where.sum()) for where in (self.states.edge or {}).values())
+
+    def _natural(self, theta):
+        initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
+        return {"initial": initial, "transition": transition, **self.emitted(theta)}
+
+    @property
+    def latent_shapes(self):
+        return self.states.free
+
+    def latent_unconstrained(self, name, value):
+        return self.states.unconstrained(name, value)
+
+    def latent_names(self, name):
+        return self.states.names(name)
+
+    @float64
+    def _start(self, seed):
+        data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
+        own = self.emission.initial(data, self.dense, self.num_states, seed)
+        return self._unconstrained({**self.states.start(seed), **own})
+
+    @float64
+    def _canonical(self, theta):
+        """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
+        if not self.states.exchangeable:
+            return theta
+        found = jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
+        own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
+        order = np.asarray(self.emission.order(own))  # from here on by NumPy: JAX would compile a program for every step
+        chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
+        return self._unconstrained({**chain, **self.emission.permute(own, order)})
+
+    # F
+
+    def score(self, theta, weights, index, held):
+        if self.drop == "sequence":
+            if self.joint:
+                return super().score(theta, weights, index, held)
+            return -posterior(*self.alone(theta, index)).log_normaliser.sum(0)
+        whole, densities = self.whole(theta, weights)
+        if self.joint:
+            asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
+            seen = jnp.where(asked > 0, self.seen(jnp.maximum(weights, asked)), self.seen(weights))  # not what follows
+            known = self.chain(theta, seen)[0]
+            return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
+        found = posterior(whole, self.layout)
+        return -mixture(self.listed(found.states, index), self.listed(densities, index))
+
+    def perturbation(self, theta, index, delta):
+        if self.drop != "sequence" or len(index) == self.num_units:
+            return super().perturbation(theta, index, delta)
+        potentials, lanes = self.alone(theta, index)
+        worth = jnp.broadcast_to(jnp.where(index < self.num_units, delta, 0.0), lanes.place.shape)
+        return -log_partition(potentials, worth, lanes)
+
+    def hessian(self, theta, weights):
+        if self.by_parts:
+            return _information.hessian(self, theta, weights)
+        return self._hessian(lambda theta: self.loss(theta, weights), theta)
+
+    def preconditioner(self, theta, weights):
+        return _information.complete(self, theta, weights) if self.stands_in else ()
+
+    def hessian_change(self, theta, index, delta):
+        if self.drop != "sequence" or len(index) == self.num_units:
+            return super().hessian_change(theta, index, delta)
+        return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
+
+    def _hessian(self, function: Callable[[PyTree], Array], theta: PyTree) -> Float[Array, "params params"]:
+        """Compute a Hessian, forward over reverse."""
+        vector = ravel(theta)
+        hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
+        return (hessian + hessian.T) / 2
+
+    def predict(self, theta, weights=None, index=None, kind="response"):
+        """Predict observations or states; without `index` it is `predictive_means`, or `state_probabilities` for kind "state".
+
+        Parameters
+        ----------
+        theta : Fit, dict or array of float
+            A fit or its natural parameters; for a call with `index` the parameters θ.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+        index : array of int, optional
+            Units to predict.
+        kind : {"response", "state"}, default: "response"
+            Mean observations, or probabilities of the states.
+
+        Returns
+        -------
+        array, Series or DataFrame
+            The predictions.
+        """
+        if index is None:
+            return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
+        self.check_kind(kind, "steps", "sequence")
+        states = self.listed(posterior(self.whole(theta, weights)[0], self.layout).states, index)
+        if kind == "state":
+            return states
+        steps = self.layout.shape
+        data = jax.tree.map(lambda leaf: self.listed(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
+        means = self.means(states, self.emitted(theta), data)
+        known = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
+        means = jnp.where(known[:, None], means, jnp.nan)
+        return means[:, 0] if means.shape[1] == 1 else means
+
+    # what the core asks of a model
+
+    @property
+    def units(self):
+        if self.drop == "sequence":
+            return Units(observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
+        names = self.labels.units(self.drop)
+        target = self.x[:, 0] if self.x.shape[1] == 1 else None
+        later = None if self.joint or not self.emission.reach else self._scorable
+        known = {"serial": True, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        return Units(names=names, observed=self._observed(), scorable=later, **known)
+
+    @property
+    def costs(self):
+        """Cost in steps, also where units are sequences.
+
+        As many refits share a pass as fill a vector register and leave the cache alone.
+        """
+        lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
+        apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
+        runs = self.runs if apart else None
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded)
+
+    @property
+    def local(self):
+        return self.drop == "sequence"
+
+    def _observed(self) -> Bool[np.ndarray, " units"] | None:
+        """Units with something to score; None where all have."""
+        if self.drop == "sequence":
+            units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
+        else:
+            units = np.asarray(self.dense)
+        return None if units.all() else units
+
+    def _scorable(self, refit, index, weight):
+        """True for steps that can be scored: those of an autoregression whose regressors are left in."""
+        found = np.ones(len(index), bool)
+        here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
+        for lag in range(1, self.emission.reach + 1):
+            found = found & ~((self.position[index] >= lag) & np.isin(here - lag, here[left]))
+        return found
+
+    @property
+    def note(self):
+        style = f'drop="{self.drop}": {STYLES[self.drop]}{self.states.zero_note}'
+        if self.emission.reach and self.drop != "sequence":
+            style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
+            style += "" if self.joint else ", nor are held-out steps of which a regressor is held out"
+        if self.states.prior is None:
+            return f"{style}. Maximum likelihood, no prior."
+        return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
+
+    @float64
+    def _warning(self, theta: PyTree) -> str:
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
+        return _hidden_chain.warning(self, jax.tree.map(jnp.asarray, theta))
+
+    @float64
+    def _held(self, theta):
+        """The model of maximum likelihood that holds at zero what came out there of the initial distribution and the
+        transitions, its parameters, and what they are; None where nothing did, or a prior speaks."""
+        states, found = self.states, jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
+        free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
+        zero = {name: where & (found[name] < EDGE) for name, where in free.items()}
+        if states.prior is not None or not any(where.any() for where in zero.values()):
+            return None
+        fixed = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
+        fixed |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
+        fixed = {name: "free" if value is None else value for name, value in fixed.items()}  # of one state
+        simpler = HMM(
+            self.labels.channels(self.x),
+            self.emission,
+            self.num_states,
+            lengths=self.lengths,
+            drop=self.drop,
+            prior=None,
+            score="joint" if self.joint else "pointwise",
+            **fixed,
+        )
+        edge = {name: where | (states.edge or {}).get(name, False) for name, where in zero.items()}
+        simpler = eqx.tree_at(lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None)
+        for name, where in zero.items():
+            kept = np.where(where, 0.0, found[name])
+            found[name] = kept / kept.sum(-1, keepdims=True)
+        named = ", ".join(entry for name, where in zero.items() for entry in entries(name, where))
+        said = f"maximum likelihood puts {named} at zero: held there, in every refit too. A prior keeps them off it."
+        return simpler, found, said
+
+    @float64
+    def _shares(self, theta):
+        """Expected visits of every state while a unit is observed."""
+        return _hidden_chain.visits(self, jax.tree.map(jnp.asarray, theta))
+
+    # for users
+
+    @float64
+    def log_likelihood(self, parameters: _observations.Given) -> float:
+        """Compute log p(x; θ), without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
+        return float(_hidden_chain.log_likelihood(self.padded, self._unconstrained(parameters)))
+
+    @float64
+    def decode(self, parameters: _observations.Given) -> _observations.Steps:
+        """Find the most probable path of states, by the Viterbi algorithm.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        array or Series, shape (steps,)
+            The states.
+        """
+        return self.labels.series(_hidden_chain.decoded(self, self._unconstrained(parameters)), "state")
+
+    @float64
+    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
+        """Compute p(z_t = k | everything seen).
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array or DataFrame, shape (steps, states)
+            The probabilities.
+        """
+        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
+        states = _hidden_chain.smoothed(self, self._unconstrained(parameters), weights)
+        return self.labels.frame(states, range(self.num_states))
+
+    @float64
+    def predictive_means(
+        self, parameters: _observations.Given, weights: ArrayLike | None = None
+    ) -> _observations.Steps | _observations.Table:
+        """Compute the mean observation of every step given everything seen.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array, Series or DataFrame
+            The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
+        """
+        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
+        return self.labels.channels(_hidden_chain.expected(self, self._unconstrained(parameters), weights))
+
+    @float64
+    def simulate(
+        self, parameters: _observations.Given, num_steps: int, seed: int = 0
+    ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
+        """Draw a sequence from the model.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        num_steps : int
+            Number of steps.
+        seed : int, default: 0
+            Seed of the random numbers.
+
+        Returns
+        -------
+        tuple of array
+            Observations `[steps]` or `[steps, channels]`, and states `[steps]`.
+        """
+        found = self._natural(self._unconstrained(parameters))
+        nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
+        x, states = _hidden_chain.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
+        return (x[:, 0] if self.labels.columns is None else x), states
+
+    @float64
+    def forecast(self, parameters: _observations.Given, horizon: int, level: float = 0.9) -> _observations.Table:
+        """Forecast the steps after the last one, by simulation.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        horizon : int
+            Number of steps, one or more.
+        level : float, default: 0.9
+            Level of the central interval.
+
+        Returns
+        -------
+        DataFrame
+            Mean, lower and upper bound of each step; for several channels under a heading each; for symbols the probability of
+            each.
+
+        Raises
+        ------
+        ValueError
+            If the horizon or the level is out of range, or a regressor is missing.
+        """
+        if not (0 < level < 1 and horizon >= 1):
+            raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
+        draws = _hidden_chain.futures(self, self._unconstrained(parameters), horizon)
+        if isinstance(self.emission, emissions.Categorical):
+            symbols = range(self.emission.num_symbols)
+            return self.labels.ahead(len(self.x), {s: (draws == s).mean(0) for s in symbols})
+        lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return self.labels.ahead(len(self.x), {"mean": draws.mean(0), "lower": lower, "upper": upper})

@@ -1,0 +1,201 @@
+"""The Hessian of a hidden Markov model: the complete data's, less what the hidden states take away.
+
+With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score were the path z known (Louis 1982),
+
+    −∇² log p(x) = −E[∇s] − Cov(s),      both over paths given everything seen.
+
+The first part falls into blocks: of each state's own parameters, differentiated in all states at once, of those that states
+share, and of their distribution. The second is one recursion over the steps for all parameters, whose products are of large
+matrices: it costs what a few gradients cost where a derivative of the gradient for each parameter would cost several times
+their number.
+
+The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, or what an
+emission knows in closed form, and is positive definite where log e_t is concave. The step that it asks for is about one of
+expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from afar.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..._runtime.jax import compiled
+from ...inference.chain import Posterior, Potentials, posterior
+from ...inference.moments import spread_of_sums
+from ...objectives.objective import Blocks, ravel, unravel
+from ..emissions._base import AbstractEmission, times
+from .hidden_chain import AbstractHiddenChain
+
+NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
+
+
+class Places(NamedTuple):
+    """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
+
+    own: Int[np.ndarray, "states own"]
+    shared: Int[np.ndarray, " shared"]
+    chain: Int[np.ndarray, " chain"]
+
+
+def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
+    """Places of the parameters in θ. An emission whose states are not `apart` shares all of its parameters."""
+    own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
+    for name in sorted(theta):
+        here = first + np.arange(np.size(theta[name]))
+        if name not in hmm.emission.free:
+            chain.append(here)
+        elif name in hmm.emission.shared or not hmm.apart:
+            shared.append(here)
+        else:
+            own.append(here.reshape(hmm.num_states, -1))
+        first += len(here)
+    return Places(np.concatenate(own, 1), np.concatenate(shared), np.concatenate(chain))
+
+
+def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
+    """Whether the scores of all steps can be held, and sequences count their steps as they are."""
+    where = places(hmm, theta)
+    scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
+    return hmm.drop != "step" and scores <= NUMBERS
+
+
+def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
+    """Whether the matrix that stands in for the Hessian can be held."""
+    where = places(hmm, theta)
+    return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= NUMBERS
+
+
+def apart(emission: AbstractEmission, theta: PyTree) -> bool:
+    """Whether natural parameters of each state depend on its own part of θ only. A user's emission may order them."""
+    for name, constraint in emission.free.items():
+        if name not in emission.shared:
+            before = np.asarray(constraint.natural(jnp.asarray(theta[name])))
+            for k in range(len(before)):
+                moved = np.array(theta[name], float)
+                moved[k] += 0.1
+                after = np.asarray(constraint.natural(jnp.asarray(moved)))
+                if np.delete(before != after, k, 0).any():
+                    return False
+    return True
+
+
+class _Known(NamedTuple):
+    """Posterior of the path and what it was computed from, steps in the order of the layout."""
+
+    potentials: Potentials
+    posterior: Posterior
+    seen: Float[Array, " steps"]  # the weight of each observation
+    worth: Float[Array, " steps"]  # that of its sequence
+    expected: Float[Array, "steps states"]  # observations of each state
+
+
+def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
+    """`hmm` drops observations or sequences."""
+    everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
+    sequences = hmm.drop == "sequence"
+    seen = laid(hmm.seen(everyone if sequences else weights))
+    worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
+    whole, _ = hmm.whole(theta, everyone if sequences else weights)
+    found = posterior(whole, hmm.layout, worth.reshape(hmm.layout.shape))
+    return _Known(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
+
+
+@compiled
+def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
+    """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
+    and one for their distribution."""
+    vector, where = ravel(theta), places(hmm, theta)
+    known = _known(hmm, theta, weights)
+    prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
+    slope, moved = _slope(hmm, theta, known), _moved(hmm, theta, known)
+    blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
+    own, shared, chain = where.own, where.shared[None], where.chain[None]
+    return (
+        Blocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
+        Blocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
+        Blocks(jnp.asarray(chain), blocks(lambda v: prior(v) + moved(v), chain)),
+    )
+
+
+def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+    """The gradient of the emissions' expected log-density, a function of the raveled θ."""
+
+    def expected(v):
+        densities = hmm.log_densities(unravel(v, theta)).reshape(known.expected.shape)
+        return jnp.sum(jnp.where(known.expected > 0, known.expected * densities, 0.0))
+
+    return jax.grad(expected)
+
+
+def _moved(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+    """The gradient of minus the expected log-probability of the path."""
+
+    def expected(v):
+        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
+        return -sum(jnp.sum(times(count, log)) for count, log in counts)
+
+    return jax.grad(expected)
+
+
+def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
+    """Minus the derivative of `_slope`, by the own parameters of each state."""
+    own = places(hmm, theta).own
+    closed = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected) if own.size else None
+    if closed is not None:
+        return closed
+    return -_blocks(hmm, _slope(hmm, theta, known), ravel(theta), own)
+
+
+def _blocks(
+    hmm: AbstractHiddenChain, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]
+) -> Array:
+    """A gradient's derivatives at `vector` by the entries of each block: of all blocks at once, since they do not meet."""
+    return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
+
+
+def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+    """∇²F(θ, w); `hmm` drops observations or sequences."""
+    vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
+    known = _known(hmm, theta, weights)
+    out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
+    out = out.at[own[:, :, None], own[:, None]].add(_bend(hmm, theta, known))
+    rows = -hmm.along(_slope(hmm, theta, known), vector, shared)
+    out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
+    out = out.at[chain].add(hmm.along(_moved(hmm, theta, known), vector, chain))
+    return out - _hidden_away(hmm, theta, known)
+
+
+def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Float[Array, "params params"]:
+    """`Cov(s)`, what is not known because the states are hidden."""
+    vector, where, layout, K = ravel(theta), places(hmm, theta), hmm.layout, hmm.num_states
+    densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
+
+    def scores(entries):
+        """Scores of all steps in a parameter, or in one parameter of each state."""
+        tangent = jnp.zeros_like(vector).at[entries].set(1.0)
+        slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
+        return jnp.where(known.seen[:, None] > 0, slope, 0.0)
+
+    def all_scores(entries):
+        """Scores of all steps, parameters on the last axis."""
+        if not len(entries):
+            return jnp.zeros((*layout.shape, K, 0))
+        return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)
+
+    spread = spread_of_sums(
+        known.posterior,
+        known.potentials.transition,
+        layout,
+        (all_scores(where.own.T), all_scores(where.shared)),
+        known.worth.reshape(layout.shape),
+        len(hmm.lengths),
+    )
+    logs = lambda v: jnp.concatenate([part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))])
+    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # where a probability is held at zero nothing is counted
+    half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
+    spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
+    order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared]))
+    return spread[order][:, order]

@@ -1,0 +1,479 @@
+"""Hidden Markov random fields on any graph: leave observations, sites or whole fields out.
+
+A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every edge counted once, by default Potts',
+φ_st(j, k) = β_st 1{j = k} and h = 0 (`_potentials`), is seen through emissions e_s(z_s) = p(x_s | z_s):
+
+    "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s h_s + Σ_{(s,t)} φ_st) + log Z − log p(θ)
+    "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log p(θ)
+    "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β
+is half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of
+weight zero hangs loose. A missing observation has weight zero. Scores are taken in the whole graph, what is held out unseen:
+
+    −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
+
+With approximate inference all of these are the same functions of approximate sums: F and its derivatives are consistent, and
+so are refits and their certificate, but they are those of the approximation. `against_exact` says how far apart the two are.
+"""
+
+import itertools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import static
+from ...inference.clique import Sums, log_partition, marginals, tree
+from ...objectives.objective import Costs, Parameters, Units, float64, ravel, stored, unravel
+from ...plans.graph import blocks, read_edges
+from ..emissions._base import AbstractEmission
+from . import approximation_check as _apart, hidden_field as _hidden_field, observations as _observations
+from .hidden import KINDS, check_choices, mixture
+from .hidden_field import AbstractHiddenField
+from .potentials import External, Free, has_direction, read_coupling, read_external
+
+LANES = 16  # refits that share a pass, by measurement
+BLOCKS = 20  # of sites, that standard errors go by, at least
+ORDERS = 24  # of the states, that are tried where a fit starts
+LEARN = "a coupling, lo.Free(...), or an external field, lo.External(...)"
+APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
+EM_STEPS = 5  # before descent takes over
+
+STYLES = {
+    "observation": "a held-out site loses its observation, its state stays in the field",
+    "site": "a held-out site loses its observation, its state and its edges; scores are taken in the whole graph",
+    "field": "whole fields are left out",
+}
+
+
+INFERENCE = {
+    "exact": "sums over all configurations are exact",
+    "bethe": "sums over all configurations are Bethe's approximation",
+    "trw": "sums over all configurations are tree-reweighted, an approximation",
+}
+
+
+class MRF(AbstractHiddenField):
+    """Hidden Markov random field: hidden states of the sites of a graph, each with an observation.
+
+        log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z,      x_s | z_s ~ emission
+
+    `fit(...).parameters` is `{"coupling": [], [edges] or [states, states], ...}`, "external" where there is one, and the
+    emission's own.
+
+    Parameters
+    ----------
+    x : array, shape (sites,), (fields, sites) or (fields, sites, channels)
+        Observations; NaN is missing. Several fields share the graph.
+    edges : array, sparse matrix or graph
+        Edges `[edges, 2]`, a symmetric adjacency matrix, or a networkx or libpysal graph.
+    emission : emission of lo.emissions
+        Distribution of an observation given the state; any that does not regress on earlier steps.
+    num_states : int
+        Number of states.
+    coupling : float, array or Free
+        β, a number or one an edge; φ, a matrix `[states, states]` or one an edge; or `Free(...)`, which is learned.
+    external : array, shape (sites, states), External or None, default: None
+        External field h, held fixed; or `External(...)`, which is learned.
+    drop : {"observation", "site", "field"}, default: "observation"
+        Unit that is left out: the observation of a site, whose state stays in the field; a site with its edges; or a field.
+        Units of several fields are numbered field by field.
+    prior : {"default"} or None, default: "default"
+        Priors of the emission, `Free` and `External`; None is maximum likelihood.
+    score : {"pointwise", "joint"}, default: "pointwise"
+        One loss a unit, or one a refit.
+    inference : {"exact", "bethe", "trw"}, default: "exact"
+        Sums over all configurations: exact, Bethe's approximation, or tree-reweighted.
+    memory : float, default: 4.0
+        Memory that exact inference may take, in GiB.
+
+    Raises
+    ------
+    ValueError
+        If the graph has loops, duplicate or one-sided edges, exact inference needs more memory, or the data cannot determine
+        the model.
+    TypeError
+        If the coupling is none of these.
+
+    See Also
+    --------
+    GaussianField, HMM, Free, External
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> x = np.array([0.1, 0.2, 0.0, 2.1, 1.9, 2.2])
+    >>> model = lo.MRF(x, np.c_[np.arange(5), np.arange(1, 6)], lo.emissions.Gaussian(), 2, coupling=0.5)
+    >>> model.num_units, model.num_states
+    (6, 2)
+    """
+
+    x: Float[np.ndarray, "fields sites channels"]
+    edges: Int[np.ndarray, "edges 2"]
+    data: PyTree  # what the emission made of x, fields one after another
+    dense: Bool[np.ndarray, "fields sites"]  # is there an observation?
+    emission: AbstractEmission
+    coupling: Float[np.ndarray, "..."]  # held fixed, or the start
+    coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
+    external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
+    design: Float[np.ndarray, "sites terms"] | None  # where γ is learned
+    external_prior: Float[np.ndarray, "2"] | None
+    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
+    block: Int[np.ndarray, " sites"]
+    tree: Sums = static()
+    number: int = static()
+    learned: bool = static()  # the coupling
+    directed: bool = static()  # a learned matrix
+    inference: str = static()
+    drop: str = static()
+    joint: bool = static()
+    flat: bool = static()  # no prior
+    shapes: tuple = static()  # of the emission's free parameters
+    labels: _observations.FieldLabels = static()
+
+    @float64
+    def __init__(
+        self,
+        x: ArrayLike,
+        edges: Any,
+        emission: AbstractEmission,
+        num_states: int,
+        *,
+        coupling: "float | ArrayLike | Free",
+        external: "ArrayLike | External | None" = None,
+        drop: Literal["observation", "site", "field"] = "observation",
+        prior: Literal["default"] | None = "default",
+        score: Literal["pointwise", "joint"] = "pointwise",
+        inference: Literal["exact", "bethe", "trw"] = "exact",
+        memory: float = 4.0,
+    ):
+        check_choices("MRF", emission, num_states, STYLES, drop, score)
+        if emission.reach:
+            raise ValueError(f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have.")
+        _check_how(prior, inference, memory)
+        self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
+        self.x, self.labels = _observations.read_fields(x)
+        directed = has_direction(edges)
+        self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
+        if drop == "field" and len(self.x) < 2:
+            raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
+        self.learned, self.directed = isinstance(coupling, Free), isinstance(coupling, Free) and coupling.directed
+        self.coupling, self.coupling_prior = read_coupling(coupling, len(self.edges), self.number, self.flat, directed)
+        read = read_external(external, self.labels.index, self.x.shape[1], self.number, self.flat)
+        self.external, self.design, self.external_prior = read
+        self.inference = inference
+        if inference == "bethe" and self.prior_learned:
+            raise ValueError(
+                'MRF: inference="bethe" takes couplings and external fields that are held fixed: without observations its '
+                'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
+            )
+        rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
+        self.emission = emission.matched("MRF", self.labels.index).with_data(rows)
+        self.data = self.emission.prepare(rows, lengths)
+        dense = self.emission.has_density(rows, lengths)
+        self.dense = dense.reshape(self.x.shape[:2])
+        start = self.emission.initial(self.data, dense, self.number, 0)
+        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
+        if not (self.shapes or self.prior_learned):
+            raise ValueError(f"MRF: with {type(emission).__name__} there is something to learn of the states only: {LEARN}.")
+        flat = (self.learned and self.coupling_prior is None) or (self.design is not None and self.external_prior is None)
+        self.check_size(not (self.flat or flat))
+        self.tree = tree(self.x.shape[1], self.edges, self.number, memory * 2**30, inference)
+        fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
+        self.normaliser = None if fixed is None else stored(fixed)
+        sites = self.x.shape[1]
+        self.block = blocks(self.edges, sites, max(1, min(max(BLOCKS, round(sites**0.5)), sites // 2)))
+
+    # parameters
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            warning=self._warning,
+        )
+
+    def _natural(self, theta):
+        field = {} if self.external is None else {"external": self.external_of(theta)}
+        return {"coupling": jnp.asarray(self.coupling_of(theta)), **field, **self.emitted(theta)}
+
+    @float64
+    def _start(self, seed):
+        """A few steps of EM from clusters of the observations; in the order of the states that fits best, where fixed
+        potentials tell them apart."""
+        own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
+        prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
+        orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]
+        starts = [{**prior, **self.emission.permute(own, np.array(order))} for order in itertools.islice(orders, ORDERS)]
+        return self._unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), EM_STEPS)[0])
+
+    @float64
+    def _canonical(self, theta):
+        """States in the emission's order, unless fixed potentials tell them apart."""
+        if self.told_apart:
+            return theta
+        found = self._natural(jax.tree.map(jnp.asarray, theta))
+        own = {name: found[name] for name in found if name not in self.latent}
+        order = np.asarray(self.emission.order(own))
+        if self.coupling.ndim > 1:
+            found["coupling"] = found["coupling"][order][:, order]
+        if self.external is not None:
+            found["external"] = found["external"][:, order]
+        return self._unconstrained({**found, **self.emission.permute(own, order)})
+
+    # F
+
+    def score(self, theta, weights, index, held):
+        if self.drop == "field":
+            return super().score(theta, weights, index, held) if self.joint else self.losses(theta, *self._listed(theta, index))
+        pairs = self.coupled(theta)
+        if self.joint:
+            densities, known = self.densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
+            both = jnp.stack([self.seen(weights, densities), self.seen(known, densities)]) + self.outside(theta)
+            without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
+            return without - complete
+        states, densities = self._posterior(theta, weights, index, pairs)
+        return -mixture(states, densities)
+
+    def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
+        """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
+        densities = self.densities(theta)
+        seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
+        place = jnp.minimum(index, self.num_units - 1)
+        if len(index) < len(self.x):  # the fields of the listed units only
+            states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
+        else:
+            states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
+        return states, densities.reshape(-1, self.number)[place]
+
+    def _listed(self, theta: PyTree, index: Array) -> tuple[Array, Array]:
+        """Densities of the listed fields, and which are of observations."""
+        sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
+        rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
+        return self.densities(theta, data), jnp.asarray(self.dense)[place]
+
+    def perturbation(self, theta, index, delta):
+        if self.drop != "field" or len(index) == self.num_units:
+            return super().perturbation(theta, index, delta)
+        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed(theta, index))
+
+    def hessian_change(self, theta, index, delta):
+        if self.drop != "field" or len(index) == self.num_units:
+            return super().hessian_change(theta, index, delta)
+        return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
+
+    def predict(self, theta, weights, index, kind):
+        self.check_kind(kind, "sites", "field")
+        states, _ = self._posterior(theta, weights, index, self.coupled(theta))
+        if kind == "state":
+            return states
+        place = jnp.minimum(index, self.num_units - 1)
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
+        means = self.means(states, self.emitted(theta), data)
+        return means[:, 0] if means.shape[1] == 1 else means
+
+    # what the core asks of a model
+
+    @property
+    def num_states(self) -> int:
+        return self.number
+
+    @property
+    def units(self):
+        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are in all of them."""
+        names = self.labels.units(self.drop)
+        if self.drop == "field":
+            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
+        target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
+        blocks = np.tile(self.block, len(self.x))
+        known = {"blocks": blocks, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        return Units(names, serial=True, observed=self._observed(), **known)
+
+    @property
+    def costs(self):
+        """Cost of a refit: a few operations for each entry of the tables."""
+        return Costs(int(np.clip(LANES // len(self.x), 1, LANES)), 10.0 * self.tree.entries * len(self.x))
+
+    @property
+    def local(self):
+        return self.drop == "field"
+
+    def _observed(self) -> Bool[np.ndarray, " units"] | None:
+        """Units with something to score; None where all have."""
+        units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
+        return None if units.all() else units
+
+    @property
+    def note(self):
+        style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        told = "" if self.inference == "exact" else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
+        if self.flat:
+            return f"{style}. Maximum likelihood, no prior.{told}"
+        priors = {"coupling": self.coupling_prior, "external": self.external_prior}
+        said = [f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})" for name, prior in priors.items() if prior is not None]
+        return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *said))) or 'none'}.{told}"
+
+    @float64
+    def _warning(self, theta: PyTree) -> str:
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
+        return _hidden_field.warning(self, jax.tree.map(jnp.asarray, theta))
+
+    # for users
+
+    @float64
+    def log_partition(self, parameters: _observations.Given) -> float:
+        """Compute log Z of one field without observations.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The logarithm of the normaliser.
+        """
+        return float(_hidden_field.prior_partition(self, self._unconstrained(parameters)))
+
+    @float64
+    def log_likelihood(self, parameters: _observations.Given) -> float:
+        """Compute log p(x; θ) of all fields, without the prior.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        float
+            The log-likelihood.
+        """
+        return -float(jnp.sum(_hidden_field.losses(self, self._unconstrained(parameters))))
+
+    @float64
+    def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+        """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
+
+        Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by Newton's method.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or natural parameters to start from.
+        num_steps : int, default: 100
+            Largest number of steps.
+        tol : float, default: 1e-8
+            Decrease of F at which to stop.
+
+        Returns
+        -------
+        dict of array
+            Natural parameters.
+        """
+        found = self._natural(self._unconstrained(parameters))
+        return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
+
+    @float64
+    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
+        """Compute p(z_s = k | everything seen).
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        weights : array of float, shape (units,), optional
+            Weights of the units that are seen; all by default.
+
+        Returns
+        -------
+        array or DataFrame, shape (sites, states) or (fields, sites, states)
+            The probabilities.
+        """
+        weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
+        return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
+
+    @float64
+    def against_exact(self, parameters: _observations.Given) -> _observations.Table:
+        """Compare approximate with exact inference, on parts of the graph that are small enough for both.
+
+        Each part is a field of its own, so that errors where parts meet are not seen.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        DataFrame
+            A row for each part, and one for all: mean losses with each site left out alone by either inference, and the largest
+            differences.
+
+        Raises
+        ------
+        ValueError
+            If inference is exact.
+        """
+        if self.inference == "exact":
+            raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
+        return _apart.against_exact(self, self._unconstrained(parameters))
+
+    @float64
+    def decode(self, parameters: _observations.Given) -> _observations.Steps:
+        """Find the most probable configuration of the states.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+
+        Returns
+        -------
+        array or Series, shape (sites,) or (fields, sites)
+            The states.
+        """
+        return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
+
+    @float64
+    def simulate(
+        self, parameters: _observations.Given, num_fields: int, seed: int
+    ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
+        """Draw fields from the model over this graph.
+
+        Parameters
+        ----------
+        parameters : Fit or dict
+            A fit or its natural parameters.
+        num_fields : int
+            Number of fields.
+        seed : int
+            Seed of the random numbers.
+
+        Returns
+        -------
+        tuple of array
+            Observations `[fields, sites]` or `[fields, sites, channels]`, and states `[fields, sites]`.
+        """
+        return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
+
+
+def _check_how(prior: Any, inference: Any, memory: Any) -> None:
+    """Raise ValueError if the prior, the inference or the memory is not valid."""
+    if not (prior is None or (isinstance(prior, str) and prior == "default")):
+        raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
+    if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):
+        raise ValueError(
+            f"MRF: inference must be one of {', '.join(map(repr, INFERENCE))}, memory GiB, a positive number; got "
+            f"{inference!r}, {memory!r}."
+        )

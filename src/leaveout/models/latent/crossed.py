@@ -1,0 +1,503 @@
+"""Several grouping factors, nested or crossed: F(θ, w) by one Laplace approximation over all random effects together.
+
+    F(θ, w) = Σ_i ω_i ℓ(η_i) + ½|b̂|² + ½ log|M|,      η = e + A b̂,      M = I + Aᵀ diag(ω ℓ″) A,      ω_i = w of row i's unit
+
+b̂ the mode; exact for a Gaussian response. A = Z Λ, Λ the same for all levels of a factor, so that M is made of sums over the
+pairs of levels that occur in rows, N_fg = Σ ωℓ″ z_f z_gᵀ, as Λ_fᵀ N_fg Λ_g. The factor of most effects is eliminated level by
+level (its block D of M is block diagonal), which leaves a dense matrix of the others' (Bates et al. 2015, Bates 2024):
+
+    S = M₂₂ − Cᵀ D⁻¹ C,      M⁻¹ = [D⁻¹ + U S⁻¹ Uᵀ, −U S⁻¹; ·, S⁻¹],      U = D⁻¹ C.
+
+Slopes need M⁻¹ at the pairs that occur only: with s_i = ½ a_iᵀM⁻¹a_i, v = ωℓ‴s, r = M⁻¹Aᵀv
+
+    ∂F/∂e = ωℓ′ + v − ωℓ″ A r,      ∂F/∂Λ_f = Σ_levels (Zᵀ ∂F/∂e) b̂ᵀ − (Zᵀ ωℓ′) rᵀ + Σ_g Σ_pairs N_fg Λ_g (M⁻¹)_gf.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from .effects import Factor
+from .grouped import split
+from .quadrature import backward, cholesky, forward, marginal_losses
+from .responses import AbstractResponse, Data
+
+STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10  # of Newton's method: the step after one so short is rounding
+REUSED = 0.05  # of a step: if more is left by the next, the factor is made anew
+DENSE = 6000  # effects beside those of the largest factor, of which a matrix is kept
+NUMBERS = 2**22  # of U S⁻¹ that are held at once
+SIDES = 500  # right-hand sides that are solved for at once
+
+
+class Pairs(NamedTuple):
+    """Pairs of levels of two factors that occur: the pair of each row, and the two levels of each pair."""
+
+    of_row: NDArray[np.int64]
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+
+
+class Solved(NamedTuple):
+    """The factor of M: of the blocks D, of S; and U, by pairs of the first factor with each of the others."""
+
+    low: NDArray[np.float64]  # [q, q, levels]
+    inverse: NDArray[np.float64]  # D⁻¹ [levels, q, q]
+    corner: NDArray[np.float64]
+    left: "scipy.sparse.csr_array"
+
+    @property
+    def log_root(self) -> float:
+        """½ log|M|."""
+        return float(np.sum(np.log(np.einsum("iil->il", self.low))) + np.sum(np.log(np.diag(self.corner))))
+
+
+class Mode(NamedTuple):
+    """Minimum of h over the effects.
+
+    It holds b̂ `[effects]`, η, the weights ωℓ″, the sums N by pairs of factors, the factor of M, and h at the minimum.
+    """
+
+    b: NDArray[np.float64]
+    eta: NDArray[np.float64]
+    bend: NDArray[np.float64]
+    sums: dict[tuple[int, int], NDArray[np.float64]]
+    solved: Solved
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Crossed:
+    """Rows, their factors, that of most effects first, and the unit of each row."""
+
+    data: Data
+    given: tuple[Factor, ...]  # in the order of θ
+    unit: NDArray[np.int64]
+    apart: bool = False  # do weights stand outside of the integral?
+
+    @staticmethod
+    def of(data: Data, factors: tuple[Factor, ...], unit: NDArray) -> "Crossed":
+        found = Crossed(data, factors, unit)
+        rest = found.size - found.ends[1]
+        if rest > DENSE:
+            name = found.factors[0].name
+            raise ValueError(
+                f"Mixed: {rest} random effects beside those of {name!r} are too many: their matrix is dense, up to {DENSE}."
+            )
+        return found
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """The factor of most effects first."""
+        return sorted(range(len(self.given)), key=lambda k: -self.given[k].q * len(self.given[k].levels))
+
+    @functools.cached_property
+    def factors(self) -> list[Factor]:
+        return [self.given[k] for k in self.order]
+
+    @functools.cached_property
+    def ends(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *(factor.q * len(factor.levels) for factor in self.factors)])
+
+    @property
+    def size(self) -> int:
+        return int(self.ends[-1])
+
+    @functools.cached_property
+    def pairs(self) -> dict[tuple[int, int], Pairs]:
+        """Pairs of levels of the factors f ≤ g, by (f, g)."""
+        found = {}
+        for f, one in enumerate(self.factors):
+            for g in range(f, len(self.factors)):
+                width = len(self.factors[g].levels)
+                both, of_row = np.unique(one.code * width + self.factors[g].code, return_inverse=True)
+                found[f, g] = Pairs(of_row.ravel(), both // width, both % width)
+        return found
+
+    @functools.cached_property
+    def pattern(self) -> tuple[NDArray, NDArray, NDArray]:
+        """Pattern of C in compressed rows: its columns, its row ends, and the order that sorts entries of pairs into it.
+
+        Entries of pairs come one factor after another.
+        """
+        rows, columns, q = [], [], self.factors[0].q
+        for g in range(1, len(self.factors)):
+            pairs, width = self.pairs[0, g], self.factors[g].q
+            shape = (len(pairs.first), q, width)
+            rows.append(np.broadcast_to((pairs.first * q)[:, None, None] + np.arange(q)[:, None], shape).ravel())
+            start = self.ends[g] - self.ends[1] + pairs.second * width
+            columns.append(np.broadcast_to(start[:, None, None] + np.arange(width), shape).ravel())
+        row, column = np.concatenate(rows), np.concatenate(columns)
+        order = np.lexsort((column, row))
+        return column[order], np.searchsorted(row[order], np.arange(self.ends[1] + 1)), order
+
+    def sums(self, bend: NDArray) -> dict[tuple[int, int], NDArray]:
+        """N_fg `[pairs, q_f, q_g]`."""
+        out = {}
+        for (f, g), pairs in self.pairs.items():
+            one, other = self.factors[f].design, self.factors[g].design
+            own = np.empty((len(pairs.first), len(one), len(other)))
+            for i in range(len(one)):
+                weighed = bend * one[i]
+                for j in range(i if f == g else 0, len(other)):
+                    own[:, i, j] = np.bincount(pairs.of_row, weighed * other[j], len(pairs.first))
+                    if f == g:
+                        own[:, j, i] = own[:, i, j]
+            out[f, g] = own
+        return out
+
+    def solved(self, sums: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> Solved:
+        """M's factor."""
+        q, rest = self.factors[0].q, self.size - self.ends[1]
+        block = roots[0].T @ sums[0, 0] @ roots[0] + np.eye(q)
+        low = cholesky(np.moveaxis(block, 0, -1))
+        inverse = np.moveaxis(np.stack([backward(low, forward(low, one[:, None])) for one in np.eye(q)], 1), -1, 0)
+        S = np.eye(rest)
+        for f in range(1, len(self.factors)):
+            for g in range(f, len(self.factors)):
+                pairs, (a, b) = self.pairs[f, g], (self.factors[f].q, self.factors[g].q)
+                own = roots[f].T @ sums[f, g] @ roots[g]
+                row = (self.ends[f] - self.ends[1] + pairs.first * a)[:, None, None] + np.arange(a)[:, None]
+                column = (self.ends[g] - self.ends[1] + pairs.second * b)[:, None, None] + np.arange(b)
+                S[row, column] += own
+                if f != g:
+                    S[column, row] += own
+        cross = [roots[0].T @ sums[0, g] @ roots[g] for g in range(1, len(self.factors))]
+        turned = [inverse[self.pairs[0, g].first] @ own for g, own in enumerate(cross, 1)]
+        C, U = self._compressed(cross), self._compressed(turned)
+        S -= (C.T @ U).toarray()
+        return Solved(low, inverse, scipy.linalg.cholesky(S, lower=True, check_finite=False), U)
+
+    def _compressed(self, values: list[NDArray]) -> "scipy.sparse.csr_array":
+        column, ends, order = self.pattern
+        flat = np.concatenate([own.ravel() for own in values])[order]
+        return scipy.sparse.csr_array((flat, column, ends), shape=(self.ends[1], self.size - self.ends[1]))
+
+    def solve(self, solved: Solved, vector: NDArray) -> NDArray:
+        """M⁻¹ of a vector, or of columns."""
+        q, cut = self.factors[0].q, self.ends[1]
+        own = np.einsum("lij,lj...->li...", solved.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
+        own = own.reshape(vector[:cut].shape)
+        rest = vector[cut:] - solved.left.T @ vector[:cut]
+        rest = scipy.linalg.cho_solve((solved.corner, True), rest, check_finite=False)
+        return np.concatenate([own - solved.left @ rest, rest])
+
+    def levels(self, vector: NDArray) -> list[NDArray]:
+        """b by factors, `[levels, q]` each."""
+        parts = np.split(vector, self.ends[1:-1])
+        return [part.reshape(-1, factor.q) for part, factor in zip(parts, self.factors, strict=True)]
+
+    def push(self, vector: NDArray, roots: list[NDArray]) -> NDArray:
+        """A b."""
+        total = np.zeros(len(self.data.y))
+        for factor, root, own in zip(self.factors, roots, self.levels(vector), strict=True):
+            effects = own @ root.T
+            for j in range(factor.q):
+                total += factor.design[j] * effects[factor.code, j]
+        return total
+
+    def gathered(self, of_rows: NDArray) -> list[NDArray]:
+        """Zᵀ of rows, `[levels, q]` of each factor."""
+        return [
+            np.stack([np.bincount(f.code, of_rows * column, len(f.levels)) for column in f.design], 1) for f in self.factors
+        ]
+
+    def pull(self, of_rows: NDArray, roots: list[NDArray]) -> NDArray:
+        """Aᵀ of rows."""
+        return np.concatenate([(own @ root).ravel() for own, root in zip(self.gathered(of_rows), roots, strict=True)])
+
+    def placed(self, theta: NDArray) -> tuple[NDArray, list[NDArray], NDArray]:
+        """e, Λ of each factor, and τ `[own, 1]`, at one θ."""
+        parts = split(theta[None], self.data, self.given)
+        roots = [self.given[k].root(parts.free[k][0]) for k in self.order]
+        return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
+
+    def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> Mode:
+        """Find the minimum of h by Newton's method, with steps halved where h rises.
+
+        The factor of M is reused for as long as each step leaves little of the one before. At the end it is computed anew.
+        """
+        (e, roots, tau), data = self.placed(theta), self.data
+        b = np.zeros(self.size) if start is None else start
+        step, size, lowest, stale = np.zeros(self.size), np.inf, np.inf, True
+        for _ in range(STEPS):
+            at, near = b - step, size <= NEAR
+            eta = e + self.push(at, roots)
+            loss, slope, bend = data.response.orders(eta, tau, data.y, (0, 1, 2))
+            value = float(omega @ loss + 0.5 * at @ at)
+            if not value <= lowest + ROUNDING * (1 + abs(lowest)) and np.isfinite(lowest):
+                step = step / 2
+                continue
+            b, lowest = at, value
+            if near and data.response.quadratic:
+                break
+            if stale or near:
+                weights = omega * bend
+                sums = self.sums(weights)
+                solved = self.solved(sums, roots)
+            if near:
+                break
+            step = self.solve(solved, self.pull(omega * slope, roots) + at)
+            before, size = size, float(np.max(np.abs(step) / (1 + np.abs(at))))
+            stale = not (size <= REUSED * before or data.response.quadratic)
+        fixed = np.broadcast_to(data.response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
+        return Mode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
+
+    def inverses(self, solved: Solved) -> tuple[NDArray, dict[tuple[int, int], NDArray]]:
+        """S⁻¹, and M⁻¹ at the pairs that occur, `[pairs, q_f, q_g]`."""
+        inverse = scipy.linalg.lapack.dpotri(solved.corner, lower=1)[0]
+        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        out, q = {}, self.factors[0].q
+        for f in range(1, len(self.factors)):
+            for g in range(f, len(self.factors)):
+                out[f, g] = inverse[self._places(f, g)]
+        spread = self._spread(solved.left, inverse)
+        own = solved.inverse.copy()
+        ends = self.pattern[1]
+        levels = np.arange(len(self.factors[0].levels))
+        for i in range(q):
+            for j in range(q):  # Σ_k (U S⁻¹)_ik U_jk: rows of one level have the same columns
+                row_i, row_j = levels * q + i, levels * q + j
+                both = _rows(spread, ends, row_i) * _rows(solved.left.data, ends, row_j)
+                counts = (ends[1:] - ends[:-1])[row_i]
+                own[:, i, j] += np.bincount(np.repeat(levels, counts), both, len(levels))
+        out[0, 0] = own
+        back = np.empty(len(spread))
+        back[self.pattern[2]] = -spread
+        at = 0
+        for g in range(1, len(self.factors)):
+            pairs, width = self.pairs[0, g], self.factors[g].q
+            count = len(pairs.first) * q * width
+            out[0, g] = back[at : at + count].reshape(-1, q, width)
+            at += count
+        return inverse, out
+
+    def _places(self, f: int, g: int) -> tuple[NDArray, NDArray]:
+        pairs, (a, b) = self.pairs[f, g], (self.factors[f].q, self.factors[g].q)
+        row = (self.ends[f] - self.ends[1] + pairs.first * a)[:, None, None] + np.arange(a)[:, None]
+        return row, (self.ends[g] - self.ends[1] + pairs.second * b)[:, None, None] + np.arange(b)
+
+    def _spread(self, left: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
+        """U S⁻¹ where U is not zero, in its order."""
+        out, ends = np.empty(left.nnz), left.indptr
+        many = max(1, NUMBERS // max(1, inverse.shape[0]))
+        for start in range(0, left.shape[0], many):
+            some = left[start : start + many] @ inverse
+            stop = min(start + many, left.shape[0])
+            row = np.repeat(np.arange(stop - start), np.diff(ends[start : stop + 1]))
+            out[ends[start] : ends[stop]] = some[row, left.indices[ends[start] : ends[stop]]]
+        return out
+
+    def leverages(self, inverses: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> NDArray:
+        """a_iᵀM⁻¹a_i of all rows: the variance of their predictors, given what is seen."""
+        total = np.zeros(len(self.data.y))
+        for (f, g), own in inverses.items():
+            turned = roots[f] @ own @ roots[g].T
+            one, other, of_row = self.factors[f].design, self.factors[g].design, self.pairs[f, g].of_row
+            for i in range(len(one)):
+                for j in range(len(other)):
+                    total += (1 if f == g else 2) * one[i] * other[j] * turned[of_row, i, j]
+        return total
+
+    def look(self, theta: NDArray, weights: NDArray, state: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+        """F, its gradients, and the modes, of one refit after another."""
+        found = [
+            self._looked(t, w[self.unit] * self.data.size, None if state is None else state[k])
+            for k, (t, w) in enumerate(zip(theta, weights, strict=True))
+        ]
+        value, gradient, modes = zip(*found, strict=True)
+        return np.array(value), np.array(gradient), np.array(modes)
+
+    @property
+    def work(self) -> float:
+        """Approximate number of operations of a gradient."""
+        return 200.0 * len(self.data.y) + 3.0 * float(self.size - self.ends[1]) ** 3
+
+    def _looked(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> tuple[float, NDArray, NDArray]:
+        nothing = np.inf, np.full(len(theta), np.nan), np.zeros(self.size)
+        try:
+            mode = self.mode(theta, omega, start)
+        except (np.linalg.LinAlgError, ValueError):
+            return nothing
+        _, roots, tau = self.placed(theta)
+        data, own = self.data, self.data.response
+        _, inverses = self.inverses(mode.solved)
+        slope, third = own.orders(mode.eta, tau, data.y, (1, 3))
+        direct, own_slope, own_bend = own.shared(mode.eta, tau, data.y, (0, 1, 2))
+        pulled, s = omega * slope, 0.5 * self.leverages(inverses, roots)
+        v = omega * third * s
+        r = self.solve(mode.solved, self.pull(v, roots)) if v.any() else np.zeros(self.size)
+        along = self.push(r, roots)
+        e = pulled + v - mode.bend * along
+        free: list[NDArray] = [np.zeros(0)] * len(self.factors)
+        of_e, of_slope, b, back = self.gathered(e), self.gathered(pulled), self.levels(mode.b), self.levels(r)
+        for f, k in enumerate(self.order):
+            full = of_e[f].T @ b[f] - of_slope[f].T @ back[f]
+            for g, root in enumerate(roots):
+                key, sums = ((f, g), lambda part: part) if f <= g else ((g, f), lambda part: part.swapaxes(1, 2))
+                full = full + np.einsum("pij,jk,plk->il", sums(mode.sums[key]), root, sums(inverses[key]))
+            free[k] = full[self.given[k].row, self.given[k].column]
+        of_tau = direct + s * own_bend - along * own_slope + own.constant(tau, data.y)[1]
+        gradient = np.concatenate([e @ data.design, *free, (of_tau * omega).sum(1)])
+        return mode.value, gradient, mode.b
+
+    # scores
+
+    def conditional(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: NDArray | None) -> NDArray:
+        """−log p(y_i | everything seen) of the listed rows, each in a refit, the effects' posterior taken as Gaussian."""
+        return self._each(theta, weights, lane, unit, state, self._alone)
+
+    pointwise = conditional  # of units that are clusters: summed over their rows
+
+    def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: NDArray | None) -> NDArray:
+        """−log p(y_g | everything seen) of all rows of each listed unit."""
+        return self._each(theta, weights, lane, unit, state, self._together)
+
+    @functools.cached_property
+    def members(self) -> list[NDArray[np.int64]]:
+        """The rows of each unit."""
+        order = np.argsort(self.unit, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
+
+    def _each(self, theta, weights, lane, unit, state, scored) -> NDArray:
+        out = np.zeros(len(unit))
+        for k in np.unique(lane):
+            here = np.flatnonzero(lane == k)
+            out[here] = scored(theta[k], weights[k], unit[here], None if state is None else state[k])
+        return out
+
+    def _posterior(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[Mode, list[NDArray], NDArray]:
+        mode = self.mode(theta, weights[self.unit] * self.data.size, start)
+        _, roots, tau = self.placed(theta)
+        return mode, roots, tau
+
+    def predictors(self, theta: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """Mean and variance of every row's predictor given what is seen `[refits, rows]`, and τ `[own, refits, 1]`."""
+        found = [self._seen(t, w, None) for t, w in zip(theta, weights, strict=True)]
+        mean, variance, tau = zip(*found, strict=True)
+        return np.array(mean), np.array(variance), np.stack(tau, 1)
+
+    def _seen(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+        """Linear predictors, leverages and τ of one refit."""
+        mode, roots, tau = self._posterior(theta, weights, start)
+        return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
+
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
+        mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
+        return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
+
+    def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
+        mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
+        mean, variance = np.zeros(len(codes[0])), np.zeros(len(codes[0]))
+        for start in range(0, len(mean), SIDES):
+            some = slice(start, start + SIDES)
+            right = np.zeros((self.size, len(mean[some])))
+            for f, (k, root) in enumerate(zip(self.order, roots, strict=True)):
+                code, own = codes[k][some], root.T @ designs[k][:, some]
+                known = np.flatnonzero(code >= 0)
+                for j in range(self.given[k].q):
+                    right[self.ends[f] + code[known] * self.given[k].q + j, known] = own[j, known]
+                variance[some] += np.where(code >= 0, 0.0, np.sum(own**2, 0))
+            mean[some] = mode.b @ right
+            variance[some] += np.sum(right * self.solve(mode.solved, right), 0)
+        return mean, variance
+
+    def _alone(self, theta: NDArray, weights: NDArray, unit: NDArray, start: NDArray | None) -> NDArray:
+        mean, variance, tau = self._seen(theta, weights, start)
+        rows = np.concatenate([self.members[u] for u in unit])
+        each = marginal_losses(self.data.taken(rows), mean[rows], variance[rows], tau)
+        count = [len(self.members[u]) for u in unit]
+        return np.bincount(np.repeat(np.arange(len(unit)), count), each, len(unit))
+
+    def _together(self, theta: NDArray, weights: NDArray, unit: NDArray, start: NDArray | None) -> NDArray:
+        mode, roots, tau = self._posterior(theta, weights, start)
+        out = np.empty(len(unit))
+        for k, one in enumerate(unit):
+            rows = self.members[one]
+            data = self.data.taken(rows)
+            covariance = self.covariance(mode.solved, rows, roots)
+            out[k] = joint_density(data.response, mode.eta[rows], covariance, tau, data)
+        return out
+
+    def alone(self, theta: NDArray, unit: NDArray, joint: bool) -> tuple[NDArray, NDArray]:
+        """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
+
+        Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
+        K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
+        """
+        mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
+        members, first = [self.members[u] for u in unit], 0
+        if max(map(len, members)) == 1:
+            rows = np.concatenate(members)
+            blocks = [(rows, self.leverages(self.inverses(mode.solved)[1], roots)[rows, None, None])]
+        else:
+            ends = np.cumsum([len(rows) for rows in members])
+            parts = np.split(np.arange(len(members)), np.flatnonzero(np.diff(ends // SIDES)) + 1)
+            blocks = []
+            for part in parts:
+                K = self.covariance(mode.solved, np.concatenate([members[k] for k in part]), roots)
+                for k in part:
+                    first = 0 if k == part[0] else first
+                    own = slice(first, first + len(members[k]))
+                    blocks.append((members[k], K[None, own, own]))
+                    first = own.stop
+        found = [self._without(mode, rows, K) for rows, K in blocks]
+        away, each = (np.concatenate(part) for part in zip(*found, strict=True))
+        return away, away if joint else each
+
+    def _without(self, mode: Mode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
+        """−log p of y of some rows given all others, jointly `[blocks]`, and the sum of those of single ones; of one block, or
+        of rows by themselves, K `[rows, 1, 1]`."""
+        count, size = K.shape[:2]
+        W, apart = mode.bend[rows].reshape(count, size), (mode.eta - self.data.y)[rows].reshape(count, size)
+        left = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
+        apart = apart + np.einsum("kij,kj->ki", left, W * apart)
+        total = left + np.eye(size) / W[:, :, None]
+        own, half = np.einsum("kii->ki", total), 0.5 * np.log(2 * np.pi)
+        fixed = (self.data.size * self.data.fixed)[rows].reshape(count, size).sum(1) + size * half
+        joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(apart * np.linalg.solve(total, apart[..., None])[..., 0], 1)
+        return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
+
+    def covariance(self, solved: Solved, rows: NDArray, roots: list[NDArray]) -> NDArray:
+        """A M⁻¹ Aᵀ of some rows."""
+        right = np.zeros((self.size, len(rows)))
+        for f, (factor, root) in enumerate(zip(self.factors, roots, strict=True)):
+            own = root.T @ factor.design[:, rows]
+            place = self.ends[f] + factor.code[rows] * factor.q
+            for j in range(factor.q):
+                right[place + j, np.arange(len(rows))] = own[j]
+        return right.T @ self.solve(solved, right)
+
+
+def joint_density(response: AbstractResponse, mean: NDArray, covariance: NDArray, tau: NDArray, data: Data) -> float:
+    """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
+    eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, of any K
+    fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
+    for _ in range(STEPS):
+        at = pull - step
+        eta = mean + covariance @ at
+        loss, slope, bend = response.orders(eta, tau, data.y, (0, 1, 2))
+        value = float(data.size @ loss + 0.5 * at @ covariance @ at)
+        if not value <= lowest + ROUNDING * (1 + abs(lowest)) and np.isfinite(lowest):
+            step = step / 2
+            continue
+        still, pull, lowest = abs(lowest - value) <= 1e-13 * (1 + abs(value)), at, value
+        root = np.sqrt(data.size * bend)
+        low = np.linalg.cholesky(np.eye(len(eta)) + root[:, None] * covariance * root)
+        if still:
+            break
+        wanted = data.size * bend * (eta - mean) - data.size * slope
+        step = pull - (wanted - root * scipy.linalg.cho_solve((low, True), root * (covariance @ wanted)))
+    return lowest + float(np.sum(np.log(np.diag(low))) + fixed)
+
+
+def _rows(values: NDArray, ends: NDArray, rows: NDArray) -> NDArray:
+    """The values of some compressed rows, one after another."""
+    counts = ends[rows + 1] - ends[rows]
+    first = np.repeat(ends[rows] - np.r_[0, np.cumsum(counts)[:-1]], counts)
+    return values[first + np.arange(counts.sum())]

@@ -1,0 +1,294 @@
+"""Random effects as data: grouping factors, what of each varies from level to level, and formulas that say so.
+
+    y ~ x + (1 + x | patient) + (1 | hospital)
+
+as lme4 and bambi write them: what stands before the bar varies by the levels of what stands behind it, an intercept among it
+unless there is a 0; `a/b` is a and b within a, `a:b` the pairs of levels that occur, `||` effects that do not correlate. The
+fixed part and what stands before bars are formulaic's.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float, Int
+
+from ...data.arrays import codes, index_of, matched, numbers, pandas_of
+
+FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
+INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
+LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
+
+
+class Bar(NamedTuple):
+    """`(effects | factor)`, or with `||`."""
+
+    effects: str
+    factor: str
+    correlated: bool
+
+
+class Block(NamedTuple):
+    """Effects of one bar of a formula: the factor, columns by name `[rows, effects]`, and the sizes of correlated groups."""
+
+    factor: str
+    columns: tuple[str, ...]
+    design: Float[np.ndarray, "rows effects"]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A grouping factor: the level of each row, and its effects, in columns of about unit size. Of the covariance Λ Λᵀ of
+    effects only the entries of Λ at `row`, `column` are free: those of effects that correlate."""
+
+    name: str
+    code: Int[np.ndarray, " rows"]
+    levels: np.ndarray
+    columns: tuple[str, ...]
+    design: Float[np.ndarray, "effects rows"]
+    scale: Float[np.ndarray, " effects"]  # of the columns as they came, times these
+    row: Int[np.ndarray, " free"]
+    column: Int[np.ndarray, " free"]
+
+    @property
+    def q(self) -> int:
+        return len(self.columns)
+
+    def root(self, free: Float[np.ndarray, "... free"]) -> Float[np.ndarray, "... effects effects"]:
+        """Λ."""
+        out = np.zeros((*free.shape[:-1], self.q, self.q))
+        out[..., self.row, self.column] = free
+        return out
+
+    def turned(self, free: Float[np.ndarray, "... free"], design: np.ndarray) -> Float[np.ndarray, "effects ... rows"]:
+        """Λᵀz of rows `[effects, rows]`."""
+        out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
+        for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
+            out[j] += free[..., k, None] * design[i]
+        return out
+
+    def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
+        """Covariance of the effects, of the columns as the caller gave them."""
+        root = self.root(free) * (self.scale * unit)[:, None]
+        return root @ root.swapaxes(-1, -2)
+
+    def free(self, covariance: Any, unit: float) -> Float[np.ndarray, " free"]:
+        """The entries of Λ of a covariance, which may be singular."""
+        own = self.scale * unit
+        given = np.reshape(np.asarray(covariance, np.float64), (-1,))
+        if given.size != self.q**2 or not np.isfinite(given).all():
+            raise ValueError(f"Mixed: the covariance of {self.name} must be [{self.q}, {self.q}] numbers; got {covariance}.")
+        scaled = given.reshape(self.q, self.q) / np.outer(own, own)
+        if not np.allclose(scaled, scaled.T):
+            raise ValueError(f"Mixed: the covariance of {self.name} must be symmetric; got {covariance}.")
+        return _semidefinite(scaled, self.name)[self.row, self.column]
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """True for the free entries of Λ on its diagonal."""
+        return self.row == self.column
+
+
+def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
+    """Cholesky factor of a semidefinite matrix, with columns of zeros where nothing is left."""
+    low, left = np.zeros_like(matrix), matrix.copy()
+    for j in range(len(matrix)):
+        if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
+            raise ValueError(f"Mixed: the covariance of {name} has a negative eigenvalue.")
+        if left[j, j] > 1e-14 * max(matrix[j, j], 1e-300):
+            low[j:, j] = left[j:, j] / np.sqrt(left[j, j])
+            left -= np.outer(low[:, j], low[:, j])
+    return low
+
+
+def bars(formula: str) -> tuple[str, list[Bar]]:
+    """Split a formula into the part without bars, and its bars."""
+    kept, found, depth, start = "", list[Bar](), 0, 0
+    for k, letter in enumerate(formula):
+        if letter == "(":
+            start, depth = (k if depth == 0 else start), depth + 1
+        elif letter == ")":
+            depth -= 1
+            if depth < 0:
+                raise ValueError(f"Mixed: formula {formula!r} closes a parenthesis that it did not open.")
+            if depth == 0:
+                inside = formula[start + 1 : k]
+                if "|" in inside:
+                    kept += "\0"
+                    found += _bar(formula, inside)
+                else:
+                    kept += formula[start : k + 1]
+        elif depth == 0:
+            kept += letter
+    if depth or "|" in kept:
+        raise ValueError(f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient).")
+    kept = re.sub(r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", kept).replace("\0", "1")).strip()
+    return (kept + " 1" if kept.endswith("~") else kept), found
+
+
+def _bar(formula: str, inside: str) -> list[Bar]:
+    effects, factor = (part.strip() for part in inside.split("|", 1))
+    correlated = not factor.startswith("|")
+    factor = factor.lstrip("|").strip()
+    parts = [part.strip() for part in factor.split("/")]
+    if not effects or not all(parts) or "|" in factor or not re.fullmatch(r"[\w.:\s/`]+", factor):
+        raise ValueError(f"Mixed: formula {formula!r}: ({inside}) is no (effects | factor), a factor being a, a:b or a/b.")
+    return [Bar(effects, ":".join(parts[: k + 1]), correlated) for k in range(len(parts))]
+
+
+def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The level of each row, and the levels that occur; of pairs, `a:b`, as text."""
+    parts = [part.strip().strip("`") for part in name.split(":")]
+    missing = [part for part in parts if part not in data.columns]
+    if missing:
+        raise ValueError(f"Mixed: the data have no column {missing[0]!r}, a grouping factor of the formula.")
+    if len(parts) == 1:
+        return codes("Mixed", parts[0], data[parts[0]])
+    for part in parts:
+        codes("Mixed", part, data[part])
+    joined = data[parts[0]].astype(str)
+    for part in parts[1:]:
+        joined = joined + ":" + data[part].astype(str)
+    return codes("Mixed", name, joined)
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A formula bound to data: the response, the fixed part, the blocks; and how new rows are read."""
+
+    y: Any
+    X: pd.DataFrame
+    blocks: tuple[Block, ...]
+    codes: dict[str, tuple[np.ndarray, np.ndarray]]
+    fixed: Any  # formulaic's specification
+    effects: tuple[tuple[str, Any], ...]  # a factor and formulaic's specification of what varies by it
+
+    def new(self, data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The fixed rows and those of each block, of new data."""
+        data = pandas_of("Mixed", "data", data)
+        X = np.asarray(self.fixed.get_model_matrix(data), np.float64)
+        return X, [np.asarray(spec.get_model_matrix(data), np.float64) for _, spec in self.effects]
+
+
+def written(formula: str, data: Any) -> Written:
+    """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
+    try:
+        from formulaic import model_matrix
+        from formulaic.errors import FormulaicError
+    except ImportError:
+        raise ImportError(INSTALL) from None
+    left, tilde, right = formula.partition("~")
+    if not tilde or not left.strip():
+        raise ValueError(f"Mixed: formula {formula!r} must name a response: 'y ~ x + (1 | group)'.")
+    fixed, found = bars(right)
+    if not found:
+        raise ValueError(f"Mixed: formula {formula!r} has no random effects, as (1 | group); without any take lo.GLM.")
+    data = pandas_of("Mixed", "data", data)
+    if not isinstance(data, pd.DataFrame):
+        raise TypeError(f"Mixed: with a formula, data must be a DataFrame; got {type(data).__name__}.")
+    try:
+        X = model_matrix(fixed or "1", data, na_action="raise")
+        y = _response(left.strip(), data, model_matrix)
+        designs = [model_matrix(bar.effects, data, na_action="raise") for bar in found]
+    except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
+        lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
+        raise ValueError(f"Mixed: formula {formula!r} cannot be read: {error}{lacking}") from error
+    groups = {bar.factor: factor_codes(data, bar.factor) for bar in found}
+    blocks = []
+    for bar, design in zip(found, designs, strict=True):
+        terms = design.model_spec.term_slices.values()
+        sizes = (design.shape[1],) if bar.correlated else tuple(part.stop - part.start for part in terms)
+        blocks.append(Block(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
+    specs = tuple((bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True))
+    return Written(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
+
+
+def _response(left: str, data: pd.DataFrame, model_matrix: Any) -> Any:
+    """The column of the response, an event of it, or what formulaic makes of it."""
+    event = LEVEL.match(left)
+    if left.strip("`") in data.columns:
+        return data[left.strip("`")]
+    if event and event[1] in data.columns:
+        return (data[event[1]].astype(str) == event[3]).astype(float)
+    found = model_matrix(f"0 + {left}", data, na_action="raise")
+    if found.shape[1] != 1:
+        raise ValueError(f"its left side {left!r} has {found.shape[1]} columns; give one of numbers")
+    return found.iloc[:, 0]
+
+
+def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The groupings by name, and other arguments of the same rows: those of one label together, in the order of the first."""
+    groups = groups if index_of(groups) is not None else pandas_of("Mixed", "groups", groups)
+    if isinstance(groups, pd.DataFrame | dict):
+        named = {str(name): groups[name] for name in groups}
+    else:
+        named = {str(getattr(groups, "name", None) or "group"): groups}
+    _, *found = matched("Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()})
+    return dict(zip(named, found[len(given) :], strict=True)), found[: len(given)]
+
+
+def given_blocks(
+    named: dict[str, Any], slopes: Any, n: int
+) -> tuple[tuple[Block, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Blocks of arrays: an intercept for each grouping, and, where there is one grouping, slopes beside it."""
+    if slopes is not None and len(named) > 1:
+        raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
+    found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in named.items()}
+    wrong = {name: len(code) for name, (code, _) in found.items() if len(code) != n}
+    if wrong or not found:
+        raise ValueError(f"Mixed: groups must give one label for each of the {n} rows; got {wrong or 'none'}.")
+    design, columns = np.ones((n, 1)), ("Intercept",)
+    if slopes is not None:
+        own = tuple(map(str, slopes.columns)) if hasattr(slopes, "columns") else ()
+        more = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
+        more = more[:, None] if more.ndim == 1 else more
+        if more.shape[0] != n or more.ndim != 2:
+            raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {more.shape}.")
+        design, columns = np.hstack([design, more]), (*columns, *(own or (f"z{j}" for j in range(more.shape[1]))))
+    return tuple(Block(name, columns, design, (len(columns),)) for name in found), found
+
+
+def factors(blocks: tuple[Block, ...], known: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Factor, ...]:
+    """The grouping factors, each with all blocks of it."""
+    found = []
+    for name, (code, levels) in known.items():
+        own = [block for block in blocks if block.factor == name]
+        columns = tuple(column for block in own for column in block.columns)
+        design = np.hstack([block.design for block in own]).T
+        if not np.isfinite(design).all():
+            raise ValueError(
+                f"Mixed: effects of {name} hold {np.sum(~np.isfinite(design))} NaN or infinite values; drop or impute."
+            )
+        if len(set(columns)) < len(columns):
+            raise ValueError(
+                f"Mixed: {name} has the same effect twice: {', '.join(columns)}. Write (0 + x | {name}) beside (1 | {name})."
+            )
+        size = np.sqrt(np.mean(design**2, axis=1))
+        if (size == 0).any():
+            raise ValueError(f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row.")
+        row, column, at = list[int](), list[int](), 0
+        for width in (width for block in own for width in block.sizes):
+            pairs = [(at + i, at + j) for i in range(width) for j in range(i + 1)]
+            row, column, at = row + [i for i, _ in pairs], column + [j for _, j in pairs], at + width
+        place = np.array(row), np.array(column)
+        found.append(Factor(name, code.astype(np.int64), levels, columns, design / size[:, None], 1 / size, *place))
+    return tuple(found)
+
+
+def sharing(given: tuple[Factor, ...], name: str) -> Int[np.ndarray, " levels"]:
+    """Label the levels of one factor by which of them share effects of the other factors, directly or through further levels.
+
+    Where fewer than `FEWEST` groups are left, every level is a group of its own, and the other effects are taken as given.
+    """
+    (own,), others = [f for f in given if f.name == name], [f for f in given if f.name != name]
+    count = len(own.levels)
+    ends = count + np.cumsum([0, *(len(factor.levels) for factor in others)])
+    row = np.tile(own.code, len(others))
+    column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
+    graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
+    groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    return label[:count] if groups >= FEWEST else np.arange(count)

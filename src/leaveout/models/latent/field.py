@@ -1,0 +1,319 @@
+"""Gaussian fields on graphs: responses of sites, whose linear predictors depend on those of their neighbours.
+
+    y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
+
+F is the marginal likelihood by Laplace's method (`_latent`), exact for Gaussian responses; no clique bounds it, as one does
+`MRF`. A held-out site's loss is −log p(y_s | everything seen): its likelihood, integrated over what the seen sites say of
+η_s.
+"""
+
+import functools
+from typing import Any, Literal, cast
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import static
+from ...data.arrays import Names, matched, numbers
+from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Parameters, Units, float64, stored
+from ...plans.graph import blocks, read_edges
+from .laplace import Latent
+from .latent_model import AbstractRows
+from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
+from .responses import FAMILIES, Data, ways
+
+BLOCKS = 20  # of sites, that standard errors go by, at least
+Family = Literal["poisson", "binomial", "gaussian"]
+Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
+
+
+class GaussianField(AbstractRows):
+    """Responses of the sites of a graph whose linear predictors form a Gaussian field.
+
+        y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
+
+    A unit is a site. F is the marginal likelihood by Laplace's method, exact for Gaussian responses. `fit(...).parameters` is
+    `{"intercept", "coef", "sd"}` and what the structure has: "mixing" (the spatial share), "rho" or "range" (in edges); and
+    "noise_sd" for a Gaussian response. Default priors are σ ~ Gamma(2, 2) on the scale of the linear predictor (for a Gaussian
+    response, of y), shares ~ Beta(2, 2), and a range of more than two edges with probability 0.95. The prior of the
+    coefficients is flat.
+
+    Parameters
+    ----------
+    y : array, shape (sites,)
+        Responses; NaN is missing.
+    edges : array, sparse matrix, graph or GeoDataFrame
+        Edges `[edges, 2]`, a symmetric adjacency matrix, a networkx or libpysal graph, or a GeoDataFrame whose areas are
+        neighbours where they touch.
+    X : array or DataFrame, shape (sites, features), optional
+        Covariates.
+    family : {"poisson", "binomial", "gaussian"}, default: "poisson"
+        Distribution of the response.
+    structure : {"bym2", "leroux", "car", "icar", "matern"}, default: "bym2"
+        Structure of the field. "bym2" has a part that depends on neighbours and one that does not.
+    exposure : array, shape (sites,), optional
+        Population at risk or expected counts, for "poisson".
+    trials : array, shape (sites,), optional
+        Number of trials of each y, for "binomial"; the default is one.
+    prior : {"default"} or None, default: "default"
+        Priors of the standard deviations, shares and range; None is flat.
+
+    Raises
+    ------
+    ValueError
+        If responses lie outside their domain, exposures are not positive, covariates are constant, or the graph has loops,
+        duplicate or one-sided edges.
+
+    See Also
+    --------
+    MRF : Hidden states of the sites of a graph.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> y = np.array([3.0, 4.0, 2.0, 7.0, 9.0, 8.0])
+    >>> model = lo.GaussianField(y, np.c_[np.arange(5), np.arange(1, 6)], structure="icar")
+    >>> model.num_units, model.graph.names
+    (6, ('sd',))
+    """
+
+    y: Float[np.ndarray, " sites"]
+    observed: Bool[np.ndarray, " sites"]
+    rows: Float[np.ndarray, "sites columns"]  # one, and standardised covariates
+    center: Float[np.ndarray, " features"]
+    scale: Float[np.ndarray, " features"]
+    offset: Float[np.ndarray, " sites"]
+    trials: Float[np.ndarray, " sites"]
+    edges: Int[np.ndarray, "edges 2"]
+    block: Int[np.ndarray, " sites"]
+    family: str = static()
+    structure: str = static()
+    flat: bool = static()  # no prior
+    columns: tuple[str, ...] = static()
+    labels: Names = static()
+
+    @float64
+    def __init__(
+        self,
+        y: ArrayLike,
+        edges: Any,
+        X: ArrayLike | None = None,
+        *,
+        family: Family = "poisson",
+        structure: Structure = "bym2",
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        prior: Literal["default"] | None = "default",
+    ):
+        _chosen("family", family, ("poisson", "binomial", "gaussian"))
+        _chosen("structure", structure, tuple(STRUCTURES))
+        if not (prior is None or (isinstance(prior, str) and prior == "default")):
+            raise ValueError(f"GaussianField: prior must be 'default' or None; got {prior!r}.")
+        self.labels, y, X, exposure, trials = matched("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
+        self.y, self.observed = _response(y)
+        count = len(self.y)
+        self.trials = _sizes("trials", trials, family == "binomial", count)
+        self.offset = stored(np.log(_sizes("exposure", exposure, family == "poisson", count)))
+        _check_response(family, self.y[self.observed], self.trials[self.observed])
+        self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
+        self.rows, self.center, self.scale = _covariates(X, self.observed)
+        self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
+        self.family, self.structure, self.flat = family, structure, prior is None
+        self.block = blocks(self.edges, count, max(1, min(max(BLOCKS, round(count**0.5)), count // 2)))
+        self.graph.terms  # noqa: B018  a graph that the structure cannot be on ends here
+
+    @functools.cached_property
+    def graph(self) -> AbstractStructure:
+        """The field's precision."""
+        return STRUCTURES[self.structure](self.edges, len(self.y))
+
+    @functools.cached_property
+    def latent(self):
+        import scipy
+
+        Z = scipy.sparse.eye_array(self.num_units, self.graph.latents, format="csr")
+        field = self.graph.field(None if self.flat else self._prior)
+        return Latent(self._data, scipy.sparse.csr_array(Z), field)
+
+    @property
+    def _data(self) -> Data:
+        y = np.where(self.observed, self.y, 0.0)
+        fixed = ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
+        return Data(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
+
+    @property
+    def _hyper(self) -> tuple[str, ...]:
+        """Names of the parameters that F has as logarithms and logits, behind the coefficients."""
+        return (*self.graph.names, *(("noise_sd",) if self.family == "gaussian" else ()))
+
+    @property
+    def _spread(self) -> float:
+        """The scale of the linear predictor."""
+        return float(np.std(self.y[self.observed])) if self.family == "gaussian" else 1.0
+
+    def _prior(self, rest: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
+        parts = [prior_of(name, value, self._spread) for name, value in zip(self._hyper, rest.T, strict=True)]
+        return np.sum([value for value, _ in parts], axis=0), np.stack([slope for _, slope in parts], axis=1)
+
+    @property
+    def num_units(self):
+        return len(self.y)
+
+    @property
+    def units(self):
+        score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
+        more = {"target": np.where(self.observed, self.y, np.nan), "score": score}
+        return Units(names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more)
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=lambda: ["intercept", *self.names, *self._hyper],
+            warning=self._warning,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the covariates."""
+        return self.columns or tuple(f"x{k}" for k in range(len(self.center)))
+
+    def _natural(self, theta):
+        first = 1 + len(self.center)
+        coef = theta[1:first] / self.scale
+        found = {"intercept": np.asarray(theta[0] - coef @ self.center), "coef": coef}
+        return found | {name: np.asarray(natural_of(name, v)) for name, v in zip(self._hyper, theta[first:], strict=True)}
+
+    def _unconstrained(self, named):
+        missing = [name for name in ("intercept", "coef", *self._hyper) if name not in named]
+        if missing:
+            raise ValueError(f"GaussianField: parameters need {', '.join(map(repr, missing))}; got {sorted(named)}.")
+        coef = np.reshape(np.asarray(named["coef"], float), -1)
+        intercept = float(np.asarray(named["intercept"])) + coef @ self.center
+        hyper = [float(unconstrained_of(name, np.asarray(named[name], float))) for name in self._hyper]
+        return np.array([intercept, *(coef * self.scale), *hyper])
+
+    def _start(self, seed):
+        del seed
+        y, offset, trials = (part[self.observed] for part in (self.y, self.offset, self.trials))
+        mean = {
+            "poisson": lambda: np.log(y.sum() / np.exp(offset).sum()),
+            "binomial": lambda: np.log((y.sum() + 0.5) / (trials.sum() - y.sum() + 0.5)),
+            "gaussian": lambda: y.mean(),
+        }[self.family]()
+        usual = {"sd": np.log(0.5 * self._spread), "noise_sd": np.log(0.5 * self._spread), "range": np.log(6.0)}
+        return np.array([mean, *np.zeros(len(self.center)), *(usual.get(name, 0.0) for name in self._hyper)])
+
+    def _warning(self, theta):
+        share = dict(zip(self._hyper, theta[1 + len(self.center) :], strict=True))
+        if share["sd"] < np.log(1e-3 * self._spread):
+            return (
+                "GaussianField: the field's standard deviation came out at about zero: the sites do not differ by more than "
+                "the response does by itself. prior='default' keeps it off zero."
+            )
+        return ""
+
+    def smoothed(self, fit: Any) -> pd.DataFrame:
+        """Return what a fit says of every site.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each site: its `effect` u_s and the standard deviation `sd` of it (about the mode, parameters held), the
+            `linear_predictor` without exposure, and the `mean` of the response with it.
+        """
+        theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
+        at, every = self.mode(theta, ones), np.arange(self.num_units)[None]
+        columns = {
+            "effect": at.latent.spread(at.u)[0],
+            "sd": np.sqrt(at.variance[0]),
+            "linear_predictor": at.eta[0] - self.offset,
+            "mean": self.predictions(theta, ones, every, "response")[0],
+        }
+        return pd.DataFrame(columns, index=self.labels.index)
+
+    @property
+    def note(self):
+        missing = int(np.sum(~self.observed))
+        return f"{missing} sites without an observation are predicted, and not scored" if missing else ""
+
+
+def _chosen(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"GaussianField: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+
+
+def _touching(edges: Any) -> Any:
+    """A graph of areas that touch, of a GeoDataFrame."""
+    if not (hasattr(edges, "geometry") and hasattr(edges, "crs")):
+        return edges
+    try:
+        from libpysal.graph import Graph
+    except ImportError:
+        raise ImportError("GaussianField: areas need libpysal: pip install 'leaveout[spatial]'") from None
+    return Graph.build_contiguity(edges, rook=False)
+
+
+def _response(y: Any) -> tuple[Float[np.ndarray, " sites"], Bool[np.ndarray, " sites"]]:
+    y = np.asarray(numbers("GaussianField", "y", y), float)
+    if y.ndim != 1 or len(y) < 3:
+        raise ValueError(f"GaussianField: y must be [sites], three at least; got shape {list(y.shape)}.")
+    if np.isinf(y).any():
+        raise ValueError(f"GaussianField: y holds {np.isinf(y).sum()} infinite values; NaN is missing.")
+    observed = ~np.isnan(y)
+    if observed.sum() < 3:
+        raise ValueError(f"GaussianField: y has {observed.sum()} observations; three are needed at least.")
+    return stored(y), observed
+
+
+def _sizes(name: str, value: Any, wanted: bool, sites: int) -> Float[np.ndarray, " sites"]:
+    if value is None:
+        return np.ones(sites)
+    if not wanted:
+        of = "poisson" if name == "exposure" else "binomial"
+        raise ValueError(f"GaussianField: {name} goes with family={of!r}.")
+    found = np.asarray(numbers("GaussianField", name, value), float)
+    if found.shape != (sites,) or not np.isfinite(found).all() or not (found > 0).all():
+        raise ValueError(f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(found.shape)}.")
+    return stored(found)
+
+
+def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
+    if family == "gaussian":
+        if np.ptp(y) == 0:
+            raise ValueError("GaussianField: all values of y are the same; there is no deviation to estimate.")
+        return
+    if (y < 0).any() or (y != np.round(y)).any():
+        raise ValueError(f"GaussianField: family={family!r} needs counts 0, 1, 2, …; got {y[(y < 0) | (y != np.round(y))][0]}.")
+    if family == "binomial" and (y > trials).any():
+        raise ValueError(f"GaussianField: y must not be above trials; got {y[y > trials][0]:g} of {trials[y > trials][0]:g}.")
+    if (y == 0).all() or (family == "binomial" and (y == trials).all()):
+        raise ValueError("GaussianField: every y is at the end of its range, so that the intercept has no finite estimate.")
+
+
+def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Read the covariates: a column of ones and the standardised columns, their means and their deviations."""
+    count = len(observed)
+    if X is None:
+        return np.ones((count, 1)), np.zeros(0), np.ones(0)
+    X = np.asarray(numbers("GaussianField", "X", X), float)
+    X = X[:, None] if X.ndim == 1 else X
+    if X.shape[:1] != (count,) or X.ndim != 2 or not np.isfinite(X).all():
+        raise ValueError(f"GaussianField: X must be [{count}, features] and finite; got shape {list(X.shape)}.")
+    center, scale = X[observed].mean(0), X[observed].std(0)
+    flat = scale <= 1e-12 * np.abs(X).max(0)
+    if flat.any():
+        raise ValueError(f"GaussianField: column {int(np.argmax(flat))} of X is constant; the intercept is there already.")
+    rows = np.c_[np.ones(count), (X - center) / scale]
+    if np.linalg.matrix_rank(rows[observed]) < rows.shape[1]:
+        raise ValueError("GaussianField: columns of X repeat one another; drop some.")
+    return cast(np.ndarray, stored(rows)), stored(center), stored(scale)

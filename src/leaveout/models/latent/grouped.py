@@ -1,0 +1,250 @@
+"""Marginal likelihood with one grouping factor: a sum of closed-form integrals over its levels (`_marginal`), of many refits.
+
+    F(θ, w) = Σ_g w_g f_g(θ)               where clusters are left out: linear in w, so that a weight of two is a second copy
+    F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    where rows are
+
+θ is (z, λ, τ): coefficients in coordinates in which the columns of the design are orthogonal, the free entries of Λ, and the
+response's own.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .effects import Factor
+from .quadrature import NODES, Clusters, Ragged, Rule, Slopes, forward, marginal_losses
+from .responses import Data
+
+NUMBERS = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
+SCORED = {1: NODES, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
+PUSH = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
+STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """θ of some refits, in its parts; each `[refits, part]`."""
+
+    z: NDArray[np.float64]
+    free: tuple[NDArray[np.float64], ...]
+    tau: NDArray[np.float64]
+
+
+def split(theta: NDArray, data: Data, factors: tuple[Factor, ...]) -> Parts:
+    """The parts of θ `[refits, params]`."""
+    p, own = data.design.shape[1], data.response.own
+    ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
+    free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
+    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - own :])
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """Rows sorted by the levels of one factor."""
+
+    data: Data  # sorted
+    factor: Factor
+    design: NDArray[np.float64]  # of the effects, sorted
+    order: NDArray[np.int64]  # the rows' numbers, sorted
+    rows: Ragged
+    rule: Rule | None
+    scoring: Rule | None
+    apart: bool  # do weights stand outside of the integrals, one a level?
+
+    @staticmethod
+    def of(data: Data, factor: Factor, quadrature: int, apart: bool) -> "Grouped":
+        order = np.argsort(factor.code, kind="stable")
+        rows = Ragged.of(np.bincount(factor.code, minlength=len(factor.levels)))
+        rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
+        nodes = 1 if data.response.quadratic else max(quadrature, SCORED.get(factor.q, 1))
+        scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
+        return Grouped(data.taken(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
+
+    @property
+    def clusters(self) -> int:
+        return len(self.rows.first)
+
+    def clustered(self, theta: NDArray, omega: NDArray) -> Clusters:
+        """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
+        parts, data = split(theta, self.data, (self.factor,)), self.data
+        e = data.offset + parts.z @ data.design.T
+        a = self.factor.turned(parts.free[0], self.design)
+        weights = np.broadcast_to(omega * data.size, e.shape)
+        return Clusters(data.response, self.rows, e, a, parts.tau.T[:, :, None], data.y, weights, data.fixed)
+
+    def gathered(
+        self, theta: NDArray, lane: NDArray, cluster: NDArray, omega: NDArray | None = None
+    ) -> tuple[Clusters, NDArray, NDArray]:
+        """The listed clusters, each at the θ of a refit, their rows weighing one unless told otherwise `[rows gathered]`; where
+        their rows stand in the sorted ones, and of which of the listed each is."""
+        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
+        ragged = Ragged.of(sizes)
+        place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
+        parts, data, of = split(theta, self.data, (self.factor,)), self.data.taken(place), lane[ragged.cluster]
+        e = data.offset + np.einsum("np,np->n", data.design, parts.z[of])
+        a = np.zeros((self.factor.q, len(place)))
+        for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
+            a[j] += parts.free[0][of, k] * self.design[i, place]
+        weights = data.size if omega is None else data.size * omega
+        found = Clusters(data.response, ragged, e, a, parts.tau.T[:, of], data.y, weights, data.fixed)
+        return found, place, ragged.cluster
+
+    def look(self, theta: NDArray, weights: NDArray, state: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+        """F, its gradients, and the modes `[refits, effects · clusters]`."""
+        if self.apart and len(theta) > 1 and (theta == theta[0]).all():
+            value, gradient, modes = self.each(theta[:1], None if state is None else state[:1])
+            return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
+        omega = np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
+        parts = [
+            self._looked(theta[k], weights[k], omega if self.apart else omega[k], state, k) for k in self._chunks(len(theta))
+        ]
+        value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return value, gradient, modes
+
+    @property
+    def work(self) -> float:
+        """Approximate number of operations of a gradient."""
+        return 50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
+
+    def _chunks(self, lanes: int) -> list[slice]:
+        nodes = 1 if self.rule is None else self.rule.nodes.shape[1]
+        size = max(1, NUMBERS // (len(self.order) * nodes))
+        return [slice(k, k + size) for k in range(0, lanes, size)]
+
+    def _begun(self, state: NDArray | None, some: slice) -> NDArray | None:
+        if state is None:
+            return None
+        return np.moveaxis(state[some].reshape(-1, self.factor.q, self.clusters), 1, 0)
+
+    def _looked(self, theta, weights, omega, state, some):
+        found = self.clustered(theta, omega).slopes(self.rule, self._begun(state, some))
+        outer = weights[:, self.rows.cluster] if self.apart else 1.0
+        value = np.sum(found.value * weights, 1) if self.apart else found.value.sum(1)
+        return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
+
+    def _gradient(self, found: Slopes, outer: NDArray | float) -> NDArray:
+        """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
+        factor = self.factor
+        of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
+        of_tau = np.sum(found.tau * outer, -1)
+        free = np.reshape(of_free, (len(of_free), len(found.e))).T
+        return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
+
+    def each(self, theta: NDArray, state: NDArray | None = None, omega: NDArray | None = None):
+        """f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
+        whole = np.ones((len(theta), len(self.order))) if omega is None else omega
+        found = self.clustered(theta, whole).slopes(self.rule, self._begun(state, slice(None)))
+        factor, total = self.factor, self.rows.total
+        of_z = [total(found.e * column) for column in self.data.design.T]
+        of_free = [total(self.design[i] * found.a[j]) for i, j in zip(factor.row, factor.column, strict=True)]
+        gradient = np.stack([*of_z, *of_free, *map(total, found.tau)], axis=-1)
+        return found.value, gradient, np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
+
+    def jacobian(self, theta: NDArray) -> NDArray:
+        """`∂²F/∂θ∂w_n` at weights one: of clusters their gradients; of rows differences as each is pushed, those of one place
+        in all clusters together."""
+        if self.apart:
+            return self.each(theta[None])[1][0]
+        place = np.arange(len(self.order)) - self.rows.first[self.rows.cluster]
+        out, state = np.empty((len(self.order), theta.size)), self.each(theta[None])[2]
+        for k in range(place.max() + 1):
+            here = place == k
+            slopes = [self.each(theta[None], state, (1.0 + PUSH * step * here)[None])[1][0] for step in STENCIL[0]]
+            moved = np.tensordot(STENCIL[1], slopes, 1) / PUSH
+            out[self.order[here]] = moved[self.rows.cluster[here]]
+        return out
+
+    def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
+        """−log of the density of the listed clusters, each at the θ of a refit: new ones, whatever else is seen."""
+        return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].score(self.scoring))
+
+    def pointwise(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
+        """The sum over their rows of −log of each row's own density."""
+
+        def one(some):
+            found, place, listed = self.gathered(theta, lane[some], cluster[some])
+            each = marginal_losses(self.data.taken(place), found.e, np.sum(found.a**2, 0), found.tau)
+            return np.bincount(listed, each, minlength=len(cluster[some]))
+
+        return self._by_chunks(cluster, one)
+
+    def conditional(
+        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, state: NDArray | None
+    ) -> NDArray:
+        """−log p(y_i | what is seen of its cluster) of listed rows, each in a refit; without weights all others are seen."""
+        return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
+
+    def taken_away(self, theta: NDArray, unit: NDArray) -> NDArray:
+        """Decrease of F at θ `[1, params]` as each listed unit is left out by itself."""
+        lane = np.zeros(len(unit), np.int64)
+        if not self.apart:
+            return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))
+        return self._by_chunks(unit, lambda some: self.gathered(theta, lane[some], unit[some])[0].value(self.rule))
+
+    def _ratio(
+        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
+    ) -> NDArray:
+        """Compute f with a row less f without it."""
+        where = np.empty(len(self.order), np.int64)
+        where[self.order] = np.arange(len(self.order))
+        cluster = self.rows.cluster[where[unit]]
+
+        def one(some):
+            out = []
+            for asked in (True, False):
+                own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
+                out.append(told(self.gathered(theta, lane[some], cluster[some], own)[0]))
+            return out[0] - out[1]
+
+        return self._by_chunks(cluster, one)
+
+    def _omega(self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, asked: bool) -> NDArray:
+        """Weights of the rows of listed clusters, that of a unit one where it is asked for."""
+        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
+        ragged = Ragged.of(sizes)
+        place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
+        itself = self.order[place] == unit[ragged.cluster]
+        if weights is None:
+            return np.where(itself, float(asked), 1.0)
+        own = weights[lane[ragged.cluster], self.order[place]]
+        return np.where(itself, 1.0, own) if asked else own
+
+    def _by_chunks(self, cluster: NDArray, one) -> NDArray:
+        """A function of some of the listed clusters, as many at a time as have room."""
+        nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
+        sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
+        part = np.cumsum(sizes) // (8 * NUMBERS)
+        pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
+        return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
+
+    def predictors(self, theta: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+        """Mean and variance of every row's predictor given what is seen `[refits, rows]`, and τ `[own, refits, 1]`."""
+        omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
+        found = self.clustered(theta, omega)
+        mode = found.mode()
+        spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), found.a) ** 2, 0)
+        mean, variance = np.empty_like(mode.eta), np.empty_like(mode.eta)
+        mean[:, self.order], variance[:, self.order] = mode.eta, spread
+        return mean, variance, found.tau
+
+    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
+        found = self.clustered(theta[None], np.ones((1, len(self.order))))
+        mode, of = found.mode(), self.rows.cluster
+        whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
+        (bend,) = self.data.response.orders(mode.eta, found.tau, self.data.y, (2,))
+        back = np.argsort(self.order)
+        across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
+        return across[np.ix_(back, back)], (found.omega * bend)[0, back]
+
+    def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
+        mode = self.clustered(theta[None], np.ones((1, len(self.order)))).mode()
+        known, a = codes[0] >= 0, self.factor.turned(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])
+        level = np.where(known, codes[0], 0)
+        mean = np.sum(a * mode.b[:, 0, level], 0)
+        seen = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)
+        return np.where(known, mean, 0.0), np.where(known, seen, np.sum(a**2, 0))

@@ -1,0 +1,126 @@
+"""Common part of models of latent Gaussian variables: refits, held-out losses and predictions, by `_latent`.
+
+A subclass defines `latent` and the unit of each row.
+"""
+
+import abc
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ...objectives.closed_form import STEP, AbstractClosedForm, Points, State, Weights
+from ...objectives.objective import Costs
+from .laplace import Latent, Mode
+from .leave_one_out import LARGEST, Alone, alone, rings
+from .quadrature import marginal_losses, marginal_means, with_coefficients
+
+TOGETHER = 2**20  # numbers in the factors of a batch: more gain nothing
+
+
+class AbstractLatent(AbstractClosedForm):
+    """`F(θ, w)` by Laplace's method; θ is β, ψ, φ as `_latent` has them."""
+
+    @property
+    @abc.abstractmethod
+    def latent(self) -> Latent:
+        """The model, made once."""
+
+    @property
+    @abc.abstractmethod
+    def unit(self) -> Int[np.ndarray, " rows"]:
+        """The unit that each row is of; −1 of rows that are missing, whatever the weights."""
+
+    def by_row(self, weights: Weights) -> Float[np.ndarray, "refits rows"]:
+        """The weights of rows."""
+        return np.where(self.unit >= 0, np.asarray(weights, float)[:, self.unit], 0.0)
+
+    def mode(self, theta: Points, weights: Weights, state: State = None) -> Mode:
+        """Refits at their modes."""
+        return self.latent.mode(np.asarray(theta, float), self.by_row(weights), state)
+
+    def look(self, theta, weights, state=None):
+        at = self.mode(theta, weights, state)
+        return at.value, self.latent.gradient(at), at.u
+
+    def jacobian(self, theta):
+        """∂²F/∂θ∂w: central differences of ∂F/∂w, which is exact."""
+        found, start = np.empty((self.num_units, len(theta))), None
+        for k in range(len(theta)):
+            step = STEP * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
+            at = self.mode(np.stack([theta + step, theta - step]), np.ones((2, self.num_units)), start)
+            ends, start = self._by_unit @ self.latent.by_weight(at).T, at.u
+            found[:, k] = (ends[:, 0] - ends[:, 1]) / (2 * step[k])
+        return found
+
+    @property
+    def _by_unit(self) -> "scipy.sparse.csr_array":
+        rows = np.flatnonzero(self.unit >= 0)
+        shape = self.num_units, len(self.unit)
+        return scipy.sparse.csr_array((np.ones(len(rows)), (self.unit[rows], rows)), shape=shape)
+
+    @property
+    def costs(self):
+        length = max(self.latent.pattern.length, 1)
+        return Costs(lanes=max(1, TOGETHER // length), work=20.0 * length)
+
+
+class AbstractRows(AbstractLatent):
+    """Units that are rows, each with a loss of its own: −log p(y_s | everything seen)."""
+
+    @property
+    def costs(self):
+        return super().costs._replace(runs=self._runs if self.num_units <= LARGEST else None)
+
+    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+        """Pass over the data that computes what leaving out each single unit changes."""
+        if (length > 1).any():
+            return None
+        ones = np.ones((1, self.num_units))
+        start, first = self.mode(np.reshape(like, (1, -1)), ones), np.asarray(first, np.int64)
+        ring = rings(start, first, lambda some: self._alone(start, some))
+        if ring is None:
+            return None
+
+        def told(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = alone(self.mode(np.reshape(theta, (1, -1)), ones, start.u), ring)
+            return found.losses[:, None], found.joint
+
+        return told
+
+    def _alone(self, at: Mode, some: Int[np.ndarray, " some"]) -> Alone:
+        """Leave out each of some units, one by one."""
+        weights = np.ones((len(some), self.num_units))
+        weights[np.arange(len(some)), some] = 0.0
+        theta, start = np.repeat(at.theta, len(some), axis=0), np.repeat(at.u, len(some), axis=0)
+        losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
+        return Alone(losses, at.value[0] - self.mode(theta, weights, start).value)
+
+    def predictor_covariance(self, theta):
+        at = self.mode(theta[None], np.ones((1, self.num_units)))
+        curvature = np.where(at.weights[0] == 0, 0.0, at.weights[0] * at.losses.second[0])
+        return with_coefficients(self.latent.covariance(at), self.latent.data.design, curvature)
+
+    @property
+    def unit(self):
+        return np.where(self.units.observed, np.arange(self.num_units), -1)
+
+    def losses(self, theta, weights, index, held, state=None):
+        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        own = np.repeat(tau[..., 0], index.shape[1], axis=1)
+        found = marginal_losses(self.latent.data.taken(some.ravel()), mean.ravel(), variance.ravel(), own)
+        return found.reshape(index.shape)
+
+    def predictions(self, theta, weights, index, kind, state=None):
+        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        data = self.latent.data
+        return mean if kind == "link" else data.size[some] * marginal_means(data.response, mean, variance, tau)
+
+    def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
+        """Means and variances of the linear predictors of some units given what is seen, `[refits, width]`; φ as τ
+        `[own, refits, 1]`; the units, padding among them as the last."""
+        at, some = self.mode(theta, weights, state), np.minimum(index, self.num_units - 1)
+        lost = np.where(np.isfinite(at.value), 0.0, np.nan)[:, None]
+        mean, variance = (np.take_along_axis(part, some, axis=1) for part in (at.eta, at.variance))
+        return mean + lost, variance, at.phi.T[..., None], some

@@ -1,0 +1,143 @@
+"""Every row left out by itself, all of them by one pass over the data, the parameters held: F without it, and its loss.
+
+Without row s the predictors move by d = −C q, C = Z G Zᵀ their covariance with all rows, and q what slopes change by beyond
+their first order: q_i = ℓ′_i(η_i + d_i) − ℓ′_i − ℓ″_i d_i, and q_s = −ℓ′_s − ℓ″_s d_s. With δ_i = ℓ″_i(η_i + d_i) − ℓ″_i, δ_s
+= −ℓ″_s,
+
+    F(w − e_s) − F(w) = Σ_{i≠s} [ℓ_i(η_i + d_i) − ℓ_i] − ℓ_s − Σ ℓ′_i d_i − ½ Σ ℓ″_i d_i² − ½ qᵀd + ½ log|I + C δ|
+
+and η_s given the others has mean η_s + d_s and variance [(I + Cδ)⁻¹ C]_ss. q is of second order in d, and falls off with the
+cube of correlations: it is solved for on the rows most correlated with s; of the others what is of first order is added.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .laplace import Losses, Mode, _times
+from .quadrature import marginal_losses
+
+NEAR, RING = (32, 64, 128), 3  # rows that determinants and slopes are solved for, and how many times as many are followed
+CLOSE_BY = (2e-5, 3e-4)  # of a loss, and of F: what a pass may be off by on the rows of longest reach
+TRIED = 8  # of these
+LARGEST = 5000  # rows whose covariances are formed
+TOGETHER = 256  # rows that are left out at a time
+STEPS, CLOSE = 12, 1e-10  # of Newton's method
+
+
+class Alone(NamedTuple):
+    """Results of leaving rows out one by one: −log p(y_s | the others), and F less F without the row."""
+
+    losses: Float[np.ndarray, " some"]
+    joint: Float[np.ndarray, " some"]
+
+
+class Rings(NamedTuple):
+    """Rows, and behind each those most correlated with it, of which so many are `near`."""
+
+    rows: Int[np.ndarray, "some ring"]
+    near: int
+
+
+Exactly = Callable[[Int[np.ndarray, " some"]], Alone]
+
+
+def alone(at: Mode, rings: Rings) -> Alone:
+    """Leave rows out one by one, from the mode of a batch of one; NaN where it has no mode."""
+    some = rings.rows[:, 0]
+    if not np.isfinite(at.value[0]):
+        return Alone(*np.full((2, len(some)), np.nan))
+    covariance = at.latent.covariance(at)
+    with np.errstate(all="ignore"):
+        tilt = _times(at.weights, at.losses.third)[0] * np.diag(covariance)
+        far = covariance @ tilt
+        chunks = (rings._replace(rows=rings.rows[k : k + TOGETHER]) for k in range(0, len(some), TOGETHER))
+        parts = [_some(at, covariance, chunk, tilt, far) for chunk in chunks]
+    return Alone(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def rings(at: Mode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
+    """Each row, and so many of those most correlated with it that a pass is near enough, on those rows of which most is left
+    beyond, to what `exactly` says of these; None where no number is."""
+    C = at.latent.covariance(at)
+    share = np.abs(C[some]) / np.sqrt(np.diag(C))
+    share[np.arange(len(some)), some] = np.inf
+    every = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
+    for near in NEAR:
+        reached = np.take_along_axis(C[some], every[:, :near], axis=1)
+        beyond = np.sum(np.abs(C[some]), axis=1) - np.abs(reached).sum(1)
+        tried, rows = np.argsort(-beyond, kind="stable")[:TRIED], every[:, : RING * near]
+        found, known = alone(at, Rings(rows[tried], min(near, len(C)))), exactly(some[tried])
+        off = [np.abs(a - b).max() for a, b in zip(found, known, strict=True)]
+        if off[0] <= CLOSE_BY[0] and off[1] <= CLOSE_BY[1]:
+            return Rings(rows, min(near, len(C)))
+        if near >= len(C):
+            break
+    return None
+
+
+def _some(at: Mode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray) -> Alone:
+    """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `far` is C times it."""
+    ring, near, some = rings.rows, rings.rows[:, : rings.near], rings.rows[:, 0]
+    across = C[ring[:, :, None], near[:, None, :]]
+    own = across[:, : near.shape[1]]
+    moved, bend = _solved(at, own, near)
+    q = _slopes(at, moved, near)
+    d = -np.einsum("sij,sj->si", across, q)
+    weights = at.weights[0, ring]
+    first, second = (_times(weights, part[0, ring]) for part in (at.losses.first, at.losses.second))
+    there, value = _at(at, at.eta[0, ring] + d, ring), at.losses.value[0, ring]
+    rest = _times(weights, there.value - value)
+    rest[:, 0] = -_times(weights, value)[:, 0]
+    inner = (rest - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum("sk,sk->s", q, d[:, : near.shape[1]])
+    changed = (_times(weights, there.second) - second)[:, near.shape[1] :]  # the others, to first order
+    inside, outer = np.eye(near.shape[1]) + own * bend[:, None, :], across[:, near.shape[1] :]
+    sign, logdet = np.linalg.slogdet(inside)
+    turned = np.linalg.solve(inside, np.concatenate([own[:, :, :1], outer.swapaxes(1, 2)], axis=2))
+    left, spread = turned[:, 0, 0], np.diag(C)[ring[:, near.shape[1] :]]
+    spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])  # of the others, given those near
+    others = _times(weights, there.first)[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # their q
+    every = np.concatenate([q, others], axis=1)
+    trace = -np.einsum("si,si->s", every, far[ring]) - np.einsum("si,si->s", tilt[ring], d) + (spread * changed).sum(1)
+    moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
+    grown = (left / own[:, 0, 0]) ** 2
+    variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
+    loss = marginal_losses(at.latent.data.taken(some), moved, variance, at.phi.T)
+    return Alone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
+
+
+def _at(at: Mode, eta: np.ndarray, some: np.ndarray | None = None) -> Losses:
+    return at.latent.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
+
+
+def _solved(
+    at: Mode, own: np.ndarray, near: np.ndarray
+) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
+    """d on the rows near each, by Newton's method, and δ there; NaN where it ends nowhere."""
+    w, curvature = at.weights[0, near], _times(at.weights, at.losses.second)[0, near]
+    first = _times(at.weights, at.losses.first)[0, near[:, 0]]
+    d = own[:, :, 0] * (first / (1 - curvature[:, 0] * own[:, 0, 0]))[:, None]
+    step = np.full_like(d, np.inf)
+    for _ in range(STEPS):
+        bend = _times(w, _at(at, at.eta[0, near] + d, near).second) - curvature
+        bend[:, 0] = -curvature[:, 0]
+        if (np.abs(step).max(1) <= CLOSE).all():
+            break
+        residual = d + np.einsum("sij,sj->si", own, _slopes(at, d, near))
+        step = np.linalg.solve(np.eye(d.shape[1]) + own * bend[:, None, :], residual[..., None])[..., 0]
+        step = np.nan_to_num(step, posinf=0.0, neginf=0.0)
+        d = d - step
+    lost = ~(np.abs(step).max(1) <= CLOSE**0.5)
+    d[lost] = np.nan
+    return d, bend
+
+
+def _slopes(at: Mode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
+    """q there."""
+    w, known = at.weights[0, near], at.losses
+    first, second = known.first[0, near], known.second[0, near]
+    q = _times(w, _at(at, at.eta[0, near] + d, near).first - first - second * d)
+    q[:, 0] = -_times(w, first + second * d)[:, 0]
+    return q

@@ -1,0 +1,668 @@
+"""Mixed models by their marginal likelihood: rows, or whole clusters, left out.
+
+    y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f),      Σ_f = Λ_f Λ_fᵀ
+
+    F(θ, w) = −log ∫ Π_i p(y_i | u)^{w_i} dP(u),      θ = (β, Λ, the family's own)
+
+exact for Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite
+quadrature (`_marginal`, `_crossed`). Two questions can be asked of it, and they differ:
+
+    drop="row"       a row is left out, and scored given what is seen of its clusters: −log p(y_i | everything seen; θ)
+    drop="patient"   a cluster is left out with all its rows, and scored as a new one
+
+Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance that the data put
+at zero is an ordinary minimum in Λ. What the fit puts at zero is held there in every refit, and refits that would leave are
+flagged (`_singular`).
+"""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import float64, static
+from ...data.arrays import Names, count, matched, numbers
+from ...data.formulas import learned
+from ...objectives.closed_form import AbstractClosedForm
+from ...objectives.objective import Costs, Parameters, Units
+from ..glm.rows import all_finite, column, design
+from . import singular as singular
+from .crossed import Crossed
+from .effects import Block, Factor, aligned, factors, given_blocks, sharing, written
+from .grouped import Grouped, split
+from .quadrature import marginal_means, with_coefficients
+from .responses import AbstractResponse, Data, response, ways
+from .tables import coefficients, components, modes, predicted
+
+ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
+NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
+ROWS = "row"
+
+
+class Mixed(AbstractClosedForm):
+    """Mixed model, by its marginal likelihood; units are rows or clusters.
+
+        y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
+
+    It is fitted by maximum likelihood, not REML. `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the family's
+    own: `scale`, `shape`, `dispersion`, `thresholds`.
+
+    Parameters
+    ----------
+    formula : str or array, shape (rows, features)
+        Formula as lme4 and bambi write it, such as "y ~ x + (1 + x | patient) + (1 | hospital)"; or columns of the fixed part.
+    data : DataFrame or array, shape (rows,)
+        Table of a formula; or the response, beside an array.
+    family : str or loss of lo.losses, default: "gaussian"
+        "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal"; or a convex loss that has a
+        closed form, such as `lo.losses.Binomial("probit")`.
+    drop : str, default: "row"
+        Unit that is left out: "row", or the name of a grouping factor.
+    score : {"pointwise", "joint"}, optional
+        Joint density of a cluster's rows (of rows: one number a refit), or one density a row, summed over those of a cluster.
+        The default is "pointwise" for rows and "joint" for clusters.
+    quadrature : int, default: 1
+        Number of nodes for each effect of a cluster; 1 is Laplace's approximation. More need a single grouping factor.
+    groups : array, dict or DataFrame, optional
+        Labels of the levels of each row, beside arrays; a dict or a DataFrame holds several groupings. Every level has an
+        intercept.
+    slopes : array, shape (rows, effects), optional
+        Columns whose coefficients vary between levels, beside arrays and one grouping.
+    offset : array, shape (rows,), optional
+        Constants o that are added to the linear predictors.
+    trials : array, shape (rows,), optional
+        Denominators of binomial proportions y.
+    intercept : bool, default: True
+        Whether the fixed part of arrays has an intercept.
+
+    Raises
+    ------
+    ValueError
+        If values or labels are missing, columns of the fixed part are combinations of one another, y lies outside the domain,
+        or the levels do not identify a variance.
+    TypeError
+        If an argument holds no numbers, or X is sparse.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> patient = np.repeat(np.arange(8), 5)
+    >>> x = rng.normal(size=(40, 1))
+    >>> y = 1 + x[:, 0] + rng.normal(size=8)[patient] + 0.5 * rng.normal(size=40)
+    >>> fit = lo.fit(lo.Mixed(x, y, groups=patient))
+    >>> fit.parameters["coef"].round(2)
+    array([1.79, 0.97])
+    """
+
+    engine: Any = static()
+    data: Data = static()
+    factors: tuple[Factor, ...] = static()
+    whole: tuple[Factor, ...] = static()  # before any of Λ was held at zero
+    transform: Float[np.ndarray, "coefficients coefficients"]
+    unit: float = static()
+    code: Any = static()  # the unit of each row
+    num: int = static()
+    drop: str = static()
+    joint: bool = static()
+    quadrature: int = static()
+    names: tuple[str, ...] = static()
+    levels: tuple = static()
+    labels: Names = static()
+    spec: Any = static()
+
+    @float64
+    def __init__(
+        self,
+        formula: str | ArrayLike,
+        data: Any,
+        family: Any = "gaussian",
+        *,
+        drop: str = ROWS,
+        score: Literal["pointwise", "joint"] | None = None,
+        quadrature: int = 1,
+        groups: Any = None,
+        slopes: Any = None,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        intercept: bool = True,
+    ):
+        if isinstance(formula, str):
+            self._refuse(groups=groups, slopes=slopes)
+            self.spec = written(formula, data)
+            y, X, blocks, known = self.spec.y, self.spec.X, self.spec.blocks, self.spec.codes
+            intercept = False
+        else:
+            self.spec, X, y = None, formula, data
+            if groups is None:
+                raise ValueError("Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group).")
+            named, (X, y, slopes, offset, trials) = aligned(groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials)
+            blocks, known = given_blocks(named, slopes, np.shape(X)[0])
+        self._bind(X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept)
+
+    @classmethod
+    def of(
+        cls,
+        X: ArrayLike,
+        y: ArrayLike,
+        family: Any,
+        blocks: tuple[Block, ...],
+        known: dict[str, tuple[np.ndarray, np.ndarray]],
+        drop: str = ROWS,
+    ) -> Self:
+        """Make a model from blocks of effects and the levels of their factors, for a host that reads them itself.
+
+        Parameters
+        ----------
+        X : array, shape (rows, features)
+            Columns of the fixed part.
+        y : array, shape (rows,)
+            Response.
+        family : str or loss of lo.losses
+            Family of the response.
+        blocks : tuple of Block
+            Effects by bar.
+        known : dict of tuple of array
+            Code of each row, and the levels, by the name of the factor.
+        drop : str, default: "row"
+            Unit that is left out.
+
+        Returns
+        -------
+        Mixed
+            The model.
+        """
+        new = object.__new__(cls)
+        object.__setattr__(new, "spec", None)
+        new._bind(X, y, family, blocks, known, drop, None, 1, None, None, False)
+        return new
+
+    def _bind(self, X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept):
+        self.labels, X, y, offset, trials = matched("Mixed", X=X, y=y, offset=offset, trials=trials)
+        y, self.levels = _leveled(family, y)
+        own = response(family, y)
+        if self.spec is not None and not own.intercept:
+            X = X.drop(columns="Intercept", errors="ignore")
+        X, self.names = _design(X, intercept and own.intercept)
+        n = len(X)
+        y = column("Mixed", "y", y, n)
+        own.check(y)
+        if (y == y[0]).all():
+            raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
+        self.factors = self.whole = factors(blocks, known)
+        self.unit = float(y.std()) if own.quadratic else 1.0
+        self.data, self.transform = self._data(X, y, own, offset, trials)
+        self.quadrature, self.joint = count("Mixed: quadrature", quadrature, 1, 101), (score or self._usual(drop)) == "joint"
+        self._check(drop, score)
+        self.drop = drop
+        found = next((factor for factor in self.factors if factor.name == drop), None)
+        self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
+        for factor in self.factors:
+            self._check_levels(factor)
+        self.engine = self._made(self.factors)
+
+    @staticmethod
+    def _refuse(**given: Any) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"Mixed: {name}= goes with arrays; a formula says it by (… | group).")
+
+    @staticmethod
+    def _usual(drop: str) -> str:
+        return "pointwise" if drop == ROWS else "joint"
+
+    def _check(self, drop: str, score: str | None) -> None:
+        known = [ROWS, *(factor.name for factor in self.factors)]
+        if drop not in known:
+            raise ValueError(f"Mixed: drop must be one of {', '.join(map(repr, known))}; got {drop!r}.")
+        if score not in (None, "pointwise", "joint"):
+            raise ValueError(f'Mixed: score must be "pointwise" or "joint"; got {score!r}.')
+        if self.quadrature > 1 and len(self.factors) > 1:
+            raise ValueError(
+                "Mixed: quadrature= is for one grouping factor; with several leave it at 1, Laplace's approximation."
+            )
+        nodes = self.quadrature ** self.factors[0].q
+        if nodes > NODES:
+            raise ValueError(
+                f"Mixed: {self.quadrature} nodes in {self.factors[0].q} effects are {nodes} a cluster; take fewer."
+            )
+
+    def _check_levels(self, factor: Factor) -> None:
+        """Raise where the levels of a factor do not identify its variance."""
+        count, y = np.bincount(factor.code), self.data.y
+        if len(count) < 2:
+            raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
+        if self.data.response.quadratic and count.max() == 1:
+            raise ValueError(
+                f"Mixed: every level of {factor.name} has one row: what varies between its levels cannot be told from what "
+                "varies within them. Leave it out; of counts it stands for what scatters more than Poisson's."
+            )
+        means = np.bincount(factor.code, y) / count
+        if self.data.response.title == "binomial" and np.isin(means, (0.0, 1.0)).all():
+            raise ValueError(
+                f"Mixed: y is all zeros or all ones in every level of {factor.name}: the clusters are separated, and the "
+                "likelihood grows with their variance without end (approximations of it do not show that). Model clusters, one "
+                "row each."
+            )
+
+    def _data(self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any) -> tuple[Data, np.ndarray]:
+        """Rows in coordinates of unit size, and what makes coefficients of theirs."""
+        n, unit = len(y), self.unit
+        shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
+        size, fixed = np.ones(n), np.full(n, np.log(unit))
+        if trials is not None:
+            size = column("Mixed", "trials", trials, n)
+            if own.title != "binomial" or (size <= 0).any():
+                raise ValueError("Mixed: trials must be positive, and are for binomial proportions.")
+            fixed = ways(size * y, size) / size
+        length = np.linalg.norm(X, axis=0)
+        Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
+        poor = np.flatnonzero(np.abs(np.diag(R)) <= ALIKE)
+        if poor.size or len(R) < X.shape[1]:
+            name = self.names[int(poor[0])] if poor.size else self.names[-1]
+            raise ValueError(
+                f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
+            )
+        back = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
+        return Data(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, own), back
+
+    # parameters
+
+    @property
+    def num_units(self) -> int:
+        return self.num
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            canonical=self._canonical,
+            names=self._names,
+            warning=lambda theta: singular.warning(self, theta),
+            limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
+            held=lambda theta: singular.held(self, theta),
+            leaving=singular.leaving if self._held else None,
+        )
+
+    def _natural(self, theta):
+        parts, own = split(np.asarray(theta)[None], self.data, self.factors), self.data.response
+        found = {"coef": self.transform @ parts.z[0]}
+        for factor, free in zip(self.factors, parts.free, strict=True):
+            found[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
+        named = own.natural(parts.tau[0])
+        return found | {name: value * self.unit if own.quadratic else value for name, value in named.items()}
+
+    def _unconstrained(self, natural):
+        own = self.data.response
+        coef = np.asarray(natural["coef"], np.float64)
+        if coef.shape != (len(self.names),):
+            raise ValueError(
+                f"Mixed: coef must be {len(self.names)} numbers ({', '.join(self.names)}); got shape {coef.shape}."
+            )
+        free = [factor.free(natural[f"covariance[{factor.name}]"], self.unit) for factor in self.factors]
+        named = {name: np.asarray(value) / self.unit if own.quadratic else value for name, value in natural.items()}
+        return np.concatenate([np.linalg.solve(self.transform, coef), *free, own.unconstrained(named)])
+
+    def _names(self):
+        free = [
+            f"Λ[{factor.name}: {factor.columns[i]}{'' if i == j else f', {factor.columns[j]}'}]"
+            for factor in self.factors
+            for i, j in zip(factor.row, factor.column, strict=True)
+        ]
+        return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
+
+    def _canonical(self, theta):
+        """Change the signs of columns of Λ so that no diagonal is below zero; F does not change with them."""
+        theta, at = np.array(theta, np.float64), self.data.design.shape[1]
+        for factor in self.factors:
+            free = theta[at : at + len(factor.row)]
+            sign = np.ones(factor.q)
+            sign[factor.column[factor.diagonal]] = np.where(free[factor.diagonal] < 0, -1.0, 1.0)
+            free *= sign[factor.column]
+            at += len(factor.row)
+        return theta
+
+    def _start(self, seed):
+        """Coefficients of the model without random effects, near enough; standard deviations of a half, drawn about it by a
+        seed."""
+        data, rng = self.data, np.random.default_rng(seed)
+        first, tau = data.response.start(data.y)
+        z = _without_effects(data, first, tau)
+        draws = (np.exp(0.7 * rng.standard_normal(len(f.row))) if seed else np.ones(len(f.row)) for f in self.factors)
+        free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
+        return np.concatenate([z, *free, tau])
+
+    def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
+        """Copy the model with other entries of Λ free.
+
+        Parameters
+        ----------
+        kept : tuple of Factor
+            Factors, whose free entries are those of Λ.
+
+        Returns
+        -------
+        Mixed
+            The model, which shares its data with this one.
+        """
+        new = object.__new__(Mixed)
+        for name, value in vars(self).items():
+            object.__setattr__(new, name, value)
+        object.__setattr__(new, "factors", kept)
+        object.__setattr__(new, "engine", self._made(kept))
+        return new
+
+    def _made(self, factors: tuple[Factor, ...]) -> Any:
+        """Make the engine that computes F."""
+        if len(factors) == 1:
+            return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
+        return Crossed.of(self.data, factors, self.code)
+
+    @property
+    def _held(self) -> int:
+        """Number of entries of Λ that are held at zero."""
+        return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
+
+    # F
+
+    def look(self, theta, weights, state=None):
+        with np.errstate(all="ignore"):
+            return self.engine.look(theta, np.asarray(weights, np.float64), state)
+
+    def jacobian(self, theta):
+        return self.engine.jacobian(np.asarray(theta)) if hasattr(self.engine, "jacobian") else super().jacobian(theta)
+
+    def losses(self, theta, weights, index, held, state=None):
+        held = np.asarray(held, bool) & (index < self.num)
+        lane, place = np.nonzero(held)
+        unit = index[lane, place]
+        if self.drop == ROWS and self.joint:
+            return super().losses(theta, weights, index, held, state)
+        out = np.zeros(held.shape)
+        out[lane, place] = self._scored(theta, weights, lane, unit, state)
+        return out
+
+    def _scored(self, theta, weights, lane, unit, state):
+        """The losses of listed units, each in a refit."""
+        if self.drop == ROWS:
+            return self.engine.conditional(theta, weights, lane, unit, state)
+        return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
+
+    def steepest(self, theta, weights, index, held, state=None):
+        """Compute the gradient of F(θ, w with the held at 1) − F(θ, w).
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of the units.
+        index : array of int, shape (refits, width)
+            Units that a refit touches.
+        held : array of bool, shape (refits, width)
+            True for units that are held out.
+        state : optional
+            Start of the search for the modes.
+
+        Returns
+        -------
+        array of float, shape (refits, params)
+            The gradients.
+        """
+        whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
+        refit, place = np.nonzero(np.asarray(held, bool))
+        whole[refit, index[refit, place]] = 1.0
+        return self.look(theta, whole[:, :-1], state)[1] - self.look(theta, weights, state)[1]
+
+    @property
+    def costs(self):
+        known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
+        return Costs(work=self.engine.work, runs=self._runs if known else None)
+
+    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+        """Pass over the data that computes what leaving out single units, or runs of clusters, takes away."""
+        if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
+            return None
+        if isinstance(self.engine, Crossed):
+            return lambda theta: self._alone(np.asarray(theta), first)
+        ends = np.cumsum(length)
+        run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
+        unit = first[run] + place
+
+        def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+            at = np.reshape(theta, (1, -1))
+            joint = np.bincount(run, self.engine.taken_away(at, unit), len(first))
+            if not self.pointwise:
+                return None, joint
+            losses = np.zeros((len(first), int(length.max())))
+            losses[run, place] = self._scored(at, None, np.zeros(len(unit), np.int64), unit, None)
+            return losses, joint
+
+        return told
+
+    def _alone(self, theta: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        away, losses = self.engine.alone(theta, unit, self.joint)
+        return losses[:, None], away
+
+    @property
+    def pointwise(self):
+        return not (self.drop == ROWS and self.joint)
+
+    def predictions(self, theta, weights, index, kind, state=None):
+        """Predict the response of rows, or their linear predictors, given what is seen of their clusters.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of the units.
+        index : array of int, shape (refits, width)
+            Units to predict.
+        kind : {"response", "link"}
+            Response or linear predictor.
+        state : optional
+            Not used.
+
+        Returns
+        -------
+        array of float, shape (refits, width)
+            The means.
+
+        Raises
+        ------
+        NotImplementedError
+            If a unit is a cluster.
+        """
+        if self.drop != ROWS:
+            raise NotImplementedError(
+                f"cross_predict: a unit is a {self.drop}, of many rows. Predict rows as of new clusters by Mixed(..., "
+                f'drop="row") and the plan lo.groups({self.drop}).'
+            )
+        mean, variance, tau = self.engine.predictors(theta, weights)
+        place = np.minimum(index, self.num - 1)
+        mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
+        return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
+
+    def predictor_covariance(self, theta):
+        if self.drop != ROWS:
+            return None
+        own, bend = self.engine.covariances(np.asarray(theta))
+        return with_coefficients(own, self.data.design, bend)
+
+    @property
+    def units(self):
+        rows, y, apart = self.drop == ROWS, self.data.y * self.unit, self.engine.apart
+        blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
+        levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
+        names, score = self.labels.index if rows else levels, self.data.response.scale(y)
+        known = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        return Units(names=names, target=y if rows else None, score=score, **known)
+
+    def _predict_new(self, fit, data, kind, offset):
+        """The mean responses of new rows, those of levels that the fit has not seen over the population."""
+        if kind != "response":
+            raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
+        found = predicted(self, fit, data, 0.9, False, offset)
+        return found["mean"].rename("prediction") if "mean" in found else found
+
+    # for users
+
+    @float64
+    def predict(self, theta, weights=None, index=None, kind="response", *, data=None, level=0.9, new=False, offset=None):
+        """Predict the mean response of rows, with a central interval of its posterior.
+
+        The posterior is that of the effects and, to first order, of the parameters. Levels that the fit has seen are known by
+        their conditional modes. Other levels, and all of them if `new`, are drawn from the population.
+
+        Parameters
+        ----------
+        theta : Fit or array of float
+            Fit of this model.
+        weights : array of float, optional
+            Weights of the units, for a call with `index`.
+        index : array of int, optional
+            Units of the model to predict; the call then returns an array of their means.
+        kind : {"response", "link"}, default: "response"
+            Response or linear predictor, for a call with `index`.
+        data : DataFrame or tuple, optional
+            New rows: a table with the columns of the formula; for arrays `(X, groups)` or `(X, groups, slopes)`. The default is
+            all rows of the model.
+        level : float, default: 0.9
+            Level of the interval.
+        new : bool, default: False
+            Whether all levels are taken as new.
+        offset : array, optional
+            Constants that are added to the linear predictors of new rows.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Mean and bounds of the interval for each row.
+        """
+        if index is None:
+            return predicted(self, theta, data, level, new, offset)
+        return super().predict(theta, weights, index, kind)
+
+    @float64
+    def components(self, fit) -> pd.DataFrame:
+        """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each effect of each factor, with its correlations with the effects before it; and, for a Gaussian
+            response, a row for the residual.
+        """
+        return components(self, fit)
+
+    @float64
+    def coefficients(self, fit) -> pd.DataFrame:
+        """Return the coefficients with standard errors, from the curvature of F in all parameters.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each coefficient.
+        """
+        return coefficients(self, fit)
+
+    @float64
+    def modes(self, fit) -> pd.DataFrame:
+        """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
+
+        Parameters
+        ----------
+        fit : Fit
+            Fit of this model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each effect of each level.
+        """
+        return modes(self, fit)
+
+    @property
+    def note(self):
+        how = (
+            "exact"
+            if self.data.response.quadratic
+            else f"{self.quadrature} nodes an effect"
+            if self.quadrature > 1
+            else "Laplace"
+        )
+        if self.drop == ROWS:
+            what = "a row left out is scored given what is seen of its clusters"
+        else:
+            by = "the joint density of its rows" if self.joint else "the sum over its rows of their own densities"
+            what = f"a {self.drop} left out is scored as a new one, by {by}"
+            what += "" if self.engine.apart else ", given everything seen of the others"
+        single = [f for f in self.factors if (np.bincount(f.code) == 1).any()]
+        alone = "".join(
+            f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
+        )
+        zero = f" {self._held} entries of Λ held at zero." if self._held else ""
+        formulas = [] if self.spec is None else [self.spec.fixed.formula, *(spec.formula for _, spec in self.spec.effects)]
+        said = learned(" + ".join(map(str, formulas)))
+        said = f" {said[:1].upper()}{said[1:]}." if said else ""
+        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}{said}'
+
+
+def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
+    """y, of an ordinal family as numbers of its levels, and these."""
+    if not (isinstance(family, str) and family.lower() in ("ordinal", "cumulative")):
+        return y, ()
+    categories: Any = getattr(y, "cat", y)
+    if getattr(categories, "ordered", False):
+        used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
+        return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(np.asarray(categories.categories)[used])
+    array = numbers("Mixed", "y", y)
+    all_finite("Mixed", "y", array)
+    levels, found = np.unique(array, return_inverse=True)
+    return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
+
+
+def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The fixed part, an intercept in front where there is one."""
+    if hasattr(X, "columns") and not len(X.columns):
+        return np.zeros((len(X), 0)), ()
+    found, names = design("Mixed", X, False)
+    if not isinstance(found, np.ndarray):
+        raise TypeError("Mixed: X is sparse; give X.toarray().")
+    if not intercept:
+        return np.array(found), names
+    return np.hstack([np.ones((len(found), 1)), found]), ("Intercept", *names)
+
+
+def _without_effects(data: Data, first: float, tau: np.ndarray) -> np.ndarray:
+    """Coefficients near those without random effects: a few Newton steps, halved where the loss rises."""
+    Q, own = data.design, data.response
+    z = Q.T @ np.full(len(Q), first) / len(Q)
+    at = lambda z, orders: own.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
+    step, lowest = np.zeros_like(z), np.inf
+    with np.errstate(all="ignore"):
+        for _ in range(12):
+            loss, slope, bend = at(z - step, (0, 1, 2))
+            value = float(data.size @ loss)
+            if not value <= lowest:
+                step = step / 2
+                continue
+            z, lowest = z - step, value
+            hessian = (Q.T * (data.size * bend)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
+            step = np.linalg.solve(hessian, Q.T @ (data.size * slope))
+    return z

@@ -1,0 +1,310 @@
+"""Gaussian fields on graphs: their precisions, `Q(ψ) = Σ c_k(ψ) Q_k`, and what is thought of ψ beforehand.
+
+With R = D − A the graph's Laplacian, A who touches whom, D how many each touches:
+
+    car      Q = (D − ρA) / σ²
+    leroux   Q = (φR + (1 − φ)I) / σ²                              Leroux, Lei & Breslow (2000)
+    icar     Q = R* / σ², summing to zero on each component        Besag, York & Mollié (1991)
+    bym2     x = σ(√(1 − φ) v + √φ u),  v ~ N(0, I),  u of R*      Riebler et al. (2016): as (x, u), whose precision is sparse
+    matern   Q = (κ²I + R)² / (4πκ²σ²),  κ = √8 / range            Lindgren, Rue & Lindström (2011): of a grid, σ its deviation
+
+R* is R times the geometric mean of its variances, on each component; sites that touch none are N(0, 1) there (Freni-Sterrantino
+et al. 2018). Densities beforehand are those of natural parameters: σ ~ Gamma(2, rate), φ, ρ ~ Beta(2, 2), and of the range, in
+edges, ∝ r⁻² exp(−c/r), that of a penalised complexity in two dimensions (Fuglstad et al. 2019); so that a maximum exists, off
+the boundaries.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from ...linalg.sparse_cholesky import pattern
+from ...plans.graph import adjacency
+from .laplace import Field, Solver
+
+RATE = 2.0  # of the standard deviation: its mean is one, its mode a half, on the scale of the response
+SHORT = 6.0  # c: a range below two edges has probability exp(−3)
+EIGEN = 800  # sites up to which eigenvalues are found once, rather than a factor for each determinant
+Array = np.ndarray
+
+
+def natural_of(name: str, value: Array) -> Array:
+    """Natural parameter from the unconstrained one."""
+    return scipy.special.expit(value) if name in SHARES else np.exp(value)
+
+
+def unconstrained_of(name: str, value: Array) -> Array:
+    """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
+    return scipy.special.logit(value) if name in SHARES else np.log(value)
+
+
+SHARES = ("rho", "mixing")  # between zero and one; all others are positive
+
+
+def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:
+    """−log of the density of the natural parameter, and its derivative by the unconstrained one."""
+    if name in SHARES:
+        share, rest = scipy.special.expit(value), scipy.special.expit(-value)
+        return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
+    if name == "range":
+        return 2 * value + SHORT * np.exp(-value), 2 - SHORT * np.exp(-value)
+    return RATE / scale * np.exp(value) - value, RATE / scale * np.exp(value) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractStructure(abc.ABC):
+    """A field on a graph, of edges `[edges, 2]`."""
+
+    edges: Int[Array, "edges 2"]
+    sites: int
+    names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
+
+    @property
+    @abc.abstractmethod
+    def terms(self) -> "list[scipy.sparse.csr_array]":
+        """Q_k."""
+
+    @abc.abstractmethod
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
+        """c and ∂c/∂ψ."""
+
+    @property
+    def constraint(self) -> Array | None:
+        """A, of A u = 0."""
+        return None
+
+    @property
+    def latents(self) -> int:
+        """Number of latent variables; the first ones are those of the sites."""
+        return self.sites
+
+    def field(self, prior) -> Field:
+        """Field as `_latent` takes it."""
+        return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
+
+    @property
+    def logdet(self):
+        """log|Q| as a function of ψ, where there are eigenvalues."""
+        return None
+
+    @cached_property
+    def touching(self) -> "scipy.sparse.csr_array":
+        return adjacency(self.edges, self.sites)
+
+    @cached_property
+    def laplacian(self) -> "scipy.sparse.csr_array":
+        """R."""
+        return scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1)) - self.touching)
+
+    @property
+    def eye(self) -> "scipy.sparse.csr_array":
+        return scipy.sparse.eye_array(self.sites, format="csr")
+
+    @cached_property
+    def spectrum(self) -> Float[Array, " sites"]:
+        """The eigenvalues of R."""
+        return np.maximum(np.linalg.eigvalsh(self.laplacian.toarray()), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class CAR(AbstractStructure):
+    """Conditional autoregression: each site about ρ times the mean of its neighbours."""
+
+    names: ClassVar[tuple[str, ...]] = ("sd", "rho")
+
+    def __post_init__(self):
+        alone = np.flatnonzero(self.touching.sum(1) == 0)
+        if alone.size:
+            raise ValueError(
+                f"GaussianField: structure='car' needs a neighbour of every site; {alone.size} sites have none, the first is "
+                f"{alone[0]}. Use 'leroux' or 'bym2', or link them."
+            )
+
+    @property
+    def terms(self):
+        return [scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1))), self.touching]
+
+    def coefficients(self, psi):
+        tau, rho = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1])
+        c = np.stack([tau, -tau * rho], axis=1)
+        return c, np.stack([-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], axis=1)], axis=2)
+
+
+@dataclass(frozen=True, eq=False)
+class Leroux(AbstractStructure):
+    """Leroux's field, between independence and the intrinsic field."""
+
+    @property
+    def terms(self):
+        return [self.laplacian, self.eye]
+
+    def coefficients(self, psi):
+        tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
+        c = np.stack([tau * share, tau * rest], axis=1)
+        by_share = tau * share * rest
+        return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
+
+    @property
+    def logdet(self):
+        return self._logdet if self.sites <= EIGEN else None
+
+    def _logdet(self, psi):
+        share, rest = scipy.special.expit(psi[:, 1:]), scipy.special.expit(-psi[:, 1:])
+        each = share * self.spectrum + rest
+        slope = (share * rest * (self.spectrum - 1) / each).sum(1)
+        return np.log(each).sum(1) - 2 * self.sites * psi[:, 0], np.stack([np.full(len(psi), -2.0 * self.sites), slope], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class ICAR(AbstractStructure):
+    """R* / σ², of variance about σ²."""
+
+    names: ClassVar[tuple[str, ...]] = ("sd",)
+
+    def __post_init__(self):
+        if not len(self.edges):
+            raise ValueError("GaussianField: structure='icar' and 'bym2' need edges; the graph has none.")
+
+    @cached_property
+    def components(self) -> Int[Array, " sites"]:
+        return scipy.sparse.csgraph.connected_components(self.touching, directed=False)[1]
+
+    @property
+    def constraint(self):
+        several = np.flatnonzero(np.bincount(self.components) > 1)
+        return (self.components == several[:, None]).astype(float)
+
+    @cached_property
+    def scaled(self) -> "scipy.sparse.csr_array":
+        """R*, with a few entries that change nothing on A u = 0, where it is then positive definite everywhere."""
+        raw, constraint = self._pinned(np.ones(self.sites)), self.constraint
+        known = pattern(raw)
+        solver = Solver(known.factor(known.values(raw)[None]), constraint)
+        diagonal = solver.entries[0, solver.pattern.row == solver.pattern.column]
+        logs = np.where(constraint.any(0), np.log(np.maximum(diagonal, 1e-300)), 0.0)
+        means = np.bincount(self.components, logs) / np.bincount(self.components)
+        return self._pinned(np.exp(means)[self.components])
+
+    def _pinned(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
+        """R times its scale on every component, and a (1 e_jᵀ + e_j 1ᵀ) of one site j of each: as large as leaves it positive
+        definite, since on A u = 0 these are zero. Sites that touch none have one."""
+        out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
+        for number in np.flatnonzero(np.bincount(self.components) > 1):
+            own = np.flatnonzero(self.components == number)
+            site = own[np.argmax(self.touching.sum(1)[own])]
+            ground = scipy.sparse.csc_array(self.laplacian[own][:, own] + scipy.sparse.eye_array(len(own)) * 1e-10)
+            unit = (own == site).astype(float)
+            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12  # about that of R's own inverse
+            size = scale[site] / (len(own) * bound)
+            values = np.full(len(own), size)
+            one = scipy.sparse.csr_array((values, (np.full(len(own), site), own)), shape=out.shape)
+            out = out + one + one.T
+        alone = ~self.constraint.any(0)
+        return scipy.sparse.csr_array(out + scipy.sparse.diags_array(alone.astype(float)))
+
+    @property
+    def terms(self):
+        return [self.scaled]
+
+    def coefficients(self, psi):
+        tau = np.exp(-2 * psi)
+        return tau, (-2 * tau)[..., None]
+
+    @property
+    def free(self) -> int:
+        """Dimensions of the field."""
+        return self.sites - len(self.constraint)
+
+    @cached_property
+    def constant(self) -> float:
+        """log|R*| on A u = 0."""
+        known = pattern(self.scaled)
+        return float(Solver(known.factor(known.values(self.scaled)[None]), self.constraint).logdet[0])
+
+    @property
+    def logdet(self):
+        return self._logdet
+
+    def _logdet(self, psi):
+        return self.constant - 2 * self.free * psi[:, 0], np.full_like(psi, -2.0 * self.free)
+
+
+@dataclass(frozen=True, eq=False)
+class BYM2(ICAR):
+    """A share φ of the variance is spatial; latent are x, then u."""
+
+    names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
+
+    @property
+    def latents(self):
+        return 2 * self.sites
+
+    @property
+    def constraint(self):
+        own = super().constraint
+        return np.hstack([np.zeros_like(own), own])
+
+    @property
+    def terms(self):
+        zero = scipy.sparse.csr_array((self.sites, self.sites))
+        both = ((self.eye, zero, zero), (zero, self.eye, zero), (zero, zero, self.eye), (zero, zero, self._spatial.scaled))
+        return [scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both]
+
+    @cached_property
+    def _spatial(self) -> ICAR:
+        return ICAR(self.edges, self.sites)
+
+    def coefficients(self, psi):
+        tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
+        odds, one, none = share / rest, np.ones_like(share), np.zeros_like(share)
+        c = np.stack([tau / rest, -np.sqrt(tau * share) / rest, odds, one], axis=1)
+        by_sd = np.stack([-2 * c[:, 0], -c[:, 1], none, none], axis=1)
+        by_mixing = np.stack([c[:, 0] * share, c[:, 1] * (0.5 * rest + share), odds, none], axis=1)
+        return c, np.stack([by_sd, by_mixing], axis=2)
+
+    def _logdet(self, psi):
+        value = self._spatial.constant + self.sites * (np.logaddexp(0, psi[:, 1]) - 2 * psi[:, 0])
+        slope = np.stack([np.full(len(psi), -2.0), scipy.special.expit(psi[:, 1])], axis=1)
+        return value, self.sites * slope
+
+
+@dataclass(frozen=True, eq=False)
+class Matern(AbstractStructure):
+    """(κ²I + R)², of smoothness one on a grid."""
+
+    names: ClassVar[tuple[str, ...]] = ("sd", "range")
+
+    @property
+    def terms(self):
+        return [self.eye, self.laplacian, scipy.sparse.csr_array(self.laplacian @ self.laplacian)]
+
+    def coefficients(self, psi):
+        square = 8 * np.exp(-2 * psi[:, 1])  # κ²
+        own = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
+        c = own[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
+        return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
+
+    @property
+    def logdet(self):
+        return self._logdet if self.sites <= EIGEN else None
+
+    def _logdet(self, psi):
+        square = 8 * np.exp(-2 * psi[:, 1:])
+        value = 2 * np.log(square + self.spectrum).sum(1) - self.sites * (np.log(4 * np.pi * square[:, 0]) + 2 * psi[:, 0])
+        slope = self.sites * 2 - 4 * (square / (square + self.spectrum)).sum(1)
+        return value, np.stack([np.full(len(psi), -2.0 * self.sites), slope], axis=1)
+
+
+STRUCTURES: "dict[str, Callable[..., AbstractStructure]]" = {
+    "car": CAR,
+    "leroux": Leroux,
+    "icar": ICAR,
+    "bym2": BYM2,
+    "matern": Matern,
+}

@@ -1,0 +1,359 @@
+"""The marginal likelihood of clusters with random effects of their own, and its slopes, batched over clusters and refits.
+
+Of one cluster, rows j with predictors η_j = e_j + a_jᵀb, b ~ N(0, I) in q dimensions, and weights ω_j inside the integral:
+
+    f = −log ∫ exp(−h(b)) φ(b) db,      h(b) = Σ_j ω_j ℓ(η_j, τ, y_j),
+
+by Laplace's approximation about the mode b̂ of h + ½|b|², or by adaptive Gauss–Hermite quadrature with nodes
+
+    b_k = b̂ + L⁻ᵀz_k,      M = I + Σ_j ω_j ℓ″_j a_j a_jᵀ = L Lᵀ,
+
+(Pinheiro and Chao 2006), of which Laplace's is that of one node. Both are exact for a Gaussian response. The slopes are those
+of the approximation itself, b̂ and M moving with what they depend on: with node weights π_k, h's gradient G_k at the nodes,
+Ḡ = Σ π_k G_k and M̄ = ∂f/∂M,
+
+    s_j = a_jᵀM̄a_j,   v_j = ω_jℓ‴_j s_j,   r = M⁻¹(Ḡ + Σ_j v_j a_j)
+    ∂f/∂e_j = Σ_k π_kω_jℓ′_jk + v_j − ω_jℓ″_j a_jᵀr
+    ∂f/∂a_j = Σ_k π_kω_jℓ′_jk b_k + (v_j − ω_jℓ″_j a_jᵀr) b̂ + 2ω_jℓ″_j M̄a_j − ω_jℓ′_j r
+    ∂f/∂τ   = Σ_jk π_kω_j ∂ℓ_jk + Σ_j ω_j s_j ∂ℓ″_j − Σ_j ω_j (a_jᵀr) ∂ℓ′_j.
+
+Arrays are `[..., rows]` of rows sorted by cluster, `[..., clusters]`, and have components (of a, b, M) in front.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .responses import AbstractResponse, Data
+
+# Nodes of an integral over one effect, and fewer that must agree; else it is summed at even distances, as far off the mode,
+# from so many intervals on, which are halved until the logarithm stays; NaN after so many that have it move by more.
+NODES, FEWER, AGREED = 25, 15, 1e-6
+REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
+OVERFLOW = 40.0  # a deviation of the predictor, beyond which the mean of its exponential is no number
+ROOM = 2**20  # numbers of nodes and rows at a time
+STEPS = 100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
+SHORT = 1e-9  # of a mode: the next step is a square of it
+ROUNDING = 1e-10  # of h, by which it may seem to rise
+
+
+class Ragged(NamedTuple):
+    """Rows sorted by cluster: of which cluster each is, and where each cluster begins."""
+
+    cluster: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+    @staticmethod
+    def of(sizes: NDArray[np.int64]) -> "Ragged":
+        return Ragged(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
+
+    def total(self, of_rows: NDArray) -> NDArray:
+        """Sums over the rows of each cluster."""
+        return np.add.reduceat(of_rows, self.first, axis=-1)
+
+
+class Slopes(NamedTuple):
+    """f of each cluster `[..., clusters]`, and ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, ∂f/∂τ `[own, ..., rows]`, a row's
+    share of it; and the modes."""
+
+    value: NDArray[np.float64]
+    e: NDArray[np.float64]
+    a: NDArray[np.float64]
+    tau: NDArray[np.float64]
+    b: NDArray[np.float64]
+
+
+class Mode(NamedTuple):
+    """b̂ `[q, ..., clusters]`, L, and the predictors there."""
+
+    b: NDArray[np.float64]
+    low: NDArray[np.float64]
+    eta: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Nodes z `[q, nodes]` and log weights of φ(b)-free integrals: `log ∫ exp(−g) ≈ log Σ_k exp(c_k − g(b_k)) − log |L|`."""
+
+    nodes: NDArray[np.float64]
+    log_weight: NDArray[np.float64]
+
+    @staticmethod
+    def of(q: int, count: int) -> "Rule":
+        """The product rule of `count` nodes a dimension, against the standard normal density."""
+        z, w = np.polynomial.hermite_e.hermegauss(count)
+        nodes = np.array(list(itertools.product(z, repeat=q))).reshape(-1, q).T
+        log = np.array([sum(part) for part in itertools.product(np.log(w / np.sqrt(2 * np.pi)), repeat=q)])
+        return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
+
+
+def cholesky(M: NDArray) -> NDArray:
+    """L of small matrices `[q, q, ...]`, by columns."""
+    q, low = len(M), np.zeros_like(M)
+    for i in range(q):
+        low[i, i] = np.sqrt(M[i, i] - np.sum(low[i, :i] ** 2, 0))
+        for j in range(i + 1, q):
+            low[j, i] = (M[j, i] - np.sum(low[j, :i] * low[i, :i], 0)) / low[i, i]
+    return low
+
+
+def forward(low: NDArray, v: NDArray) -> NDArray:
+    """L⁻¹v."""
+    x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
+    for i in range(len(low)):
+        x[i] = (v[i] - np.sum(low[i, :i] * x[:i], 0)) / low[i, i]
+    return x
+
+
+def backward(low: NDArray, v: NDArray) -> NDArray:
+    """L⁻ᵀv."""
+    x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
+    for i in reversed(range(len(low))):
+        x[i] = (v[i] - np.sum(low[i + 1 :, i] * x[i + 1 :], 0)) / low[i, i]
+    return x
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Rows as they enter the integrals: e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights
+    ω `[..., rows]`, and what is added to ℓ whatever θ is, `[rows]`."""
+
+    response: AbstractResponse
+    rows: Ragged
+    e: NDArray[np.float64]
+    a: NDArray[np.float64]
+    tau: NDArray[np.float64]
+    y: NDArray[np.float64]
+    omega: NDArray[np.float64]
+    fixed: NDArray[np.float64]
+
+    def _predictors(self, b: NDArray) -> NDArray:
+        """e + aᵀb, of b `[q, ..., clusters]`."""
+        eta = self.e
+        for one, effect in zip(self.a, b, strict=True):
+            eta = eta + one * np.take(effect, self.rows.cluster, axis=-1)
+        return eta
+
+    def _pulled(self, of_rows: NDArray) -> NDArray:
+        """Σ_j a_j of rows."""
+        return np.stack([self.rows.total(of_rows * one) for one in self.a])
+
+    def _information(self, bend: NDArray) -> NDArray:
+        """I + Σ_j ω_jℓ″_j a_j a_jᵀ."""
+        q = len(self.a)
+        out = np.empty((q, q, *bend.shape[:-1], len(self.rows.first)))
+        for i in range(q):
+            for j in range(i + 1):
+                out[i, j] = out[j, i] = self.rows.total(bend * self.a[i] * self.a[j]) + (i == j)
+        return out
+
+    def mode(self, start: NDArray | None = None) -> Mode:
+        """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
+
+        The last step is not checked.
+        """
+        q = len(self.a)
+        shape = (q, *self.e.shape[:-1], len(self.rows.first))
+        at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)
+        with np.errstate(all="ignore"):
+            for _ in range(STEPS):
+                b = at - step
+                loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
+                value = self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0)
+                low = cholesky(self._information(self.omega * bend))
+                asked = backward(low, forward(low, self._pulled(self.omega * slope) + b))
+                good = value <= lowest + ROUNDING * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
+                good &= np.isfinite(asked).all(0)
+                lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, asked, step / 2)
+                if (good & (np.abs(step) <= SHORT * (1 + np.abs(at))).all(0)).all():
+                    break
+        b = at - step
+        eta = self._predictors(b)
+        (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
+        return Mode(b, cholesky(self._information(self.omega * bend)), eta)
+
+    def value(self, rule: Rule | None, start: NDArray | None = None) -> NDArray[np.float64]:
+        """f of each cluster."""
+        mode = self.mode(start)
+        told = _Nodes(self, mode, rule, False) if rule is not None else None
+        return self._value(mode, told)
+
+    def score(self, rule: Rule | None) -> NDArray[np.float64]:
+        """f of each cluster by a rule; of one effect where fewer nodes say otherwise, as beside a step that is narrow for its
+        deviation, by even sums."""
+        mode = self.mode()
+        told = _Nodes(self, mode, rule, False) if rule is not None else None
+        found = self._value(mode, told)
+        if told is None or len(self.a) > 1:
+            return found
+        apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, FEWER), False)) - found) > AGREED
+        hard = apart.reshape(-1, apart.shape[-1]).any(0)
+        if hard.any():
+            found[..., hard] = self._taken(hard)._summed(mode.b[0][..., hard])
+        return found
+
+    def _taken(self, some: NDArray) -> "Clusters":
+        """Select clusters."""
+        rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
+        tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
+        parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
+        return Clusters(self.response, Ragged.of(sizes), *parts)
+
+    def _summed(self, middle: NDArray) -> NDArray:
+        """f of one effect, by even sums about the modes: h + ½b² curves by one at least, so that nothing is left beyond."""
+
+        def log(move: NDArray) -> NDArray:
+            b = middle + move
+            (loss,) = self.response.orders(self._predictors(b[None]), self.tau[:, None], self.y, (0,))
+            return -self.rows.total(self.omega * loss) - 0.5 * b**2
+
+        fixed = self.rows.total(self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed))
+        return fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
+
+    def _value(self, mode: Mode, told: "_Nodes | None") -> NDArray:
+        fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
+        half = np.sum(np.log(np.einsum("ii...->i...", mode.low)), 0) + self.rows.total(fixed)
+        if told is not None:
+            return half - told.log_sum
+        (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
+        return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
+
+    def slopes(self, rule: Rule | None, start: NDArray | None = None) -> Slopes:
+        """f and its slopes."""
+        mode, omega = self.mode(start), self.omega
+        one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
+        own_slope, own_bend = self.response.shared(mode.eta, self.tau, self.y, (1, 2))
+        told = None if rule is None else _Nodes(self, mode, rule, True)
+        Mbar = _adjoint(mode.low, told)
+        rows = self.rows.cluster
+        push = np.stack(
+            [sum(np.take(Mbar[i, j], rows, -1) * self.a[j] for j in range(len(self.a))) for i in range(len(self.a))]
+        )
+        s = np.sum(self.a * push, 0)
+        v = omega * third * s
+        pulled = self._pulled(v) + (0.0 if told is None else told.slope)
+        r = np.take(backward(mode.low, forward(mode.low, pulled)), rows, -1)
+        along, b = np.sum(self.a * r, 0), np.take(mode.b, rows, -1)
+        through = v - omega * bend * along
+        e = through + (omega * one if told is None else told.e)
+        a = through * b + 2 * omega * bend * push - omega * one * r + (omega * one * b if told is None else told.a)
+        direct = omega * self.response.shared(mode.eta, self.tau, self.y, (0,))[0] if told is None else told.tau
+        tau = direct + omega * (s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1])
+        return Slopes(self._value(mode, told), e, a, tau, mode.b)
+
+
+class _Nodes:
+    """Sums over the nodes: the log of the integral's and, where slopes are asked for, posterior means of what they hold."""
+
+    def __init__(self, of: Clusters, mode: Mode, rule: Rule, slopes: bool):
+        spread = [slice(None)] + [None] * (mode.b.ndim - 1)
+        offsets = [backward(mode.low, z[tuple(spread)] + 0 * mode.b) for z in rule.nodes.T]
+        at = mode.b[:, None] + np.stack(offsets, 1)  # [q, nodes, ..., clusters]
+        eta = of.e
+        for one, effect in zip(of.a, at, strict=True):
+            eta = eta + one * np.take(effect, of.rows.cluster, axis=-1)
+        loss, *slope = of.response.orders(eta, of.tau[:, None], of.y, (0, 1) if slopes else (0,))
+        own = rule.log_weight.reshape(-1, *[1] * (at.ndim - 2))
+        log = own - of.rows.total(of.omega * loss) - 0.5 * np.sum(at**2, 0)
+        most = log.max(0)
+        weight = np.exp(log - most)
+        total = weight.sum(0)
+        self.log_sum = most + np.log(total)
+        if not slopes:
+            return
+        weight /= total
+        share = np.take(weight, of.rows.cluster, axis=-1) * of.omega
+        pulled = share * slope[0]
+        self.e = pulled.sum(0)
+        self.a = np.stack([np.sum(pulled * np.take(effect, of.rows.cluster, axis=-1), 0) for effect in at])
+        own_slope = of.response.shared(eta, of.tau[:, None], of.y, (0,))[0]
+        self.tau = np.sum(share * own_slope, 1)
+        gradient = np.stack([of.rows.total(pulled * one) for one in of.a]) + weight * at  # π_k G_k
+        self.slope = gradient.sum(1)
+        whitened = np.stack([forward(mode.low, gradient[:, k]) for k in range(len(weight))], 1)
+        self.turned = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
+
+
+def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
+    """∂f/∂M, symmetric: ½ L⁻ᵀ S L⁻¹, S the lower triangle of I − Σ_k π_k z_k (L⁻¹G_k)ᵀ, mirrored."""
+    q = len(low)
+    S = np.zeros_like(low)
+    for i in range(q):
+        for j in range(i + 1):
+            S[i, j] = S[j, i] = (i == j) + (0.0 if told is None else told.turned[i, j])
+    half = np.stack([backward(low, S[:, j]) for j in range(q)], 1)  # L⁻ᵀS
+    return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
+
+
+def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDArray[np.float64]:
+    """log ∫ exp(log(x)) dx over ± `reach`, by the trapezoidal rule; `log` takes x `[nodes, ...]` and makes `size` numbers of
+    each node."""
+
+    def summed(share: NDArray) -> NDArray:
+        parts = np.array_split(share, -(-len(share) * size // ROOM))
+        each = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
+        return np.logaddexp.reduce(each)
+
+    with np.errstate(all="ignore"):
+        count, total = INTERVALS, summed(np.linspace(-1, 1, INTERVALS + 1))
+        now, moved = total - np.log(count), np.full(reach.shape, np.inf)
+        while moved.max(initial=0.0) > STAYS and count < MOST:
+            total = np.logaddexp(total, summed((2 * np.arange(count) + 1) / count - 1))
+            count, last = 2 * count, now
+            now = total - np.log(count)
+            moved = np.where(now == last, 0.0, np.abs(now - last))
+    return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
+
+
+def marginal_losses(data: Data, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+    """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
+    alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
+    rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
+    return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
+
+
+def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+    """∫ E[y | η, τ] N(η; m, v) dη likewise; of an ordinal response the probabilities of the levels, at the end."""
+    if response.quadratic:
+        return mean
+    spread = np.sqrt(np.maximum(variance, 0.0))
+    found, fewer = (_expected(response, mean, spread, tau, nodes) for nodes in (NODES, FEWER))
+    apart = (np.abs(fewer - found) > AGREED * np.abs(found)) & (found > 0)
+    hard = apart.any(-1) if found.ndim > mean.ndim else apart
+    if hard.any():
+        own = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
+        found[hard] = _evenly_expected(response, mean[hard], spread[hard], own, found[hard].shape)
+    return found
+
+
+def _expected(response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> NDArray[np.float64]:
+    z, w = np.polynomial.hermite_e.hermegauss(nodes)
+    each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
+    return np.asarray(sum(each))
+
+
+def _evenly_expected(
+    response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Expectation over the linear predictor of listed rows, by sums over even nodes.
+
+    The nodes reach as far out as exponentials of the predictor need and do not overflow.
+    """
+
+    def log(z: NDArray) -> NDArray:
+        alone = z.reshape(len(z), len(mean), -1)[..., 0]
+        return np.log(response.mean(mean + spread * alone, tau[:, None])) - 0.5 * z**2
+
+    reach = np.broadcast_to((REACH + np.minimum(spread, OVERFLOW)).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
+
+
+def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
+    """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
+    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″)."""
+    rest = X - own @ (bend[:, None] * X)
+    return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

@@ -1,0 +1,104 @@
+"""Variances at zero, and effects that correlate perfectly: what of Λ is held there, and which refits would leave.
+
+    F(Σ) = F(ΛΛᵀ),      ∂F/∂Λ = 2GΛ,      G = ∂F/∂Σ
+
+F does not change with the sign of a column of Λ, so that where the data put a pivot at zero F is even in it, with a minimum
+there if G is positive semidefinite where Σ has nothing, and a saddle in a refit where it is not: columns of such pivots are
+held at zero, so that no refit stands on a saddle. It would leave where G, on the effects of these pivots, has a negative
+eigenvalue: as GΛ = 0 at its minimum, these effects tell the sign of all of G.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from .effects import Factor
+from .grouped import split
+
+if TYPE_CHECKING:
+    from .mixed import Mixed
+
+EDGE = 1e-4  # of the predictor's usual size: a standard deviation below it is at zero
+FAR = 10.0  # logits, the standard deviation from which clusters look separated
+PUSH = 1e-3  # of pivots off zero, for the slope of F in what they are squared
+NOISE = 1e-10  # of F, how far its slopes may be off
+
+Pivots = Bool[np.ndarray, " effects"]
+
+
+def roots(model: "Mixed", theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
+    """Λ of each factor."""
+    parts = split(np.asarray(theta)[None], model.data, model.factors)
+    return [factor.root(free[0]) for factor, free in zip(model.factors, parts.free, strict=True)]
+
+
+def _at_zero(factor: Factor, root: Float[np.ndarray, "effects effects"]) -> Pivots:
+    """True for the free pivots that are at zero."""
+    free = np.zeros(factor.q, bool)
+    free[factor.row[factor.diagonal]] = True
+    return free & (np.abs(np.diag(root)) < EDGE)
+
+
+def warning(model: "Mixed", theta: Any) -> str:
+    """Name effects that vary so much that clusters may be separated; "" where there are none."""
+    far = list[str]()
+    for factor, root in zip(model.factors, roots(model, theta), strict=True):
+        far += [f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > FAR)]
+    if far and model.data.response.title in ("binomial", "ordinal"):
+        return f"Mixed: {', '.join(far)} varies by more than {FAR:g} logits: are clusters separated? There may be no maximum."
+    return ""
+
+
+def held(model: "Mixed", theta: Any) -> tuple[Any, Any, str] | None:
+    """The model without the columns of Λ whose pivots are at zero; None where there are none, or where F would fall as they
+    left."""
+    theta, at, kept, said = np.array(theta, np.float64), model.data.design.shape[1], list[Factor](), list[str]()
+    for factor, root in zip(model.factors, roots(model, theta), strict=True):
+        zero = _at_zero(factor, root)
+        theta[at + np.flatnonzero(factor.diagonal & zero[factor.column])] = 0.0
+        at += len(factor.row)
+        free = ~zero[factor.column]
+        kept.append(replace(factor, row=factor.row[free], column=factor.column[free]))
+        said += _said(factor, root, zero)
+    if not said:
+        return None
+    simpler, found = model.with_factors(tuple(kept)), model.parameters.natural(theta)
+    start = simpler.parameters.unconstrained(found)
+    if leaving(simpler, start, start[None], np.ones((1, model.num_units))).any():
+        return None
+    what = f"{'; '.join(said)} at the maximum of the likelihood: held there, in every refit too."
+    return simpler, found, f"{what} Refits that would leave it are flagged."
+
+
+def _said(factor: Factor, root: Float[np.ndarray, "effects effects"], zero: Pivots) -> list[str]:
+    nothing = zero & (np.linalg.norm(root, axis=1) < EDGE)
+    said = [f"the variance of {factor.columns[i]} by {factor.name} is zero" for i in np.flatnonzero(nothing)]
+    if (zero & ~nothing).any():
+        said.append(f"the effects of {factor.name} are perfectly correlated")
+    return said
+
+
+def leaving(
+    model: "Mixed", like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
+) -> Bool[np.ndarray, " refits"]:
+    """Whether F would fall if an entry that is held at zero left it."""
+    del like
+    whole, pushed = model.with_factors(model.whole), np.empty((len(thetas), 0))
+    parts, missing = split(thetas, model.data, model.factors), list[Pivots]()
+    for full, own, free in zip(model.whole, model.factors, parts.free, strict=True):
+        root = own.root(free)
+        missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
+        root[:, missing[-1], missing[-1]] = PUSH
+        pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
+    value, gradient, _ = whole.look(np.concatenate([parts.z, pushed, parts.tau], axis=1), weights)
+    found = np.zeros(len(thetas), bool)
+    slack = NOISE * (1 + np.abs(value)) / (2 * PUSH)
+    slopes = split(gradient, model.data, model.whole).free
+    for full, zero, slope in zip(model.whole, missing, slopes, strict=True):
+        G = full.root(slope / (2 * PUSH))
+        G = G + np.tril(G, -1).swapaxes(1, 2)
+        if zero.any():
+            found |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
+    return found

@@ -1,0 +1,1 @@
+"""Additive models: terms and bases."""

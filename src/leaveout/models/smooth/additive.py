@@ -1,0 +1,241 @@
+"""Additive models: smooth functions of columns beside linear terms, in a predictor of any loss of the linear models.
+
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
+
+It is `lo.GLM` under a quadratic penalty: its design holds the bases of the terms, its penalty their roughness, and whatever is
+proved of refits of that is proved here.
+"""
+
+import itertools
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import Array, float64, followed, jnp, numpy_of, static
+from ...data.arrays import Names, counted, index_of
+from ...data.formulas import learned
+from ..glm import losses, penalties
+from ..glm.glm import GLM
+from .terms import Bound, Smooth, bound, column, frame_of, parsed
+
+Strengths = ArrayLike | dict[str, float]
+
+
+class Roughness(penalties.AbstractPenalty):
+    """`½ Σ_j λ_j coefᵀS_jcoef`, every S_j of the coefficients from one to another, of `spans`."""
+
+    strengths: Float[np.ndarray, " smooths"]
+    matrices: tuple[Float[np.ndarray, "_ _"], ...]
+    spans: tuple[tuple[int, int], ...] = static(default=())
+
+    def __call__(self, coef: Array) -> Array:
+        parts = [coef[..., a:b] for a, b in self.spans]
+        each = [jnp.sum(c * (c @ matrix)) for c, matrix in zip(parts, self.matrices, strict=True)]
+        return sum((0.5 * s * part for s, part in zip(self.strengths, each, strict=True)), jnp.zeros(()))
+
+    def second(self, features: int) -> np.ndarray:
+        xp = numpy_of(self.strengths)
+        total = xp.zeros((features, features))
+        for strength, matrix, (a, b) in zip(self.strengths, self.matrices, self.spans, strict=True):
+            total = total + strength * xp.pad(xp.asarray(matrix), ((a, features - b),) * 2)
+        return total
+
+    @property
+    def quadratic(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Roughness({np.array2string(np.asarray(self.strengths), precision=4)})"
+
+
+class Reader:
+    """The columns of a design by a table: linear terms as formulaic makes them, then the smooth ones."""
+
+    def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
+        self.linear, self.smooths = linear, smooths
+
+    def __call__(self, data: Any) -> pd.DataFrame:
+        frame = frame_of(data, "X_new")
+        return self.joined(frame, [term.design(frame) for term in self.smooths])
+
+    def joined(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
+        """The linear columns beside designs of the smooth terms."""
+        names = [f"{term.label}.{k + 1}" for term, x in zip(self.smooths, designs, strict=True) for k in range(x.shape[1])]
+        smooth = pd.DataFrame(np.hstack(designs), index=frame.index, columns=names)
+        if self.linear is None:
+            return smooth
+        linear = pd.DataFrame(self.linear.get_model_matrix(frame, na_action="raise"))
+        return pd.concat([linear.drop(columns="Intercept", errors="ignore").astype(float), smooth], axis=1)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last place of the coefficients of each smooth term; the first term follows the linear columns."""
+        first = 0 if self.linear is None else sum(name != "Intercept" for name in self.linear.column_names)
+        ends = np.cumsum([first, *(len(term.basis.penalties[0]) for term in self.smooths)]).tolist()
+        return list(itertools.pairwise(ends))
+
+
+class Additive(GLM):
+    """Additive model: smooth functions of columns beside linear terms, under any loss of the linear models.
+
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
+
+    A smooth term sums to zero over the rows, unless it is a random effect or is multiplied by a column of numbers. New rows are
+    tables with the same columns: `lo.interval(fit, new)`, `lo.predict(fit, new)`.
+
+    Parameters
+    ----------
+    terms : str or list
+        Formula such as "y ~ s(x) + te(a, b) + z", which needs `pip install 'leaveout[formula]'`; or a list of `lo.s(...)`,
+        `lo.te(...)`, `lo.ti(...)` and pieces of a formula.
+    data : DataFrame, Polars frame or dict
+        Table with the columns.
+    y : str or array, shape (units,), optional
+        Response, as the name of a column or as an array, if the formula does not name it.
+    loss : str or loss of lo.losses, default: "squared"
+        Loss, as in `GLM`. The multinomial loss is not supported.
+    smoothing : float, array or dict, default: 1.0
+        Smoothing parameter λ of each penalty, in the order of `strengths` or by these names, or one for all. A λ of one is
+        neither much nor little for a loss whose second derivative is one. `lo.smooth` chooses them.
+    sample_weight : str or array, shape (units,), optional
+        Weights of the rows.
+    offset : str or array, shape (units,), optional
+        Constants that are added to the linear predictors.
+
+    Raises
+    ------
+    ValueError
+        If values are missing, there is no smooth term, a term does not fit its columns, or `GLM` refuses the data.
+    KeyError
+        If a column is not in the table.
+    TypeError
+        If the loss is multinomial.
+
+    See Also
+    --------
+    s, te, ti : Smooth terms.
+    smooth : Choice of the smoothing parameters.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(size=60)
+    >>> data = {"x": x, "y": np.sin(6 * x) + 0.1 * rng.normal(size=60)}
+    >>> model = lo.Additive([lo.s("x", bs="cr")], data, "y", smoothing=0.1)
+    >>> model.smoothing
+    {'s(x)': 0.1}
+    """
+
+    strengths: tuple[str, ...] = static(default=())
+
+    @float64
+    def __init__(
+        self,
+        terms: str | Smooth | list[str | Smooth],
+        data: Any,
+        y: str | ArrayLike | None = None,
+        loss: str | losses.AbstractLoss = "squared",
+        *,
+        smoothing: Strengths = 1.0,
+        sample_weight: str | ArrayLike | None = None,
+        offset: str | ArrayLike | None = None,
+    ):
+        formula, frame = parsed(terms), frame_of(data)
+        y = formula.response if y is None else y
+        if y is None or (formula.response is not None and y is not formula.response):
+            got = "neither" if y is None else f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
+            raise ValueError(
+                f"Additive: name the response once, on the left of the formula or as y=; got {got}. Losses go by loss=."
+            )
+        if not formula.smooths:
+            raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
+        given = {"y": y, "sample_weight": sample_weight, "offset": offset}
+        y, sample_weight, offset = (column(frame, of) if isinstance(of, str) else of for of in given.values())
+        smooths, designs = zip(*(part for term in formula.smooths for part in bound(term, frame)), strict=True)
+        read = Reader(_linear(formula.rest, frame), smooths)
+        matrices = tuple(matrix for term in smooths for matrix in term.basis.penalties)
+        spans = tuple(span for term, span in zip(smooths, read.spans, strict=True) for _ in term.basis.penalties)
+        self.strengths = tuple(name for term in smooths for name in term.strengths)
+        penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
+        resolve = lambda y: (losses.resolve(loss), y, ())
+        self._bind(
+            read.joined(frame, list(designs)),
+            y,
+            resolve,
+            penalty,
+            sample_weight,
+            offset,
+            formula.intercept,
+            None,
+            learned(formula.rest or ""),
+        )
+        if self.classes:
+            raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
+        own = self.labels.index
+        vars(self)["labels"] = Names(None if index_of(data) is None and counted(own) else own, read)
+
+    @property
+    def smoothing(self) -> dict[str, float]:
+        """λ of each penalty, by name."""
+        assert isinstance(self.penalty, Roughness)
+        return dict(zip(self.strengths, np.asarray(self.penalty.strengths).tolist(), strict=True))
+
+    @property
+    def smooths(self) -> dict[str, tuple[Bound, slice]]:
+        """The smooth terms by name, each with the place of its coefficients."""
+        read: Any = self.labels.read
+        return {term.label: (term, slice(*span)) for term, span in zip(read.smooths, read.spans, strict=True)}
+
+    @float64
+    def smoothed(self, smoothing: Strengths | None = None, **named: Any) -> Self:
+        """Copy the model with other smoothing parameters λ.
+
+        Parameters
+        ----------
+        smoothing : float, sequence of float or dict, optional
+            The λ, as the constructor takes them.
+        **named : float
+            The λ by their names, as `lo.tune` passes them.
+
+        Returns
+        -------
+        Additive
+            The model, which shares its data with this one.
+        """
+        assert isinstance(self.penalty, Roughness)
+        values = _values(self.strengths, named if smoothing is None else smoothing)
+        return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))
+
+
+def _values(names: tuple[str, ...], given: Any) -> Any:
+    """λ in the order of their names."""
+    if isinstance(given, dict):
+        if {*given} != {*names}:
+            raise ValueError(f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}.")
+        given = [given[name] for name in names]
+    if followed(given):
+        return jnp.asarray(given)
+    try:
+        values = np.broadcast_to(np.asarray(given, np.float64), len(names)).copy()
+    except ValueError:
+        raise ValueError(f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {given!r}.") from None
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError(f"Additive: every λ must be finite and not negative; got {given!r}.")
+    return values
+
+
+def _linear(rest: str, frame: pd.DataFrame) -> Any:
+    """Specification by which formulaic makes the columns of the linear terms of a table; None if there are none."""
+    if not rest:
+        return None
+    from formulaic import model_matrix
+    from formulaic.errors import FormulaicError
+
+    try:
+        return model_matrix(rest, frame, na_action="raise").model_spec
+    except (FormulaicError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
+        raise ValueError(f"Additive: {rest!r} could not be used ({error}).") from error

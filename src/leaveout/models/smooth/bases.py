@@ -1,0 +1,225 @@
+"""Bases of smooth functions, each with the matrices that say how rough one is: `f(x) = b(x)ᵀβ`, roughness `βᵀSβ`.
+
+name  functions of x                                                            S
+tp    thin-plate splines, cut to the leading eigenvectors of their kernel       ∫ of all squared second derivatives
+cr    natural cubic splines by their values at knots                            ∫ f″²
+cc    the same, periodic                                                        ∫ f″²
+ps    cubic B-splines on even knots                                             squared second differences of coefficients
+re    one a level                                                               I: independent random effects
+mrf   one a site of a graph                                                     the graph's Laplacian
+
+(S. N. Wood, *Thin plate regression splines*, JRSS B 65, 2003; P. Eilers and B. Marx, *Flexible smoothing with
+B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and `ps` go on straight; `cc` starts again.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from ...data.arrays import codes
+from ...plans.graph import adjacency, read_edges
+
+Array = np.ndarray
+DENSE = 400  # points up to which all eigenvectors of a kernel are found
+POINTS = 2000  # of a thin-plate kernel: more are thinned
+BLOCK = 2**21  # entries of a kernel that are made at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """`design(x)` `[rows, size]` of columns of data, and penalties `[size, size]`."""
+
+    design: Callable[..., Float[Array, "rows size"]]
+    penalties: tuple[Float[Array, "size size"], ...]
+
+
+def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]:
+    """Knots at quantiles of the values that are there."""
+    values = np.unique(x)
+    if len(values) < k:
+        raise ValueError(f"{who}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less.")
+    return np.quantile(values, np.linspace(0, 1, k))
+
+
+def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool) -> Basis:
+    """Bases `cr` and `cc`.
+
+    The second derivative of a cubic spline is linear between knots, so that the integral of its square is a sum.
+    """
+    knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
+    values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
+    spline = scipy.interpolate.CubicSpline(knots, values, bc_type="periodic" if cyclic else "natural")
+    h, bend = np.diff(knots), spline(knots, 2)
+    mass = np.zeros((k, k))
+    at = np.arange(k - 1)
+    mass[at, at] += h / 3
+    mass[at + 1, at + 1] += h / 3
+    mass[at, at + 1] = mass[at + 1, at] = h / 6
+    return Basis(functools.partial(_around if cyclic else _straight, spline, knots[0], knots[-1]), (bend.T @ mass @ bend,))
+
+
+def _around(spline: Any, low: float, high: float, x: Array) -> Array:
+    """Periodic cubic spline, which starts again outside the knots."""
+    return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
+
+
+def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
+    """Cubic spline that is linear outside the knots."""
+    inside = np.clip(x, low, high)
+    value, out = spline(inside), x != inside
+    value[out] += spline(inside[out], 1) * (x - inside)[out, None]
+    return value
+
+
+def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
+    low, high = np.min(x), np.max(x)
+    if not low < high:
+        raise ValueError(f"{who}: x is constant; leave the term out.")
+    step = (high - low) / (k - 3)
+    spline = scipy.interpolate.BSpline(low + step * np.arange(-3, k + 1), np.eye(k), 3)
+    differences = np.diff(np.eye(k), 2, axis=0)
+    return Basis(functools.partial(_straight, spline, low, high), (differences.T @ differences,))
+
+
+def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
+    """The k leading eigenvectors U D Uᵀ of the kernel at the points that are there, less what is no function of least bend."""
+    points, d = np.unique(x, axis=0), x.shape[1]
+    if len(points) > POINTS:
+        points = _thinned(points)
+    if d > 3:
+        raise ValueError(f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te().")
+    if k < d + 2 or len(points) < k:
+        raise ValueError(f"{who}: k must lie between {d + 2} and the {len(points)} distinct points that there are; got {k}.")
+    center, scale = points.mean(0), np.maximum(points.std(0).max(), 1e-300)
+    points = (points - center) / scale
+    kernel = _kernel(points, points)
+    if len(points) <= DENSE:
+        values, vectors = np.linalg.eigh(kernel)
+        lead = np.argsort(-np.abs(values), kind="stable")[:k]
+        values, vectors = values[lead], vectors[:, lead]
+    else:
+        start = np.linspace(1.0, 2.0, len(points))
+        values, vectors = scipy.sparse.linalg.eigsh(kernel, k, which="LM", v0=start, tol=1e-13)
+    flat = np.c_[np.ones(len(points)), points]
+    free = np.linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
+    inner, bent = vectors @ free, free.T @ (values[:, None] * free)
+    design = functools.partial(_plate, points, inner, center, scale)
+    return Basis(design, (np.pad((bent + bent.T) / 2, (0, d + 1)),))
+
+
+def _thinned(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
+    """Thin the points: one column to its quantiles, several columns to a random sample."""
+    if points.shape[1] == 1:
+        return points[np.linspace(0, len(points) - 1, DENSE).round().astype(int)]
+    return points[np.sort(np.random.default_rng(0).choice(len(points), POINTS, replace=False))]
+
+
+def _plate(points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]) -> Array:
+    at = (x - center) / scale
+    some = np.array_split(at, -(-len(at) * len(points) // BLOCK))
+    bent = np.vstack([_kernel(part, points) @ inner for part in some])
+    return np.hstack([bent, np.ones((len(at), 1)), at])
+
+
+def _kernel(x: Float[Array, "rows axes"], at: Float[Array, "points axes"]) -> Float[Array, "rows points"]:
+    r, d = scipy.spatial.distance.cdist(x, at), x.shape[1]
+    if d == 2:
+        return scipy.special.xlogy(r**2, r) / (8 * math.pi)
+    return r**3 / 12 if d == 1 else -r / (8 * math.pi)
+
+
+def effects(who: str, labels: Any) -> Basis:
+    """Basis of random effects, one for each level. Levels that are not in the data are predicted by the mean effect, zero."""
+    _, levels = codes(who, "x", labels)
+    return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
+
+
+def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
+    return (np.asarray(labels)[:, None] == levels).astype(float)
+
+
+def markov(who: str, labels: Any, edges: Any) -> Basis:
+    """Basis of a Markov random field, one function for each site, also for sites without data.
+
+    Raise ValueError on labels that are not sites of the graph.
+    """
+    if edges is None:
+        raise ValueError(f"{who}: bs='mrf' needs edges=, a graph of the sites.")
+    found = codes(who, "x", labels)[1]
+    pairs, count, names = read_edges(who, edges, None, None)
+    sites = np.arange(count) if names is None else np.asarray(names)
+    lost = found[~np.isin(found, sites)]
+    if len(lost):
+        raise ValueError(f"{who}: {len(lost)} levels are no sites of the graph, such as {lost[0]!r}.")
+    links = adjacency(pairs, count).toarray()
+    return Basis(functools.partial(_sites, who, sites), (np.diag(links.sum(0)) - links,))
+
+
+def _sites(who: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
+    new = np.asarray(labels)[~np.isin(np.asarray(labels), sites)]
+    if len(new):
+        raise ValueError(f"{who}: {new[0]!r} is no site of the graph.")
+    return _indicators(sites, labels)
+
+
+def tensor(parts: list[Basis]) -> Basis:
+    """Products of functions of each part: `[rows, Π sizes]`; every part's roughness, summed over the others' functions."""
+    sizes = [part.penalties[0].shape[0] for part in parts]
+    before, after = np.cumprod([1, *sizes[:-1]]), np.cumprod([1, *sizes[:0:-1]])[::-1]
+    penalties = [
+        np.kron(np.eye(m), np.kron(penalty, np.eye(n)))
+        for part, m, n in zip(parts, before, after, strict=True)
+        for penalty in part.penalties
+    ]
+    return Basis(functools.partial(_products, parts), tuple(penalties))
+
+
+def _products(parts: list[Basis], *columns: Array) -> Float[Array, "rows size"]:
+    whole = np.ones((len(columns[0]), 1))
+    for part, x in zip(parts, columns, strict=True):
+        whole = (whole[:, :, None] * part.design(x)[:, None, :]).reshape(len(whole), -1)
+    return whole
+
+
+def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
+    """The functions `b(x)ᵀ matrix`."""
+    penalties = (matrix.T @ penalty @ matrix for penalty in basis.penalties)
+    return Basis(functools.partial(_times, basis, matrix), tuple((penalty + penalty.T) / 2 for penalty in penalties))
+
+
+def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows size"]:
+    return basis.design(*columns) @ matrix
+
+
+def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
+    """Basis of the functions that sum to zero over the rows. Without this constraint a constant could belong to any term."""
+    return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
+
+
+def straightened(basis: Basis) -> Float[Array, "size size"]:
+    """The eigenvectors of how rough functions are: by these H stays well conditioned under a heavy penalty, once its diagonal
+    is scaled."""
+    return np.linalg.eigh(basis.penalties[0])[1]
+
+
+def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
+    """Columns of mean square one, and penalties such that under λ = 1, of losses that bend by one, half of the functions that
+    one sees are seen more by it than by the rows; and the design."""
+    size = np.sqrt(np.mean(design**2, axis=0))
+    size[size == 0] = 1.0
+    basis, design = under(basis, np.diag(1 / size)), design / size
+    return Basis(basis.design, tuple(penalty / np.median(against(penalty, design)) for penalty in basis.penalties)), design
+
+
+def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
+    """Weight of a penalty relative to that of rows, along the directions that both determine, in rising order."""
+    gram = weighed.T @ weighed
+    gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
+    values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)
+    return values[values > 1e-9 * values[-1]]

@@ -1,0 +1,427 @@
+"""Terms of additive models: what a formula says, and what comes of it on data.
+
+Formulas are read by formulaic, and calls in them, `s(x, k=20)`, by Python's own parser: names are columns, values literals.
+"""
+
+import ast
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from ...data.arrays import codes, count, matched, numbers, pandas_of
+from . import bases as bases
+
+Array = np.ndarray
+Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
+KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
+LABELS = ("re", "mrf")  # of which a column holds labels
+LEAST = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth:
+    """A smooth function of columns, of `lo.s`, `lo.te` or `lo.ti`."""
+
+    call: str
+    columns: tuple[str, ...]
+    k: tuple[int, ...]
+    bs: tuple[str, ...]
+    by: str | None = None
+    period: tuple[float, float] | None = None
+    edges: Any = None
+
+    @property
+    def label(self) -> str:
+        own = f"{self.call}({', '.join(self.columns)})"
+        return own if self.by is None else f"{own}:{self.by}"
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+def s(
+    *columns: str,
+    k: int | None = None,
+    bs: Kind = "tp",
+    by: str | None = None,
+    period: tuple[float, float] | None = None,
+    edges: Any = None,
+) -> Smooth:
+    """Define a smooth function of one column, or of two or three columns in the same unit, for `lo.Additive`.
+
+    Parameters
+    ----------
+    *columns : str
+        Names of columns, or expressions of columns such as "log(x)".
+    k : int, optional
+        Number of basis functions. The default is 10 for one column and 30 for more. "re" and "mrf" take none.
+    bs : {"tp", "cr", "cc", "ps", "re", "mrf"}, default: "tp"
+        Basis. "tp" are thin-plate splines, "cr" cubic splines, "cc" periodic cubic splines, "ps" P-splines, "re" a random
+        effect of each level, "mrf" an effect of each site of a graph, close to those of its neighbours.
+    by : str, optional
+        Column of numbers that multiplies the function; or of labels, which have a function and a λ each.
+    period : tuple of float, optional
+        Lowest and highest value of a period, for "cc".
+    edges : optional
+        Edges of the graph, for "mrf", in any form that `lo.neighbourhoods` takes.
+
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If the basis is not known, or the arguments do not go together.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    te, ti, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.s("x"), lo.s("day", bs="cc", period=(0, 7)), lo.s("x", by="group")
+    (s(x), s(day), s(x):group)
+    """
+    if bs not in KINDS:
+        raise ValueError(f"s: bs must be one of {', '.join(map(repr, KINDS))}; got {bs!r}.")
+    if not columns or (len(columns) > 1 and bs != "tp"):
+        raise ValueError(f"s: bs={bs!r} takes one column; got {len(columns)}. Use te() for products.")
+    if period is not None and (bs != "cc" or not period[0] < period[1]):
+        raise ValueError(f"s: period=(low, high) goes with bs='cc', low below high; got {period!r}, bs={bs!r}.")
+    if edges is not None and bs != "mrf":
+        raise ValueError(f"s: edges= go with bs='mrf'; got bs={bs!r}.")
+    if k is None:
+        k = 10 if len(columns) == 1 else 30
+    elif bs in LABELS:
+        raise ValueError(f"s: bs={bs!r} has a function a level, and takes no k.")
+    least = LEAST.get(bs, 0)
+    return Smooth("s", _named("s", columns), (count("s: k", k, least),), (bs,), by, period, edges)
+
+
+def te(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
+    """Define a smooth function of several columns, each in units of its own, for `lo.Additive`.
+
+    Its basis holds the products of the bases of the columns. Every column has a smoothing parameter λ of its own.
+
+    Parameters
+    ----------
+    *columns : str
+        Names of two or more columns, or expressions of columns.
+    k : int or sequence of int, default: 5
+        Number of basis functions, one for all columns or one for each.
+    bs : str or sequence of str, default: "cr"
+        Basis, one for all columns or one for each: "tp", "cr", "cc", "ps" or "re" (see `s`).
+    by : str, optional
+        Column of numbers that multiplies the function, or of labels that have a function each.
+
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two columns, or `k` or `bs` do not fit them.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    s, ti, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.te("x", "z", k=(5, 8))
+    te(x, z)
+    """
+    return _product("te", columns, k, bs, by)
+
+
+def ti(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
+    """Define the interaction of several columns alone, for `lo.Additive`.
+
+    The function is that of `te` without the functions of single columns. Add `s` of each column beside it.
+
+    Parameters
+    ----------
+    *columns : str
+        Names of two or more columns, or expressions of columns.
+    k : int or sequence of int, default: 5
+        Number of basis functions, one for all columns or one for each.
+    bs : str or sequence of str, default: "cr"
+        Basis, one for all columns or one for each: "tp", "cr", "cc", "ps" or "re" (see `s`).
+    by : str, optional
+        Column of numbers that multiplies the function, or of labels that have a function each.
+
+    Returns
+    -------
+    Smooth
+        The term, for a list of terms.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two columns, or `k` or `bs` do not fit them.
+    TypeError
+        If columns are not given by name.
+
+    See Also
+    --------
+    te, s, Additive
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> terms = ["y", lo.s("x"), lo.s("z"), lo.ti("x", "z")]
+    >>> terms[-1]
+    ti(x, z)
+    """
+    return _product("ti", columns, k, bs, by)
+
+
+def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | None) -> Smooth:
+    ks = (k,) * len(columns) if np.ndim(k) == 0 else tuple(k)
+    kinds = (bs,) * len(columns) if isinstance(bs, str) else tuple(bs)
+    if len(columns) < 2 or not len(ks) == len(kinds) == len(columns):
+        raise ValueError(f"{call}: it takes two columns or more, and k and bs one for all or one for each; got {columns}.")
+    if not {*kinds} <= {*KINDS} - {"mrf"}:
+        raise ValueError(f"{call}: bs must be among 'tp', 'cr', 'cc', 'ps', 're'; got {bs!r}.")
+    sizes = tuple(count(f"{call}: k", each, LEAST.get(kind, 1)) for each, kind in zip(ks, kinds, strict=True))
+    return Smooth(call, _named(call, columns), sizes, kinds, by)
+
+
+def _named(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(isinstance(column, str) for column in columns):
+        raise TypeError(f"{call}: columns are named, as {call}('x'); got {columns!r}.")
+    return columns
+
+
+# formulas
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Parts of a formula: the response, the smooth terms, the rest as a formula, and whether there is an intercept."""
+
+    response: str | None
+    smooths: tuple[Smooth, ...]
+    rest: str
+    intercept: bool
+
+
+def parsed(formula: Any) -> Formula:
+    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise where it is not valid."""
+    given = [formula] if isinstance(formula, str | Smooth) else list(formula)
+    known = [term for term in given if isinstance(term, Smooth)]
+    pieces = [piece for piece in given if not isinstance(piece, Smooth)]
+    if not all(isinstance(piece, str) for piece in pieces):
+        raise TypeError(f"Additive: terms are lo.s(...), lo.te(...) or pieces of a formula; got {pieces!r}.")
+    response, found, rest, intercept = _split(" + ".join(pieces)) if pieces else (None, [], "", True)
+    smooths = (*found, *known)
+    twice = sorted({term.label for term in smooths if [other.label for other in smooths].count(term.label) > 1})
+    if twice:
+        raise ValueError(f"Additive: the term {twice[0]} is there twice.")
+    return Formula(response, smooths, rest, intercept)
+
+
+def _formulaic() -> Any:
+    try:
+        import formulaic
+    except ImportError as error:
+        raise ImportError("Additive: formulas need formulaic: pip install 'leaveout[formula]'.") from error
+    return formulaic
+
+
+def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
+    formulaic = _formulaic()
+    try:
+        whole = formulaic.Formula(text)
+    except Exception as error:
+        raise ValueError(f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'.") from error
+    sides = whole if hasattr(whole, "lhs") else None
+    response = None if sides is None else " + ".join(map(str, sides.lhs))
+    terms = list(whole if sides is None else sides.rhs)
+    smooths = [_called(term) for term in terms if _is_smooth(term)]
+    others = [str(term) for term in terms if not _is_smooth(term)]
+    intercept = "1" in others
+    rest = " + ".join(["1" if intercept else "0", *(term for term in others if term != "1")])
+    return response, smooths, rest if len(others) > intercept else "", intercept
+
+
+def _reason(text: str, error: Exception) -> str:
+    """Say why a formula cannot be read; a column may be called by a keyword of Python, which the parser does not say."""
+    taken = next((word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None)
+    return str(error) if taken is None else f"{taken!r} is a keyword of Python: rename that column"
+
+
+def _is_smooth(term: Any) -> bool:
+    calls = [factor.expr.split("(")[0].strip() in CALLS for factor in term.factors]
+    if any(calls) and len(calls) > 1:
+        raise ValueError(f"Additive: {term} multiplies a smooth term; use by=, as in s(x, by=z), or te(x, z).")
+    return any(calls)
+
+
+def _called(term: Any) -> Smooth:
+    (factor,) = term.factors
+    try:
+        call = ast.parse(factor.expr, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"Additive: {factor.expr!r} could not be read ({_reason(factor.expr, error)}).") from error
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    try:
+        columns = [ast.unparse(column) if not isinstance(column, ast.Constant) else column.value for column in call.args]
+        given = {str(more.arg): _value(more.value, str(more.arg)) for more in call.keywords}
+    except ValueError as error:
+        raise ValueError(f"Additive: {term}: its options are numbers, words or lists ({error}).") from error
+    try:
+        return CALLS[call.func.id](*columns, **given)
+    except TypeError as error:
+        raise TypeError(f"Additive: {term}: {error}") from error
+
+
+def _value(node: ast.expr, name: str) -> Any:
+    return ast.unparse(node) if name == "by" and not isinstance(node, ast.Constant) else ast.literal_eval(node)
+
+
+CALLS: dict[str, Callable[..., Smooth]] = {"s": s, "te": te, "ti": ti}
+
+
+# on data
+
+
+def column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Evaluate a column, or an expression of columns, by pandas; raise KeyError if there is none."""
+    if name in frame.columns:
+        return frame[name]
+    try:
+        found = frame.eval(name)
+    except Exception as error:
+        listed = ", ".join(map(str, frame.columns[:8]))
+        raise KeyError(
+            f"Additive: {name!r} is no column, nor an expression of columns ({error}); there are {listed}."
+        ) from error
+    return found if isinstance(found, pd.Series) else pd.Series(found, frame.index)
+
+
+def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
+    """A table, of pandas, Polars, Arrow, or a mapping of columns, whose labels are matched."""
+    found = pandas_of("Additive", name, data)
+    if isinstance(found, dict):
+        labels, *columns = matched("Additive", **{str(column): part for column, part in found.items()})
+        plain = (part.array if isinstance(part, pd.Series) else part for part in columns)
+        found = pd.DataFrame(dict(zip(found, plain, strict=True)), index=labels.index)
+    if not isinstance(found, pd.DataFrame):
+        raise TypeError(f"Additive: {name} must be a table with named columns; got {type(data).__name__}.")
+    if not len(found):
+        raise ValueError(f"Additive: {name} has no rows.")
+    return found
+
+
+def _numbers(who: str, frame: pd.DataFrame, name: str) -> Float[Array, " rows"]:
+    found = np.asarray(numbers(who, name, column(frame, name)), float)
+    if not np.isfinite(found).all():
+        raise ValueError(f"{who}: {name!r} holds {np.sum(~np.isfinite(found))} NaN or infinite values; drop or impute.")
+    return found
+
+
+def _labels(who: str, frame: pd.DataFrame, name: str) -> Array:
+    found = column(frame, name)
+    if found.isna().any():
+        raise ValueError(
+            f"{who}: {name!r} holds {found.isna().sum()} missing labels; drop them, or give them one of their own."
+        )
+    return np.asarray(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A smooth term on data: its name, its basis there, and the columns as that reads them."""
+
+    label: str
+    term: Smooth
+    basis: bases.Basis
+    columns: tuple[Array, ...]
+    level: Any = None  # of `by`, where that is of labels
+
+    def design(self, frame: pd.DataFrame) -> Float[Array, "rows size"]:
+        """Design matrix of the term: its contribution to the linear predictor is this times its coefficients."""
+        return self.times(self.basis.design(*_read(self.term, frame)), frame)
+
+    def times(self, design: Float[Array, "rows size"], frame: pd.DataFrame) -> Float[Array, "rows size"]:
+        """A design, multiplied by `by`, or zero where that is another label."""
+        if self.term.by is None:
+            return design
+        if self.level is None:
+            return design * _numbers(self.label, frame, self.term.by)[:, None]
+        return design * (_labels(self.label, frame, self.term.by) == self.level)[:, None]
+
+    @property
+    def strengths(self) -> list[str]:
+        """Names of the smoothing parameters, one for each λ."""
+        many = len(self.basis.penalties) > 1
+        return [f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))]
+
+
+def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
+    """The columns of a term, as its basis takes them."""
+    if term.call == "s" and term.bs[0] == "tp":
+        return [np.column_stack([_numbers(term.label, frame, name) for name in term.columns])]
+    read = [_labels if kind in LABELS else _numbers for kind in term.bs]
+    columns = [of(term.label, frame, name) for of, name in zip(read, term.columns, strict=True)]
+    return [x[:, None] if kind == "tp" else x for x, kind in zip(columns, term.bs, strict=True)]
+
+
+def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
+    """Bind a term to data, with its design; for labels, one term for each. Raise ValueError if the columns do not fit."""
+    who, columns = term.label, _read(term, frame)
+    parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
+    if term.call == "ti":
+        parts = [bases.under(part, bases.summing_to_zero(part.design(x))) for part, x in zip(parts, columns, strict=True)]
+    if len(parts) > 1:
+        parts = [bases.under(part, bases.straightened(part)) for part in parts]
+    basis = bases.tensor(parts) if len(parts) > 1 else parts[0]
+    design, levels = basis.design(*columns), _levels(term, frame)
+    free = term.call == "ti" or term.bs == ("re",) or (term.by is not None and levels is None)
+    if not free:
+        zero = bases.summing_to_zero(design)
+        basis, design = bases.under(basis, zero), design @ zero
+    if len(parts) == 1 and term.bs[0] not in LABELS:
+        along = bases.straightened(basis)
+        basis, design = bases.under(basis, along), design @ along
+    whole = Bound(who, term, basis, tuple(columns))
+    found = [whole] if levels is None else [replace(whole, label=f"{who}[{x}]", level=x) for x in levels]
+    made = [bases.scaled(basis, each.times(design, frame)) for each in found]
+    return [(replace(each, basis=own), design) for each, (own, design) in zip(found, made, strict=True)]
+
+
+def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
+    """Levels of `by`, if it holds labels; else None."""
+    if term.by is None:
+        return None
+    by = column(frame, term.by)
+    if pd.api.types.is_numeric_dtype(by) and not pd.api.types.is_bool_dtype(by):
+        return None
+    return codes(term.label, term.by, by)[1]
+
+
+def _basis(who: str, term: Smooth, kind: str, k: int, x: Array) -> bases.Basis:
+    if kind == "tp":
+        return bases.thin_plate(who, x, k)
+    if kind in ("cr", "cc"):
+        return bases.cubic(who, x, k, term.period, cyclic=kind == "cc")
+    if kind == "ps":
+        return bases.b_splines(who, x, k)
+    return bases.effects(who, x) if kind == "re" else bases.markov(who, x, term.edges)

@@ -1,0 +1,283 @@
+"""Cox's partial likelihood: not a sum over rows, since whoever leaves also leaves the risk sets of others.
+
+    F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o,
+
+over the times t of events (within strata): S_t = Σ w_i e^{η_i} over those at risk, D_t the same over those who die at t,
+m_t = Σ w_i of these. Ties by Breslow have E = 0; by Efron
+
+    E(m, ρ) = Σ_{l<m} log(1 − lρ/m) = m log(ρ/m) + log Γ(m/ρ + 1) − log Γ(m/ρ − m + 1),
+
+whose right-hand side is smooth in m, so weights may go from one to zero.
+
+A unit's held-out loss is Verweij and van Houwelingen's (1993): what the log partial likelihood of all loses, at the
+coefficients fitted without the unit, when the unit is taken out of it.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from ..._runtime.jax import compiled, static
+from ...data.arrays import Names, codes, index_of, matched
+from ...linalg.sparse_design import Sparse
+from ...objectives.objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
+from ..glm import penalties
+from ..glm.rows import column, design, new_rows, pick, shift
+from .partial_likelihood import Alone, Sums, alone, efron, running
+
+
+class Cox(AbstractObjective):
+    """Cox's proportional-hazards model, by its partial likelihood.
+
+        F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
+
+    The sum goes over the times t of events, S_t is the sum of w_i e^{η_i} over those at risk, D_t over those who die at t, and
+    m_t is the weight of these. E corrects for ties. A unit's loss is what the log partial likelihood of all loses when the unit
+    is taken out. `fit(...).parameters` is `{"coef"}`.
+
+    Parameters
+    ----------
+    X : array or DataFrame, shape (units, features)
+        Rows, dense.
+    time : array, shape (units,)
+        Times of events or of censoring, zero or more.
+    event : array, shape (units,)
+        1 where the event was seen, 0 where it was censored.
+    penalty : penalty of lo.penalties or None, default: None
+        Penalty on the coefficients. It must be smooth.
+    ties : {"efron", "breslow"}, default: "efron"
+        Treatment of events at the same time.
+    strata : array, shape (units,), optional
+        Labels of strata, each of which has a baseline hazard of its own.
+    offset : array, shape (units,), optional
+        Constants o that are added to the linear predictors.
+    remark : str, default: ""
+        Sentence to print with results.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, times are negative, or there is no event.
+    TypeError
+        If X is sparse, or the penalty has kinks.
+
+    References
+    ----------
+    P. J. M. Verweij and H. C. van Houwelingen, "Cross-validation in survival analysis", *Statistics in Medicine* 12, 1993.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(40, 1))
+    >>> time = rng.exponential(np.exp(-x[:, 0]))
+    >>> model = lo.Cox(x, time, np.ones(40))
+    >>> model.num_units
+    40
+    """
+
+    design: Float[np.ndarray, "units features"]
+    offset: Float[np.ndarray, " units"] | None
+    event: Float[np.ndarray, " units"]
+    order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
+    first: Int[np.ndarray, " times"]  # where in that order the stratum of each time of events begins
+    last: Int[np.ndarray, " times"]  # and up to where its units are at risk
+    group: Int[np.ndarray, " units"]  # the time of events at which a unit dies; as many as there are if it does not
+    tied: Int[np.ndarray, " tied"]  # times at which several die
+    penalty: penalties.AbstractPenalty
+    ties: str = static()
+    names: tuple[str, ...] = static()
+    remark: str = static()
+    labels: Names = static()
+
+    @float64
+    def __init__(
+        self,
+        X: ArrayLike,
+        time: ArrayLike,
+        event: ArrayLike,
+        penalty: penalties.AbstractPenalty | None = None,
+        *,
+        ties: Literal["efron", "breslow"] = "efron",
+        strata: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        remark: str = "",
+    ):
+        if ties not in ("efron", "breslow"):
+            raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
+        self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
+        rows, self.names = design("Cox", X, False)
+        if isinstance(rows, Sparse):
+            raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
+        self.design = rows if isinstance(rows, np.ndarray) else stored(rows)
+        n = len(self.design)
+        times, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
+        if (times < 0).any():
+            raise ValueError(f"Cox: times must not be negative; got {times.min():g}.")
+        if not np.isin(self.event, (0, 1)).all() or not self.event.any():
+            raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
+        self.offset = None if offset is None else column("Cox", "offset", offset, n)
+        self.penalty, self.ties, self.remark = penalties.smooth("Cox", penalty), ties, remark
+        self.penalty.check(self.design.shape[1])
+        if strata is not None and np.shape(strata) != (n,):
+            raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
+        stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
+        order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
+        count = np.bincount(group, minlength=len(first) + 1)[:-1]
+        parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
+        self.order, self.first, self.last, self.group, self.tied = parts
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+        """Copy the model with another penalty; its data are shared, and not read again.
+
+        Parameters
+        ----------
+        penalty : AbstractPenalty, callable or None
+            Penalty on the coefficients.
+
+        Returns
+        -------
+        Cox
+            The model.
+
+        Raises
+        ------
+        TypeError
+            If the penalty has kinks.
+        """
+        return penalties.under(self, penalties.smooth("Cox", penalty), self.design.shape[1])
+
+    @property
+    def num_units(self) -> int:
+        return self.design.shape[0]
+
+    @property
+    def parameters(self):
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._unconstrained,
+            start=self._start,
+            names=lambda: list(self.names),
+            penalty_curvature=self._penalty_curvature,
+        )
+
+    def _start(self, seed):
+        del seed  # convex
+        return np.zeros(self.design.shape[1])
+
+    def _natural(self, theta):
+        return {"coef": theta}
+
+    def _unconstrained(self, parameters):
+        coef = (
+            np.asarray(parameters["coef"], np.float64)
+            if isinstance(parameters, dict) and set(parameters) == {"coef"}
+            else np.zeros(0)
+        )
+        if coef.shape != self.design.shape[1:]:
+            raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
+        return coef
+
+    def loss(self, theta, weights):
+        found = self.sums(theta, weights)
+        seen = found.deaths > 0
+        count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
+        total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
+        if self.ties == "efron":  # whose correction, but not its derivatives by weights, is nothing where one dies alone
+            ones = isinstance(weights, np.ndarray) and bool((weights == 1).all())
+            some = self.tied if ones else slice(None)
+            beside = efron(count[some], at_risk[some], dying[some])
+            total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
+        return total + self.penalty.times(weights, weights) * self.penalty(theta)
+
+    def sums(self, theta: Array, weights: Array) -> Sums:
+        """Compute the sums of which the partial likelihood is made.
+
+        Parameters
+        ----------
+        theta : array of float, shape (features,)
+            Coefficients.
+        weights : array of float, shape (units,)
+            Weights of the units.
+
+        Returns
+        -------
+        Sums
+            The linear predictors, and the sums over those at risk and those who die at each time.
+        """
+        eta = self._predictor(theta, slice(None))
+        shift = jax.lax.stop_gradient(jnp.max(eta))
+        risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))
+        summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
+        died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
+        return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
+
+    @property
+    def costs(self):
+        return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
+
+    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> Alone | None:
+        return alone(self, _sums(self, theta), first) if length.max() == 1 else None
+
+    def _penalty_curvature(self, theta):
+        ones = jnp.ones(self.num_units)
+        return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
+
+    def predict(self, theta, weights, index, kind):
+        eta = self._predictor(theta, index)
+        return eta if kind == "link" else jnp.exp(eta)
+
+    def _predictor(self, theta: Array, index: Array | slice) -> Array:
+        return pick(self.design, index) @ theta + shift(self.offset, index)
+
+    @property
+    def units(self):
+        order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
+        columns = lambda: dict(zip(self.names, self.design.T, strict=True))
+        known = {"features": columns, "predict_new": self._predict_new}
+        return Units(names=self.labels.index, score="−log partial likelihood", response=order, **known)
+
+    def _predict_new(self, fit, X, kind, offset):
+        """Linear predictors of new rows, or their exponentials: risks relative to a row of zeros."""
+        if (offset is None) != (self.offset is None):
+            raise ValueError(
+                f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
+            )
+        _, X, offset = matched("predict", X=X, offset=offset)
+        rows = np.asarray(new_rows("predict", X, self.names, False))
+        eta = rows @ fit.vector + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
+        return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
+
+    @property
+    def convex(self):
+        return not isinstance(self.penalty, penalties.Custom)
+
+    @property
+    def note(self):
+        return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
+
+
+@compiled
+def _sums(cox: Cox, theta: Array) -> Sums:
+    return cox.sums(theta, jnp.ones(cox.num_units))
+
+
+def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The order of the units; for each time of events, the stretch of it that is at risk; and each unit's time."""
+    order = np.lexsort((-time, stratum))
+    keys = np.c_[stratum, -time]  # a lexicographic order over units: at risk are those of the stratum not later in it
+    events, group = np.unique(keys[dies], axis=0, return_inverse=True)
+    places = np.full(len(time), len(events))
+    places[dies] = np.ravel(group)
+    begins = np.searchsorted(stratum[order], np.arange(stratum.max() + 1))
+    ends = np.append(begins[1:], len(time))
+    within = [-time[order[a:b]] for a, b in zip(begins, ends, strict=True)]  # rising
+    own = events[:, 0].astype(int)
+    last = [begins[s] + np.searchsorted(within[s], t, side="right") for s, t in zip(own, events[:, 1], strict=True)]
+    return order, begins[own], np.array(last), places

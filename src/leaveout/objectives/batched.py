@@ -1,0 +1,508 @@
+"""F(·, w) of many refits as functions of raveled θ: values, gradients, Hessians and their products, held-out losses.
+
+Linear models have them in closed form (`linalg.design`), and so do models whose author gives F and its gradient
+(`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives them, in few programs that are compiled
+for few shapes and pass over the data for some refits at a time.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.cache import once
+from .._runtime.jax import Array, PyTree, compiled, jax, jnp, picked, resident
+from ..linalg.design import Predictors, Several, bent, weighed
+from ..linalg.device_design import Resident
+from ..plans.plan import Rows, few_size
+from .closed_form import AbstractByArrays, AbstractClosedForm, Given
+from .objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
+
+NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
+OWN = 256  # units that refits of few units evaluate together
+FEW = 512  # units up to which every refit lists all of them, so that there is one shape
+COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
+SPARED = 4e6  # the same for refits that are only padding, in every call, so that other plans find the same programs
+TOGETHER = 2**23  # numbers in Hessians that are held at the same time
+
+
+def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
+    """Weights of the selected refits over all units."""
+    index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
+    if index.shape[1] == n:
+        return weight.copy()
+    out, real = np.ones((len(index), n)), index < n
+    out[np.nonzero(real)[0], index[real]] = weight[real]
+    return out
+
+
+def whole(weights: Float[np.ndarray, "refits units"]) -> Rows:
+    """Batch of refits that are written out over all units, none of which is scored."""
+    index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
+    return Rows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
+
+
+def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective, Rows]:
+    """Padded objective, and the batch over its units; padding units are neither dropped nor scored."""
+    found = repeatable(objective)
+    own, count = objective.num_units, found.num_units
+    if own == count:
+        return found, rows
+    if rows.index.shape[1] < own:
+        return found, rows._replace(index=np.where(rows.index < own, rows.index, count))
+    index = np.broadcast_to(np.arange(count), (len(rows.index), count))
+    held = np.pad(rows.held, ((0, 0), (0, count - own)))
+    return found, rows._replace(index=index, weight=padded_weights(found, rows.weight), held=held)
+
+
+def preconditioner(objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]) -> tuple[Blocks, ...]:
+    """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
+    found = repeatable(objective)
+    return found.preconditioner(theta, padded_weights(found, weights))
+
+
+def listed(objective: AbstractObjective) -> bool:
+    """Whether every refit lists all units, so that all plans have one shape.
+
+    It does if units are few and every pass goes over all of them.
+    """
+    return not objective.local and objective.num_units <= FEW
+
+
+def passes(objective: AbstractObjective) -> int:
+    """Number of refits that share one pass over the data."""
+    if objective.costs.lanes is not None:
+        return objective.costs.lanes
+    outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
+    return max(4, NUMBERS // (objective.num_units * outputs))
+
+
+def own_passes(objective: AbstractObjective, width: int) -> int:
+    """Number of refits that share one pass if each needs its own units only."""
+    return max(passes(objective), OWN // width) if objective.local else passes(objective)
+
+
+def work(objective: AbstractObjective, size: int) -> float:
+    """Number of operations of one gradient of one refit with `size` parameters."""
+    return 4.0 * objective.num_units * size if objective.costs.work is None else objective.costs.work
+
+
+class Closed:
+    """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
+
+    def __init__(self, model: Predictors, rows: Rows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
+        self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
+
+    def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Derivatives of the loss at θ times ω, and κ."""
+        eta = self.model.eta(theta)
+        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [weighed(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
+        return parts, kappa
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """Evaluate F and its gradients."""
+        (loss, slope), kappa = self._at(theta, lanes, (0, 1))
+        return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """Compute ∇²F, with the rows of `design` if these are given in another precision."""
+        if self.constant is not None:
+            return np.repeat(self.constant()[None], len(theta), axis=0)
+        eta = self.model.eta(theta)
+        omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
+        (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
+        own = self.model.design if design is None else design
+        return own.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+
+    @functools.cached_property
+    def rough(self) -> Any:
+        """Rows on a device in float32, for fast products; None for all other rows.
+
+        They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
+        """
+        design = self.model.design
+        each = design.each if isinstance(design, Several) else design
+        kept = isinstance(each, Resident) and each.source.dtype == np.float32
+        return design.single() if kept and self.constant is None else None
+
+    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """Diagonal of ∇²F at weights of one."""
+        (curvature,), kappa = self._at(theta[None], np.zeros(1, int), (2,))
+        penalty = np.asarray(self.model.penalty.diagonal())
+        return (self.model.design**2).pull(curvature)[0] + kappa[0] * penalty
+
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+        """∇²F of each refit as a function that multiplies it by a vector."""
+        (curvature,), kappa = self._at(theta, lanes, (2,))
+        norms = self.model.norms
+        bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
+
+        def of(vector):
+            along = bent(curvature, self.model.design.predictors(vector))
+            return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty + bends(vector))
+
+        return of
+
+
+class Penalised:
+    """F of a linear model at weights of one under many quadratic penalties, one a lane.
+
+    Each evaluation keeps ℓ″ for the Hessian at the same place.
+    """
+
+    def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
+        self.model, self.second = model, second
+        self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
+        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), self.weight.shape[1]))
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """Evaluate F and its gradients."""
+        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
+        self.theta[lanes], self.curvature[lanes] = theta, curvature
+        loss, slope = (weighed(self.weight, part) for part in parts)
+        pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
+        return _looked(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """Compute ∇²F."""
+        if not np.array_equal(self.theta[lanes], theta):
+            self.look(theta, lanes)
+        curvature = self.curvature[lanes]
+        return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
+
+
+def _looked(
+    model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradients from the terms of the units and the penalty's value and gradient."""
+    value = loss.sum(1) + kappa * penalty[0]
+    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * penalty[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """F(·, w) of any model, derived and compiled by JAX; θ is raveled, in the shape of `like`."""
+
+    objective: AbstractObjective
+    like: PyTree
+    rows: Rows
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """Evaluate F and its gradients."""
+        return self._mapped(_looks, lanes, theta)
+
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """Evaluate ∇F alone."""
+        return self._mapped(_gradients, lanes, theta)
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """Compute ∇²F."""
+        return self._mapped(_hessians, lanes, theta, dear=theta.shape[1])
+
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+        """∇²F of each refit as a function that multiplies it by a vector."""
+        return lambda vector: self._mapped(_products, lanes, theta, vector)
+
+    def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
+        """Change of ∇²F at `like` that the units which leave make, `chunk` refits at a time."""
+        objective, rows = self._shaped
+        return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
+
+    def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+        """Change of ∇F at `like` from weights of one, for models where only the units that leave matter."""
+        return self._mapped(_moved, lanes, local=True)
+
+    def losses(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes ..."]:
+        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
+        return self._own(self._mapped(_losses, lanes, theta, held=True))
+
+    def slopes(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """Gradients of the summed held-out losses."""
+        return self._mapped(_slopes, lanes, theta, held=True)
+
+    def around(
+        self,
+        theta: Float[np.ndarray, "lanes params"],
+        moves: Float[np.ndarray, "lanes moves params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+        """Held-out losses, and the sum of their absolute changes along each of the given moves."""
+        losses, changes = self._mapped(_around, lanes, theta, moves, held=True)
+        return self._own(losses), changes
+
+    @functools.cached_property
+    def _shaped(self) -> tuple[AbstractObjective, Rows]:
+        """Padded objective and batch, sent once to the device where the data are."""
+        found, rows = shaped(self.objective, self.rows)
+        return found, resident((found, rows))[1]
+
+    def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
+        """Drop the losses of units that are padding."""
+        return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
+
+    def _mapped(
+        self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
+    ) -> Any:
+        """Run a program for the selected refits in groups of few sizes, the last refit repeated where a group is not full."""
+        objective, rows = self._shaped
+        own = own_passes(objective, rows.index.shape[1])
+        together = _power(2, max(1, own // 4) if held else own if local else passes(objective))
+        size = self._size(together, dear)
+
+        def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
+            every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
+            of = [picked(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            return program(objective, self.like, (*of, *every[1:]), min(together, size))
+
+        found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
+        found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
+
+    def _size(self, together: int, gradients: int) -> int:
+        """Number of refits in one call of a program that costs so many gradients a refit.
+
+        It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
+        of refits there are, and at least a number that does not depend on it, so that other plans find the same program.
+        """
+        objective, total = self._shaped[0], len(self.rows.index)
+        operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
+        few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
+        always = min(few(SPARED), objective.num_units) if total > 1 else 1
+        return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
+
+
+class Hosted(Derived):
+    """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit after another."""
+
+    @functools.cached_property
+    def arrays(self) -> AbstractByArrays:
+        return cast(Any, self.objective.costs.arrays)()
+
+    def look(self, theta, lanes):
+        weights = weights_of(self.rows, self.objective.num_units, lanes)
+        found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
+        return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
+
+    def gradient(self, theta, lanes):
+        return self.look(theta, lanes)[1]
+
+    def products(self, theta, lanes):
+        weights = weights_of(self.rows, self.objective.num_units, lanes)
+        return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
+
+
+def _power(base: int, number: int) -> int:
+    """Power of `base` nearest to a number, by ratio."""
+    return base ** round(np.log(number) / np.log(base))
+
+
+Functions = Closed | Derived | Given
+
+
+def functions(objective: AbstractObjective, like: PyTree, rows: Rows) -> Functions:
+    """F of a batch of refits, in closed form for linear models."""
+    model = objective.predictors
+    return derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
+
+
+def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived | Given:
+    """F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
+    if isinstance(objective, AbstractClosedForm):
+        return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
+    return (Derived if objective.costs.arrays is None else Hosted)(objective, like, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """F(·, w) at one w, as a function of parameters in the shape of `like`."""
+
+    of: Functions
+    like: PyTree
+
+    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+        """Evaluate F and its gradient at raveled parameters."""
+        value, gradient = self.of.look(vector[None], ONE)
+        return float(value[0]), gradient[0]
+
+    def hessian(self, vector: Float[np.ndarray, " params"]) -> Float[np.ndarray, "params params"]:
+        """Compute ∇²F at raveled parameters."""
+        return self.of.hessian(vector[None], ONE)[0]
+
+    def products(self, vector: Float[np.ndarray, " params"]) -> Callable[[np.ndarray], Float[np.ndarray, " params"]]:
+        """∇²F at raveled parameters as a function that multiplies it by a vector."""
+        of = self.of.products(vector[None], ONE)
+        return lambda along: of(along[None])[0]
+
+    def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
+        """Reshape raveled parameters to the tree `like`."""
+        return placed(vector, self.like)
+
+
+ONE = np.zeros(1, int)
+
+
+def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
+    """F at the given weights, by default one."""
+    given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
+    of = functions(objective, like, whole(given[None]))
+    if isinstance(of, Closed) and of.model.quadratic:
+        alone = functools.cache(functools.partial(constant, of.model, given))
+        of.constant = functools.partial(_hessian, objective) if weights is None else alone
+    return Function(of, like)
+
+
+@once
+def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
+    """∇²F of a quadratic F at weights of one."""
+    return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
+
+
+def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
+    """∇²F of a quadratic model at any weights."""
+    return Closed(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
+
+
+def fold_weights(
+    objective: AbstractObjective, index: Int[Array, " width"], weight: Float[Array, " width"]
+) -> Float[Array, " units"]:
+    """Weights of one refit over all units, in compiled code."""
+    if len(index) == objective.num_units:
+        return weight
+    return jnp.ones(objective.num_units).at[index].set(weight, mode="drop")
+
+
+def _over(one: Callable, args: tuple, chunk: int) -> PyTree:
+    """Map a function of one refit over a batch; a batch of one skips the batch axis, with which some products are slower."""
+    if len(args[0]) == 1:
+        return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
+    return jax.lax.map(one, args, batch_size=chunk)
+
+
+def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array) -> Callable:
+    weights = fold_weights(objective, index, weight)
+    return lambda vector: objective.loss(unravel(vector, like), weights)
+
+
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
+    """Held-out losses of one refit as a function of raveled θ, zero where not scored."""
+    weights = fold_weights(objective, index, weight)
+
+    def losses(vector):
+        value = objective.score(unravel(vector, like), weights, index, held.astype(float))
+        return jnp.where(held, value, 0.0) if value.ndim else value
+
+    return losses
+
+
+def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]) -> np.ndarray:
+    """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
+    if isinstance(objective, AbstractClosedForm):
+        return objective.jacobian(np.asarray(theta)) @ root.T
+    return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
+
+
+@compiled
+def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Array:
+    return objective.jacobian(theta) @ root.T
+
+
+def leverage(objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]) -> Float[np.ndarray, " units"]:
+    """Trace of U_n H⁻¹ U_nᵀ of every unit."""
+    return np.asarray(_leverage(objective, root))
+
+
+@compiled
+def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
+    n, size = objective.num_units, min(8192, objective.num_units)
+
+    def fill(block, out):
+        start = jnp.minimum(block * size, n - size)
+        z = objective.rows(start + jnp.arange(size)) @ root.T
+        return jax.lax.dynamic_update_slice_in_dim(out, jnp.sum(z**2, axis=(1, 2)), start, 0)
+
+    return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
+
+
+@compiled
+def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
+
+
+@compiled
+def _gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
+
+
+@compiled
+def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    def one(a):
+        delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
+        return ravel(jax.grad(objective.perturbation)(like, a[0], delta))
+
+    return _over(one, args, chunk)
+
+
+@compiled
+def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
+
+
+@compiled
+def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
+    def one(args):
+        index, weight = args
+        return objective.hessian_change(theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0))
+
+    return jax.lax.map(one, (index, weight), batch_size=chunk)
+
+
+@compiled
+def _products(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, chunk)
+
+
+@compiled
+def _losses(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, chunk)
+
+
+@compiled
+def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, chunk)
+
+
+@compiled
+def _around(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+    def one(a):
+        losses = held_out(objective, like, *a[:3])
+        value = losses(a[3])
+        return value, jax.vmap(lambda move: jnp.sum(jnp.abs(losses(a[3] + move) - value)))(a[4])
+
+    return _over(one, args, chunk)

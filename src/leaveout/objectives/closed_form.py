@@ -1,0 +1,444 @@
+"""Objectives whose author gives F and its gradient in closed form, in NumPy, for many refits at once, without JAX.
+
+    look(θ, w, state) → F(θ, w), ∇F(θ, w), state        θ [refits, params], w [refits, units]
+
+`state` is an array with a row for each refit from which the next evaluation of that refit may begin, such as the modes of
+latent variables. It may save work and must change nothing else: F and ∇F are functions of (θ, w), to rounding. Everything
+else that refits need comes from central differences of exact gradients, with steps relative to each parameter (θ should be of
+about unit scale), unless the author gives it.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.jax import PyTree
+from ..plans.plan import Rows
+from .objective import AbstractObjective
+
+STEP = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
+PUSH = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
+NUMBERS = 2**21  # weights and states that are held together
+STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # of a first derivative
+BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # of a second one
+
+State = np.ndarray | None
+Looked = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]
+Points = Float[np.ndarray, "refits params"]
+Weights = Float[np.ndarray, "refits units"]
+
+
+class AbstractByArrays(abc.ABC):
+    """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives."""
+
+    @abc.abstractmethod
+    def look(
+        self, theta: Float[np.ndarray, " params"], weights: Float[np.ndarray, " units"]
+    ) -> tuple[float, Float[np.ndarray, " params"]]:
+        """Evaluate F and its gradient; F is infinite where it has no value."""
+
+    @abc.abstractmethod
+    def product(
+        self,
+        theta: Float[np.ndarray, " params"],
+        weights: Float[np.ndarray, " units"],
+        vector: Float[np.ndarray, " params"],
+    ) -> Float[np.ndarray, " params"]:
+        """Multiply ∇²F by a vector."""
+
+    @abc.abstractmethod
+    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """Diagonal of ∇²F at weights of one, exact or approximate, positive."""
+
+
+class AbstractClosedForm(AbstractObjective):
+    """Objective in NumPy; θ is one array `[params]`, and `parameters.natural` turns it into a dict of arrays for users.
+
+    Subclasses write `look`, and `losses` if losses are wanted unit by unit. They override `jacobian` and `hessians` where these
+    cost less than differences of gradients. All of them take a batch of refits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> class Mean(lo.AbstractClosedForm):
+    ...     x: np.ndarray
+    ...
+    ...     @property
+    ...     def num_units(self):
+    ...         return len(self.x)
+    ...
+    ...     def look(self, theta, weights, state=None):
+    ...         left = self.x - theta
+    ...         return 0.5 * np.sum(weights * left**2, axis=1), -np.sum(weights * left, axis=1, keepdims=True), None
+    >>> fit = lo.fit(Mean(np.array([1.0, 2.0, 6.0])), np.zeros(1))
+    >>> np.round(fit.parameters, 3)
+    array([3.])
+    """
+
+    @abc.abstractmethod
+    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
+        """Evaluate F and its gradients for a batch of refits.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        state : array, optional
+            Where the evaluation of each refit may begin, a row for each.
+
+        Returns
+        -------
+        value : array of float, shape (refits,)
+            F; infinite, without an error, where it has no value.
+        gradient : array of float, shape (refits, params)
+            Gradients of F in θ.
+        state : array or None
+            Where the next evaluation may begin.
+        """
+
+    def losses(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Float[np.ndarray, "refits ..."]:
+        """Held-out losses of the listed units given all units that are seen, or one joint number a refit.
+
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units; `index == num_units` is padding.
+        held : array of bool, shape (refits, width)
+            True where the unit is scored.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, width) or (refits,)
+            Losses of the units, or joint losses.
+        """
+        whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
+        refit, place = np.nonzero(held)
+        whole[refit, index[refit, place]] = np.maximum(whole[refit, index[refit, place]], 1.0)
+        return self.look(theta, whole[:, :-1], state)[0] - self.look(theta, weights, state)[0]
+
+    def steepest(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Points:
+        """Gradients of the summed held-out losses, by central differences.
+
+        They only give directions along which errors are looked for, so the gradient of a similar sum will do.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units; `index == num_units` is padding.
+        held : array of bool, shape (refits, width)
+            True where the unit is scored.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, params)
+            A gradient for each refit.
+        """
+        found = np.empty_like(theta)
+        total = lambda at: self._summed(self.losses(at, weights, index, held, state), held)
+        for k in range(theta.shape[1]):
+            step = np.zeros_like(theta)
+            step[:, k] = STEP * np.maximum(1.0, np.abs(theta[:, k]))
+            found[:, k] = (total(theta + step) - total(theta - step)) / (2 * step[:, k])
+        return found
+
+    @staticmethod
+    def _summed(
+        losses: Float[np.ndarray, "refits ..."], held: Bool[np.ndarray, "refits width"]
+    ) -> Float[np.ndarray, " refits"]:
+        return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
+
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "refits params params"]:
+        """Compute ∇²F of each refit, by central differences of exact gradients.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, params, params)
+            Symmetric Hessians.
+        """
+        columns = [self._along(theta, weights, state, k) for k in range(theta.shape[1])]
+        found = np.stack(columns, axis=2)
+        return (found + found.swapaxes(1, 2)) / 2
+
+    def jacobian(self, theta):
+        """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (units, params)
+            One row a unit.
+        """
+        found = []
+        for unit in range(self.num_units):
+            weights = np.ones((len(STENCIL[0]), self.num_units))
+            weights[:, unit] += PUSH * np.array(STENCIL[0])
+            slopes = self.look(np.tile(theta, (len(weights), 1)), weights, None)[1]
+            found.append(np.array(STENCIL[1]) @ slopes / PUSH)
+        return np.array(found)
+
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
+        """Predict the listed units, given all units that are seen.
+
+        Parameters
+        ----------
+        theta : array of float, shape (refits, params)
+            Parameters of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+        index : array of int, shape (refits, width)
+            Units to predict.
+        kind : str
+            One of `units.kinds`.
+        state : array, optional
+            Where the evaluation of each refit may begin.
+
+        Returns
+        -------
+        array of float, shape (refits, width)
+            Predictions.
+
+        Raises
+        ------
+        NotImplementedError
+            If the model makes no predictions, which is the default.
+        """
+        raise NotImplementedError(
+            f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
+            "Use cross_validate(..., evaluate=) or fold_parameters()."
+        )
+
+    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
+        """Posterior covariance of the units' linear predictors at weights one, if each unit has a Gaussian one.
+
+        Parameters
+        ----------
+        theta : array of float, shape (params,)
+            Parameters.
+
+        Returns
+        -------
+        array of float, shape (units, units), or None
+            The covariance; None, the default, if the model has no such predictors.
+        """
+        del theta
+        return None
+
+    def _along(self, theta: Points, weights: Weights, state: State, k: int) -> Points:
+        """Derivative of the gradients along one parameter."""
+        step = np.zeros_like(theta)
+        step[:, k] = STEP * np.maximum(1.0, np.abs(theta[:, k]))
+        ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
+        return (ends[0] - ends[1]) / (2 * step[:, k : k + 1])
+
+    def loss(self, theta, weights):
+        return self.look(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0][0]
+
+    def hessian(self, theta, weights):
+        return self.hessians(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0]
+
+    def score(self, theta, weights, index, held):
+        at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
+        return self.losses(*at, np.asarray(index)[None], np.asarray(held, bool)[None])[0]
+
+    def predict(self, theta, weights, index, kind):
+        at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
+        return self.predictions(*at, np.asarray(index)[None], kind)[0]
+
+    @property
+    def local(self):
+        return False
+
+    @property
+    def pointwise(self):
+        return type(self).losses is not AbstractClosedForm.losses
+
+
+@dataclass(eq=False)
+class Given:
+    """F(·, w) of a batch of refits of an `AbstractClosedForm`; keeps where each refit's next evaluation begins."""
+
+    objective: AbstractClosedForm
+    like: PyTree
+    rows: Rows
+    weigh: Callable[[np.ndarray], np.ndarray]  # the weights of some refits, over all units
+    known: dict[int, Any] = field(default_factory=dict)  # of a refit, where its next look begins
+
+    def __copy__(self) -> "Given":
+        return replace(self, known={})  # each start of a fit goes by its own
+
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+        """Evaluate F and its gradients."""
+
+        def one(theta, some):
+            value, gradient, state = self.objective.look(theta, self.weigh(some), self._begun(some))
+            if state is not None:
+                fine = np.flatnonzero(np.isfinite(value))
+                self.known |= {int(some[k]): state[k] for k in fine}
+            return np.where(np.isnan(value), np.inf, value), gradient
+
+        return self._grouped(one, lanes, theta)
+
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """Evaluate ∇F alone."""
+        return self.look(theta, lanes)[1]
+
+    def hessian(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params params"]:
+        """Compute ∇²F."""
+        return self._grouped(
+            lambda at, some: (self.objective.hessians(at, self.weigh(some), self._begun(some)),), lanes, theta
+        )[0]
+
+    def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
+        """Difference between ∇²F at `like` with the weights of each refit and with weights of one."""
+        del chunk
+        at, lanes = self._center(), np.arange(len(self.rows.index))
+        ones = np.ones((1, self.objective.num_units))
+        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(at, ones, self._anchored())
+
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+        """∇²F of each refit as a function that multiplies it by a vector."""
+        hessian = self.hessian(theta, lanes)
+        return lambda vector: np.einsum("lij,lj->li", hessian, vector)
+
+    def losses(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes ..."]:
+        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
+
+        def one(theta, some):
+            held = np.asarray(self.rows.held)[some]
+            found = self.objective.losses(theta, self.weigh(some), np.asarray(self.rows.index)[some], held, self._begun(some))
+            return (np.where(held, found, 0.0) if found.ndim > 1 else found,)
+
+        return self._grouped(one, lanes, theta)[0]
+
+    def slopes(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
+        """Gradients of the summed held-out losses."""
+
+        def one(theta, some):
+            held = np.asarray(self.rows.held)[some]
+            at = self.weigh(some), np.asarray(self.rows.index)[some], held, self._begun(some)
+            return (self.objective.steepest(theta, *at),)
+
+        return self._grouped(one, lanes, theta)[0]
+
+    def around(
+        self,
+        theta: Float[np.ndarray, "lanes params"],
+        moves: Float[np.ndarray, "lanes moves params"],
+        lanes: Int[np.ndarray, " lanes"],
+    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+        """Held-out losses, and the sum of their absolute changes along each of the given moves."""
+        at = self.losses(theta, lanes)
+        apart = [np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1) for move in moves.swapaxes(0, 1)]
+        return at, np.stack(apart, axis=1)
+
+    def path(self, direction: Float[np.ndarray, "lanes params"] | None = None) -> Float[np.ndarray, "lanes params"]:
+        """Derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
+
+        It is the first derivative, or the second if `direction`, the path's first derivative, is given.
+        """
+        lanes, at = np.arange(len(self.rows.index)), self._center()
+        move, (places, shares) = (np.zeros_like(at), STENCIL) if direction is None else (direction, BENDS)
+
+        def one(move, some):
+            delta, start = self.weigh(some) - 1.0, self._anchored(len(some))
+            slopes = [self.objective.look(at + k * PUSH * move, 1.0 + k * PUSH * delta, start)[1] for k in places]
+            return (np.tensordot(shares, slopes, 1) / PUSH ** (1 if direction is None else 2),)
+
+        return self._grouped(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
+
+    def predictions(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], kind: str
+    ) -> Float[np.ndarray, "lanes width"]:
+        """Predict the units of a batch."""
+        index = np.asarray(self.rows.index)
+        one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._begun(some)),)
+        return self._grouped(one, lanes, theta)[0]
+
+    def _center(self) -> Float[np.ndarray, "1 params"]:
+        return np.reshape(np.asarray(self.like, float), (1, -1))
+
+    def _anchored(self, count: int = 1) -> State:
+        """State of the evaluation at `like` with weights of one, from which refits without a state of their own begin."""
+        if -1 not in self.known:
+            self.known[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
+        return None if self.known[-1] is None else np.repeat(self.known[-1], count, axis=0)
+
+    def _begun(self, lanes: Int[np.ndarray, " lanes"]) -> State:
+        usual = self._anchored()
+        return None if usual is None else np.stack([self.known.get(lane, usual[0]) for lane in lanes.tolist()])
+
+    def _grouped(
+        self,
+        one: Callable[..., Sequence[np.ndarray]],
+        lanes: Int[np.ndarray, " lanes"],
+        theta: Float[np.ndarray, "lanes params"],
+    ) -> Any:
+        """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
+        usual = self._anchored()
+        each = self.objective.costs.lanes or max(
+            1, NUMBERS // (self.objective.num_units + (0 if usual is None else usual.size))
+        )
+        pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]
+        return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))

@@ -1,0 +1,163 @@
+"""Folds that are runs of successive units: the scores of all folds, and their derivatives, by one pass over the data.
+
+    F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
+
+where the units of fold o weigh nothing and F is a negative log-likelihood: leaving them out takes away their joint score, and
+nothing else. If the `costs.runs` of a model gives the scores of all folds together, the same pass, pushed forward along two
+directions, gives their first and second derivatives. For a closed form they are central differences.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.jax import Array, PyTree, compiled, jax, jnp
+from ..plans.plan import Rows, few_more
+from .closed_form import AbstractClosedForm
+from .objective import AbstractObjective, Arrays, repeatable, unravel
+
+LENGTH = 0.05  # step of differences along a direction; their error goes with its square
+TANGENTS = 2**16  # units times derivatives that are pushed over them together: the fastest size
+
+Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
+Told = Callable[[PyTree], tuple[Array | None, Array]]  # what a model says of runs at a θ
+Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled, in the shape of `like`.
+
+    `told` evaluates the runs at a θ, and may repeat the last run.
+    """
+
+    objective: AbstractObjective
+    like: PyTree
+    told: Told
+    first: Int[np.ndarray, " folds"]
+    width: int
+
+    def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
+        """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o `[folds]`.
+
+        Entries behind the end of a run, or where an observation is missing, have any value.
+        """
+        given = isinstance(self.objective, AbstractClosedForm)
+        return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
+
+    def scored(
+        self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
+    ) -> Float[np.ndarray, "lanes entries"]:
+        """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
+        place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
+        return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
+
+    def shaped(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
+        """Losses in the shape that the model gives: one a fold where they are joint."""
+        return losses if self.objective.pointwise else losses[:, 0]
+
+    def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
+        """Yield derivatives of the scores at each θ, along its first direction, and along both."""
+        if isinstance(self.objective, AbstractClosedForm):
+            scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
+            for found in _differences(scores, at):
+                first, second = ((part[:, :-1], part[:, -1]) for part in found)
+                yield first, second
+            return
+        for group, count in self._groups(len(at[0])):
+            found = _pushed(self.told, self.like, tuple(part[group] for part in at))
+            for k in range(count):
+                first, second = jax.tree.map(lambda part, k=k: part[k], found)
+                yield self._alike(first), self._alike(second)
+
+    def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
+        """Compute ∇³F(θ, 1) along both directions, at each θ."""
+        if isinstance(self.objective, AbstractClosedForm):
+            objective, ones = self.objective, np.ones((1, self.objective.num_units))
+            start = objective.look(at[0][:1], ones)[2]
+            slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
+            return np.array([second for _, second in _differences(slope, at)])
+        made = [
+            np.asarray(_bends(self.objective, self.like, tuple(part[group] for part in at)))[:count]
+            for group, count in self._groups(len(at[0]))
+        ]
+        return np.concatenate(made)
+
+    def _alike(self, found: tuple[Array | None, Array]) -> Scores:
+        """Convert scores to NumPy; for runs of one unit the joint scores are the losses, if the model gives no others."""
+        joint = np.asarray(found[1])[: len(self.first)]
+        return joint[:, None] if found[0] is None else np.asarray(found[0])[: len(self.first)], joint
+
+    def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
+        """Split `count` places into groups of one size, so that one program does; with the number of real places.
+
+        The last place is repeated to fill a group.
+        """
+        params = sum(map(np.size, jax.tree.leaves(self.like)))
+        size = max(1, min(TANGENTS // self.objective.num_units, params * (params + 1) // 2))
+        for start in range(0, count, size):
+            yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
+
+
+def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
+    """Folds of a batch as `Runs`; None unless all are runs of units of weight zero and the model can evaluate them together."""
+    if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
+        return None
+    real = rows.index < objective.num_units
+    if rows.weight[real].any():
+        return None
+    first, length = rows.index.min(1), real.sum(1)
+    last = np.where(real, rows.index, -1).max(1)
+    if (last - first + 1 != length).any():
+        return None
+    found, some = repeatable(objective), few_more(len(first))
+    assert found.costs.runs is not None
+    told = found.costs.runs(like, first[some].astype(np.int32), length[some].astype(np.int32))
+    return None if told is None else Runs(found, like, told, first, int(length.max()))
+
+
+def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Derivatives of a function at each θ along its first direction and along both, by central differences.
+
+    The function is evaluated once at each place.
+    """
+    known: dict[bytes, np.ndarray] = {}
+
+    def there(theta: np.ndarray) -> np.ndarray:
+        key = np.round(theta, 12).tobytes()
+        if key not in known:
+            known[key] = function(theta)
+        return known[key]
+
+    for theta, a, b in zip(*at, strict=True):
+        a, b = LENGTH * a, LENGTH * b
+        up, down, middle = there(theta + a), there(theta - a), there(theta)
+        if np.array_equal(a, b):
+            second = up + down - 2 * middle
+        else:
+            second = 0.5 * (there(theta + a + b) + there(theta - a - b) + 2 * middle - up - down)
+            second = second - 0.5 * (there(theta + b) + there(theta - b))
+        yield (up - down) / (2 * LENGTH), second / LENGTH**2
+
+
+@compiled
+def _scores(told: Told, like: PyTree, theta: Arrays):
+    return told(unravel(jnp.asarray(theta), like))
+
+
+def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
+    """Derivatives at each θ along its first direction, and along both."""
+    return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
+
+
+@compiled
+def _pushed(told: Told, like: PyTree, at: Points):
+    return _twice(lambda v: told(unravel(v, like)), at)
+
+
+@compiled
+def _bends(objective: AbstractObjective, like: PyTree, at: Points):
+    ones = np.ones(objective.num_units)
+    return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]

@@ -1,0 +1,859 @@
+"""The weighted objective `F(θ, w)` that a fit minimises, bound to its data.
+
+    F(θ, w) = −log p(data; θ, w) − log p(θ),      w = 1 is the full fit, w_n = 0 leaves unit n out.
+
+An objective is a pytree of float64 arrays, so a second data set of the same shape, or another value of a hyperparameter,
+compiles nothing anew. Its author writes `loss`. Everything else has a default, which a model overrides where it knows better.
+"""
+
+import abc
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.display import kind_of
+from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static, traced
+from ..data.arrays import Names, matched, numbers, on_device
+from ..linalg.design import Predictors
+from ..linalg.device_design import is_finite
+
+LINE = 64  # bytes
+
+
+def room(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """Uninitialised array that begins at a cache line, so that JAX uses its memory in every call without a copy."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def aligned(value: Any) -> np.ndarray:
+    """Copy an array to memory that begins at a cache line."""
+    array = np.asarray(value)
+    out = room(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def stored(value: Any) -> np.ndarray:
+    """Copy an array as float64 to memory that begins at a cache line, which is how objectives store their data."""
+    return aligned(np.asarray(value, np.float64))
+
+
+def leaves_of(theta: PyTree) -> list:
+    """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
+    return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
+
+
+def mapped(function: Callable, theta: PyTree) -> PyTree:
+    """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
+    if isinstance(theta, np.ndarray | np.generic):
+        return function(theta)
+    if type(theta) is dict:
+        return {name: mapped(function, theta[name]) for name in sorted(theta)}
+    return jax.tree.map(function, theta)
+
+
+def ravel(theta: PyTree) -> Any:
+    """Concatenate the arrays of a tree to one vector, `[params]`."""
+    return theta.ravel() if isinstance(theta, np.ndarray) else jax.flatten_util.ravel_pytree(theta)[0]
+
+
+def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
+    """Reshape a vector to the tree `like`. The template is passed as data, since a stored closure would be compiled anew."""
+    return jax.flatten_util.ravel_pytree(like)[1](vector)
+
+
+def placed(vector: np.ndarray, like: PyTree) -> PyTree:
+    """Reshape a vector to the tree `like` by NumPy, outside compiled code: JAX would run one program for every leaf."""
+    if isinstance(like, np.ndarray):
+        return vector if like.ndim == 1 else vector.reshape(like.shape)
+    leaves, tree = jax.tree.flatten(like)
+    parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+    return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
+
+
+class Blocks(NamedTuple):
+    """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
+
+    entries: Int[Array, "blocks size"]
+    matrices: Float[Array, "blocks size size"]
+
+
+def _same(theta: PyTree) -> PyTree:
+    return theta
+
+
+def _sizes(theta: PyTree) -> int:
+    return sum(np.size(leaf) for leaf in leaves_of(theta))
+
+
+LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # scores that are normalised
+
+
+class Distribution(NamedTuple):
+    """Predictive distribution of a response beside its mean.
+
+    `dispersion` maps (rows, raveled θ `[refits, params]`) to the dispersion of each refit, `[refits, 1]`. `scores` holds scores
+    by name, functions of mean, dispersion and y. `said` is a sentence about them for printed results.
+    """
+
+    dispersion: Callable[[Any, np.ndarray], np.ndarray]
+    scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Units:
+    """Facts about the units that a model can leave out. Arrays have one entry a unit.
+
+    Models of your own return one from their property `units`; every attribute has a default.
+
+    Parameters
+    ----------
+    names : pandas.Index, optional
+        Labels of the units.
+    serial : bool or None, default: False
+        True if neighbouring units depend on one another, so that standard errors go by blocks; None if nobody knows.
+    blocks : array of int, shape (units,), optional
+        Blocks of neighbouring units, where neighbours are not the next in order.
+    observed : array of bool, shape (units,), optional
+        True for units that have an observation. The others are never scored.
+    scorable : callable, optional
+        Function of (refits, units, weights) of left-out entries that says which of them have a loss, where that depends on what
+        else is left out.
+    weight : array of float, shape (units,), optional
+        Weight of each unit in the mean loss.
+    target : array of float, shape (units,), optional
+        Response that predictions are compared with.
+    response : array, optional
+        Response that the loss is a function of, where it differs from `target`.
+    kinds : tuple of str, default: ("response", "link")
+        Kinds of predictions that the model makes.
+    classes : int, default: 0
+        Number of classes, if `target` is the number of a class.
+    distribution : callable, optional
+        Function without arguments that returns the predictive distribution of the target, or None.
+    features : callable, optional
+        Function without arguments that returns columns of numbers of the rows, by name.
+    score : str, default: ""
+        Name of the held-out loss, such as "−log density"; empty if it is not known.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Units(serial=True).repeatable
+    False
+    """
+
+    names: Any = None  # the caller's labels, a pandas index
+    serial: bool | None = False  # do neighbours depend on one another, so that standard errors must go by blocks? None: unknown
+    blocks: Int[np.ndarray, " units"] | None = None  # of neighbours, where these are not the next in order
+    observed: Bool[np.ndarray, " units"] | None = None  # which have an observation; the others are never scored
+    # (refits, units, weights) of left-out entries -> which have a loss there, where that depends on what else is left out
+    scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
+    target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
+    response: np.ndarray | None = None  # what losses are of, where that is not `target`
+    kinds: tuple[str, ...] = ("response", "link")  # of predictions
+    classes: int = 0  # of the target, where it is the number of one
+    distribution: Callable[[], Distribution | None] = lambda: None  # of the target, where one is asked for
+    # (fit, data of other units, kind, offset) -> their predictions, where the model has some
+    predict_new: Callable[[Any, Any, str, Any], Any] | None = None
+    features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers by name, of rows
+    score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a weight of two means a unit that is seen twice. For units that may be dependent it only sharpens F."""
+        return self.serial is False
+
+    def scored(
+        self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
+    ) -> Bool[np.ndarray, " entries"]:
+        """Find the left-out entries that have a held-out loss.
+
+        Parameters
+        ----------
+        refit : array of int, shape (entries,)
+            Refit of each entry.
+        index : array of int, shape (entries,)
+            Unit of each entry.
+        weight : array of float, shape (entries,)
+            Weight of that unit in that refit.
+
+        Returns
+        -------
+        array of bool, shape (entries,)
+            True where the unit is observed and scorable.
+        """
+        found = np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
+        return found if self.scorable is None else found & self.scorable(refit, index, weight)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How θ is read, started and described.
+
+    Each attribute is a function with a default; a model sets those that it has an answer for, in its property `parameters`. θ
+    is the pytree of unconstrained arrays that F is a function of.
+
+    Parameters
+    ----------
+    natural : callable
+        Maps θ to the parameters that users see: rates, probabilities, coefficients. JAX can trace it.
+    unconstrained : callable
+        Inverse of `natural`.
+    start : callable or None
+        Maps a seed to a start for `fit`; None if the user has to give one.
+    canonical : callable
+        Puts interchangeable parts of θ, such as states, into a standard order.
+    names : callable
+        Returns names of the raveled parameters, for messages; may be empty.
+    symmetries : callable
+        Maps θ to orthonormal directions `[flat, params]` in which F never changes. They are projected out of every solve.
+    penalty_curvature : callable
+        Maps θ to the share of the penalty in the diagonal of ∇²F(θ, 1), `[params]`. It scales H where H is not formed.
+    shares : callable
+        Maps θ to the number of observations with which each unit informs each part of the model (a state, a class), `[units,
+        parts]`, or None. A refit with less than half an observation left for a part is flagged.
+    warning : callable
+        Maps a fitted θ to a sentence for the user, on parameters at a boundary or idle states for example.
+    limit : callable
+        Maps θ to the reason why F has no minimum there, a value that no parameter reaches; "" if it has one.
+    at_limit : callable or None
+        Maps a raveled θ on its way to such a limit to one whose losses are those of the limit. A refit then stays there in
+        these parameters, and is finished in the others.
+    held : callable
+        Maps θ to None, or, if the fit ran to a boundary, to the model that holds parameters there, natural parameters to start
+        it from, and a description of what it holds.
+    leaving : callable or None
+        Function of (objective, like, thetas `[refits, params]`, weights `[refits, units]`) that says for which refits F would
+        fall if a parameter left the boundary on which the fit holds it; None if nothing is held.
+    kinks : callable
+        Returns the description of a penalty with kinks that `leaveout.optimize.active_set` needs; None if F is smooth.
+    by_rows : callable
+        Returns the same model in as many coordinates as there are units; None if it has no such form.
+
+    Examples
+    --------
+    A rate that is fitted on the log scale:
+
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> parameters = lo.Parameters(natural=np.exp, unconstrained=np.log)
+    >>> round(float(parameters.natural(parameters.unconstrained(2.5))), 3)
+    2.5
+    """
+
+    natural: Callable[[PyTree], PyTree] = _same
+    unconstrained: Callable[[PyTree], PyTree] = _same
+    start: Callable[[int], PyTree] | None = None
+    canonical: Callable[[PyTree], PyTree] = _same
+    names: Callable[[], list[str]] = list
+    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, _sizes(theta)))
+    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(_sizes(theta))
+    shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
+    warning: Callable[[PyTree], str] = lambda theta: ""
+    limit: Callable[[PyTree], str] = lambda theta: ""
+    at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
+    held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
+    leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
+    kinks: Callable[[], Any] = lambda: None
+    by_rows: Callable[[], Any] = lambda: None
+
+
+class Costs(NamedTuple):
+    """Cost of a pass over the data, where a model knows it better than the defaults.
+
+    Parameters
+    ----------
+    lanes : int, optional
+        Number of refits that share a pass over the data.
+    work : float, optional
+        Operations of one gradient; by default about four for each unit and parameter.
+    runs : callable, optional
+        Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ that gives, for each run
+        left out, the losses of its units (None for runs of one unit) and the joint score by which F falls.
+    padded : callable, optional
+        Returns the same objective padded to one of few numbers of units, for which programs are compiled. Units behind its own
+        contribute nothing.
+    arrays : callable, optional
+        Returns F in array code, an `AbstractByArrays`.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.Costs(lanes=8).lanes
+    8
+    """
+
+    lanes: int | None = None  # refits that share a pass
+    work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
+    # (a θ, first units, lengths) of runs of units -> a pass near that θ that says of each, left out, the losses of its units,
+    # None where these are one, and the joint one by which F falls; or None
+    runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
+    # the same objective of one of few numbers of units, for which programs are compiled: those behind its own say nothing
+    padded: "Callable[[], AbstractObjective] | None" = None
+    arrays: Callable[[], Any] | None = None  # F by array code, an `AbstractByArrays`
+    formed: float = 0.0  # bytes that making ∇²F takes, where these are more than a few times its own
+
+
+class AbstractObjective(Module):
+    """Weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays.
+
+    Subclasses write `num_units` and `loss`. Weight zero must mean deletion, for values and for derivatives. Records that only
+    some models fill (`units`, `parameters`, `costs`) are made when they are asked for and are no part of the pytree.
+
+    See Also
+    --------
+    Objective : The same from two functions, without a class.
+    Separable : Units that are independent given θ.
+    AbstractClosedForm : F and its gradient in NumPy.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import leaveout as lo
+    >>> class Normal(lo.AbstractObjective):
+    ...     x: jnp.ndarray
+    ...
+    ...     @property
+    ...     def num_units(self):
+    ...         return len(self.x)
+    ...
+    ...     def loss(self, theta, weights):
+    ...         return weights @ (self.x - theta) ** 2 / 2
+    >>> import numpy as np
+    >>> fit = lo.fit(Normal(np.array([1.0, 2.0, 6.0])), np.zeros(()))
+    >>> round(float(fit.parameters), 3)
+    3.0
+    """
+
+    @property
+    @abc.abstractmethod
+    def num_units(self) -> int:
+        """Number of units that can be left out."""
+
+    @abc.abstractmethod
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        """Evaluate `F(θ, w)`.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit; zero means that it is left out.
+
+        Returns
+        -------
+        float
+            F, a scalar that JAX can differentiate.
+        """
+
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
+        """Held-out loss of the listed units given all units that are seen, or one joint number.
+
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`, a density over all held units together.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit in the refit.
+        index : array of int, shape (width,)
+            Units to score. An index as long as there are units lists them all in order; `index == num_units` is padding.
+        held : array of float, shape (width,)
+            One where the unit is scored, else zero.
+
+        Returns
+        -------
+        array, shape (width,) or ()
+            Losses of the units, any value for padding; or the joint loss.
+        """
+        whole = weights.at[index].max(held, mode="drop")
+        return self.loss(theta, whole) - self.loss(theta, weights)
+
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+        """Evaluate `F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed units matter.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        index : array of int, shape (width,)
+            Units whose weights change; `num_units` for padding.
+        delta : array of float, shape (width,)
+            Changes of their weights.
+
+        Returns
+        -------
+        float
+            The change of F.
+        """
+        ones = jnp.ones(self.num_units)
+        return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
+
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+        """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+
+        Returns
+        -------
+        array of float, shape (units, params)
+            One row a unit.
+        """
+        by_weight = jax.grad(lambda w, v: self.loss(unravel(v, theta), w))
+        ones, start = jnp.ones(self.num_units), ravel(theta)
+        along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
+        return jax.lax.map(along, jnp.eye(len(start))).T
+
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+        """Compute `∇²F(θ, w)` over the raveled parameters.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit.
+
+        Returns
+        -------
+        array of float, shape (params, params)
+            The Hessian.
+        """
+        return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
+
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
+        """Compute `∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        index : array of int, shape (width,)
+            Units whose weights change; `num_units` for padding.
+        delta : array of float, shape (width,)
+            Changes of their weights.
+
+        Returns
+        -------
+        array of float, shape (params, params)
+            The change of the Hessian.
+        """
+        ones = jnp.ones(self.num_units)
+        return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
+
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Blocks, ...]:
+        """Approximate `∇²F(θ, w)` by diagonal blocks that cost far less than the Hessian.
+
+        Descent uses them far from a minimum, where a Hessian would soon be out of date.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit.
+
+        Returns
+        -------
+        tuple of Blocks
+            Blocks that together hold every parameter once; empty if the model has none, which is the default.
+        """
+        del theta, weights
+        return ()
+
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
+        """Restrict the objective to some units, if F is a sum of one term a unit and a quadratic.
+
+        The curvature of F can then be estimated from a sample of units.
+
+        Parameters
+        ----------
+        units : array of int, shape (some,)
+            Units to keep.
+
+        Returns
+        -------
+        AbstractObjective or None
+            The objective of these units alone; None, the default, if F is no such sum.
+        """
+        del units
+        return None
+
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+        """Predict the listed units, given all units that are seen.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit in the refit.
+        index : array of int, shape (width,)
+            Units to predict.
+        kind : str
+            One of `units.kinds`.
+
+        Returns
+        -------
+        array
+            Predictions of the units.
+
+        Raises
+        ------
+        NotImplementedError
+            If the model makes no predictions.
+        """
+        raise NotImplementedError(
+            f"cross_predict needs a model with predictions; {type(self).__name__} has none. "
+            "Use cross_validate(..., evaluate=) or fold_parameters()."
+        )
+
+    def __repr__(self) -> str:
+        try:
+            known = len(self.parameters.names())
+            return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
+        except Exception:  # without its arrays, as inside JAX, or half made
+            return super().__repr__()
+
+    @property
+    def units(self) -> Units:
+        """Facts about the units: labels, dependence, missing observations, weights in the mean."""
+        return Units(serial=None)
+
+    @property
+    def parameters(self) -> Parameters:
+        """How θ is read, started and described."""
+        return Parameters()
+
+    @property
+    def costs(self) -> Costs:
+        """Cost of a pass over the data."""
+        return Costs()
+
+    @property
+    def predictors(self) -> Predictors | None:
+        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None.
+
+        Refits of such a model need no compiler, and their errors are proved.
+        """
+        return None
+
+    @property
+    def convex(self) -> bool:
+        """Whether F is convex in θ. Then `fit` needs one start, and separation can be named."""
+        return False
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether `score` returns one loss a unit rather than one joint number."""
+        return type(self).score is not AbstractObjective.score
+
+    @property
+    def local(self) -> bool:
+        """Whether `perturbation` looks at the listed units only."""
+        return type(self).perturbation is not AbstractObjective.perturbation
+
+    @property
+    def note(self) -> str:
+        """Sentence that printed results carry; "" if there is none."""
+        return ""
+
+
+def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*refits units"]) -> np.ndarray:
+    """Extend weights of an objective's own units by ones, for the units with which it is padded."""
+    beyond = objective.num_units - weights.shape[-1]
+    return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1) if beyond else weights
+
+
+def called(objective: AbstractObjective) -> str:
+    """Name of the kind of model, with its loss if that is one of this library's."""
+    loss = getattr(objective, "loss_function", None)
+    return kind_of(objective) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")
+
+
+def repeatable(objective: AbstractObjective) -> AbstractObjective:
+    """Objective for which programs are compiled: padded to one of few numbers of units, if the model can be padded."""
+    padded = objective.costs.padded
+    return objective if padded is None else padded()
+
+
+class Separable(AbstractObjective):
+    """Objective of units that are independent given θ: `F(θ, w) = Σ_n w_n unit_loss(θ, data_n) + penalty(θ)`.
+
+    A unit's held-out loss is its `unit_loss`.
+
+    Parameters
+    ----------
+    unit_loss : callable
+        Loss of one unit, a function of (theta, datum) written in JAX.
+    data : array or pytree of arrays
+        Data whose first axis counts the units.
+    penalty : callable, optional
+        Penalty, a function of theta.
+    theta0 : pytree of arrays, optional
+        Start of the fit.
+
+    See Also
+    --------
+    Objective : Units that depend on one another.
+    GLM : Linear predictors, whose errors are proved.
+
+    Examples
+    --------
+    The mean of five numbers, with a squared loss:
+
+    >>> import jax.numpy as jnp
+    >>> import leaveout as lo
+    >>> x = jnp.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    >>> model = lo.Separable(lambda theta, datum: (datum - theta) ** 2, x, theta0=jnp.zeros(()))
+    >>> fit = lo.fit(model)
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> round(cv.mean, 3)
+    3.125
+    """
+
+    unit_loss: Callable[[PyTree, PyTree], Scalar]
+    penalty: Callable[[PyTree], Scalar] | None
+    data: PyTree
+    theta0: PyTree
+    names: Names = static()
+
+    def __init__(
+        self,
+        unit_loss: Callable[[PyTree, PyTree], Scalar],
+        data: PyTree,
+        penalty: Callable[[PyTree], Scalar] | None = None,
+        theta0: PyTree = None,
+    ):
+        self.unit_loss, self.penalty = unit_loss, penalty
+        leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
+        self.names, *leaves = matched("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
+        leaves = [_checked_data(leaf) for leaf in leaves]
+        self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
+        sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
+        if len(sizes) != 1:
+            raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
+        self.theta0 = theta0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send the data to other processes as NumPy arrays: there no setting of JAX can cut them to float32."""
+        return vars(self) | {"data": jax.tree.map(np.asarray, self.data)}
+
+    @property
+    def num_units(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def loss(self, theta, weights):
+        total = weights @ self._losses(theta, self.data)
+        return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
+
+    def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
+        each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
+        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
+
+    def score(self, theta, weights, index, held):
+        del weights, held  # independent units: what else is seen does not matter
+        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
+        return self._losses(theta, datum)
+
+    def perturbation(self, theta, index, delta):
+        losses = self.score(theta, None, index, None)
+        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+
+    def hessian_change(self, theta, index, delta):
+        return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
+
+    @property
+    def units(self):
+        return Units(names=self.names.index)
+
+    @property
+    def parameters(self):
+        return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
+
+
+DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
+
+
+class Objective(AbstractObjective):
+    """Objective from two functions of your own: `loss(theta, weights)` and, if losses are wanted unit by unit, `score`.
+
+    Without `score` the loss of a fold is one number, the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
+
+    Parameters
+    ----------
+    loss : callable
+        F, a function of (theta, weights) written in JAX. Weight zero must mean deletion.
+    num_units : int
+        Number of units, 2 or more.
+    score : callable, optional
+        Function of (theta, weights, index): the held-out losses of the units in `index`, given all units of positive weight.
+    dependence : {"unknown", "independent", "serial"}, default: "unknown"
+        Dependence between units, by which standard errors go. Serial units depend on their neighbours. For unknown dependence
+        there is no standard error, unless the plan has groups or blocks.
+
+    Raises
+    ------
+    TypeError
+        If `loss` is not callable.
+    ValueError
+        If `num_units` or `dependence` is none of the above.
+
+    See Also
+    --------
+    Separable : Units that are independent given θ.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import leaveout as lo
+    >>> x = jnp.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    >>> F = lambda theta, weights: weights @ (x - theta) ** 2
+    >>> fit = lo.fit(lo.Objective(F, 5, dependence="independent"), jnp.zeros(()))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
+    >>> round(cv.mean, 3)
+    3.125
+    """
+
+    loss_function: Callable[[PyTree, Array], Scalar]
+    size: int = static()
+    score_function: Callable[[PyTree, Array, Array], Array] | None
+    dependence: str = static()
+
+    def __init__(
+        self,
+        loss: Callable[[PyTree, Array], Scalar],
+        num_units: int,
+        score: Callable[[PyTree, Array, Array], Array] | None = None,
+        dependence: Literal["unknown", "independent", "serial"] = "unknown",
+    ):
+        if not callable(loss):
+            raise TypeError(f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}.")
+        if int(num_units) != num_units or num_units < 2:
+            raise ValueError(f"Objective: num_units must be a whole number, 2 or more; got {num_units}.")
+        if dependence not in DEPENDENCE:
+            raise ValueError(f"Objective: dependence must be one of {', '.join(map(repr, DEPENDENCE))}; got {dependence!r}.")
+        self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
+
+    @property
+    def units(self):
+        return Units(serial=DEPENDENCE[self.dependence])
+
+    @property
+    def num_units(self) -> int:
+        return self.size
+
+    @property
+    def pointwise(self):
+        return self.score_function is not None
+
+    def loss(self, theta, weights):
+        return traced("Objective: loss", self.loss_function, theta, weights)
+
+    def score(self, theta, weights, index, held):
+        if self.score_function is None:
+            return super().score(theta, weights, index, held)
+        return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
+
+
+class AbstractLinearPredictor(AbstractObjective):
+    """Objective of units that see θ only through a few linear predictors.
+
+        F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) R(θ),      η_n = U_n θ ∈ R^outputs.
+
+    The Hessian of a fold differs from the full one by the rows `U_n` that the fold touches.
+    """
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> int:
+        """Number of linear predictors of a unit."""
+
+    @property
+    @abc.abstractmethod
+    def low_rank(self) -> bool:
+        """Whether leaving units out changes F in their own terms only (κ = 1, and no weight but their own)."""
+
+    @property
+    @abc.abstractmethod
+    def smooth(self) -> bool:
+        """Whether ℓ is known to be twice continuously differentiable."""
+
+    @abc.abstractmethod
+    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
+        """Rows `U_n` of the listed units; any row for padding.
+
+        Parameters
+        ----------
+        index : array of int, shape (width,)
+            Units.
+
+        Returns
+        -------
+        array of float, shape (width, outputs, params)
+            Their rows.
+        """
+
+    @abc.abstractmethod
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
+        """Compute `ω_n(1)` times the derivative of ℓ in η of the given order.
+
+        Parameters
+        ----------
+        theta : pytree of arrays
+            Unconstrained parameters.
+        index : array of int, shape (width,)
+            Units.
+        order : int
+            Order of the derivative.
+
+        Returns
+        -------
+        array of float, shape (width,) or (width, outputs, …)
+            Derivatives of the listed units.
+        """
+
+    @abc.abstractmethod
+    def crossings(self, start: PyTree, end: PyTree) -> Scalar:
+        """Count units whose ℓ″ jumps between two parameters; zero for smooth losses.
+
+        Parameters
+        ----------
+        start, end : pytree of arrays
+            Unconstrained parameters.
+
+        Returns
+        -------
+        int
+            The number of units, a scalar array.
+        """
+
+
+def _checked_data(leaf: Any) -> Arrays:
+    """Check that data are finite, and store them as float64 in memory; data on a device stay there as they are."""
+    there = on_device("Separable", "data", leaf)
+    if there is not None and is_finite(there):
+        return there
+    array = np.asarray(numbers("Separable", "data", leaf), np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
+    return stored(array)

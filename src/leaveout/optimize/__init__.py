@@ -1,0 +1,1 @@
+"""Newton's method, BFGS, Hessian products, active sets, starts, and the fit."""

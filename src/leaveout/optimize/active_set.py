@@ -1,0 +1,481 @@
+"""Minimiser of F under a penalty with kinks or bounds: which parameters these hold, and the smooth model on the others.
+
+    F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
+    |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
+
+or under Σ_g a_g ‖θ_g‖, with ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Each round minimises a quadratic model of L beside the penalty: by
+scikit-learn's coordinate descent, by descent on one group after another (`linalg.group_norms`), or, where there are bounds, by
+an active set (`linalg.bounds`). When the held parameters no longer change, Newton's method on the others arrives, and the
+conditions of Karush, Kuhn and Tucker decide whether the active set was right.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.display import kind_of
+from .._runtime.jax import PyTree
+from ..linalg.bounds import bounded, gates, resting, segments
+from ..linalg.design import Predictors, weighed
+from ..linalg.group_norms import Norms, descended
+from ..objectives.batched import ONE, Closed, constant, function
+from ..objectives.objective import AbstractObjective
+from .hessian_factor import far_out
+from .newton import newton
+
+Array = np.ndarray
+TIED = 1e-9  # distance, relative to a_j, at which a gradient may be at the edge of what holds it
+ROUNDS = 100  # largest number of rounds of coordinate descent and line search
+ROUGH = 0.1  # first tolerance if L is a quadratic: one round then gets all but few signs right
+TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
+POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
+NEAR = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
+MOST = 0.5  # share of the parameters above which a round takes all of them
+FLAT = 1e-3  # least curvature of a unit, relative to the mean
+SHORTEST = 1e-8  # shortest step of the line search
+DEPENDENT = 1e-9  # least singular value, relative to the largest, of columns of length one that count as independent
+LOST = 1e-6  # least share of a column's product with itself that elimination may leave
+SWEEPS = 10_000  # largest number of sweeps of coordinate descent
+
+
+class Kinked(Protocol):
+    """Model under such a penalty, with all its parameters."""
+
+    @property
+    def slope(self) -> Float[Array, " params"]:
+        """Slopes a of the kinks."""
+
+    @property
+    def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+        """Lower and upper bounds of θ, infinite where there are none."""
+
+    @property
+    def norms(self) -> Norms | None:
+        """Groups and their a, or None. With groups no parameter has a kink or a bound of its own."""
+
+    @property
+    def ridge(self) -> Float[Array, " params"]:
+        """Diagonal ridge of the term ½ Σ_j ridge_j θ_j² in L."""
+
+    @property
+    def smooth(self) -> Predictors:
+        """Smooth part L as data."""
+
+    @property
+    def largest(self) -> Float[Array, " params"]:
+        """Largest absolute entry of each column, max_n |x_nj|."""
+
+    def held(
+        self, place: Int[Array, " active"], sign: Float[Array, " active"], theta: Float[Array, " params"], said: str = ""
+    ) -> AbstractObjective:
+        """Smooth model on the parameters `place`, which keep the given signs; the others stay where they are in θ."""
+
+    def start(self) -> Float[Array, " params"]:
+        """Start of the minimisation."""
+
+    def named(self, place: int) -> str:
+        """Name of a parameter."""
+
+
+class Found(NamedTuple):
+    """Minimiser with all its parameters, the places and signs of those that are not held, and F there."""
+
+    theta: Float[Array, " params"]
+    place: Int[Array, " active"]
+    sign: Float[Array, " active"]
+    at: "At"
+
+
+class NoMinimiser(RuntimeError):
+    """Raised if no minimiser is found."""
+
+
+def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
+    """Model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from.
+
+    Returns the objective itself, and theta, if F is smooth.
+    """
+    known = objective.parameters.kinks()
+    if known is None:
+        return objective, theta
+    kinked: Kinked = known[0]
+    start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
+    if start is not None and len(start) < len(kinked.slope):
+        start = None
+    try:
+        found = minimised(kinked, np.ones(objective.num_units), start)
+    except NoMinimiser as error:
+        raise NoMinimiser(f"{error} {far_out(objective)}".rstrip()) from None
+    if not len(found.place):
+        raise ValueError(
+            "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
+            "Take a smaller alpha, or wider bounds."
+        )
+    simpler = kinked.held(found.place, found.sign, found.theta, _said(kinked, found))
+    return simpler, simpler.parameters.natural(found.theta)
+
+
+def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
+    """Excess of F at θ over F at its minimiser, both given in natural parameters; 0 if F is smooth.
+
+    For smooth F the decrement tells this. Parameters beyond their bounds count as on them.
+    """
+    known = objective.parameters.kinks()
+    if known is None:
+        return 0.0
+    kinked, ones = known[0], np.ones(objective.num_units)
+    both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
+    if len(both[0]) < len(kinked.slope):  # of a model on some of the parameters
+        return 0.0
+    here, there = (look(kinked, ones, np.clip(each, *kinked.bounds)).value for each in both)
+    return max(here - there - TIED * TIED * abs(there), 0.0)
+
+
+def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
+    """Model in the coordinates of its rows, if `curvature` asks for it; else the objective itself."""
+    if curvature != "rows":
+        return objective
+    found = objective.parameters.by_rows()
+    if found is None:
+        raise TypeError(f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge; got {kind_of(objective)}.')
+    return found
+
+
+def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tuple[AbstractObjective, Float[Array, " active"]]:
+    """Model on the parameters that are not held at a minimiser, and the minimiser in it; unchanged if there are no kinks."""
+    known = objective.parameters.kinks()
+    if known is None:
+        return objective, theta
+    place, sign = _active(known[0], theta)
+    found = Found(theta, place, sign, look(known[0], np.ones(objective.num_units), theta))
+    return known[0].held(place, sign, theta, _said(known[0], found)), theta[place]
+
+
+def without(caller: str, objective: AbstractObjective) -> None:
+    """Raise TypeError if the penalty has kinks, for a verb that cannot handle them."""
+    if objective.parameters.kinks() is not None:
+        raise TypeError(
+            f"{caller}: it is not there for an l1 penalty or bounds, which hold parameters, and let them go, from refit to "
+            "refit; cross_validate, cross_predict, fold_parameters, compare and path are."
+        )
+
+
+def _said(kinked: Kinked, found: Found) -> str:
+    """Sentence that counts the coefficients that are not held and names the one nearest to being released."""
+    theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
+    text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
+    if np.isfinite(limits).any():
+        within = np.isfinite(limits).any(0)
+        at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
+        text = f"{text}, {at}" if text else at
+    held = at_rest(kinked, theta)
+    if kinked.norms is not None:
+        return _said_of_groups(kinked, kinked.norms, found)
+    if not held.any():
+        return text
+    least, most = _held_by(kinked, theta, found.at)
+    apart = np.minimum(found.at.gradient - least, most - found.at.gradient)
+    margin = np.divide(apart, found.at.unit, out=np.full(len(a), np.inf), where=held & (found.at.unit > 0))
+    j = int(np.argmin(margin))
+    if margin[j] <= TIED:
+        where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
+        return f"{text}; {kinked.named(j)} is at a tie: whether it is {where} is within rounding"
+    if not a[j] > 0:
+        return f"{text}; {kinked.named(j)} is nearest to leaving its bound"
+    return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
+
+
+def _said_of_groups(kinked: Kinked, norms: Norms, found: Found) -> str:
+    """Sentence that counts the groups that are not zero and names the one nearest to being released."""
+    length = norms.lengths(found.theta)
+    text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
+    margin = np.where(length > 0, np.inf, 1 - norms.lengths(found.at.gradient) / (found.at.kappa * norms.weight))
+    if np.isinf(margin).all():
+        return text
+    g = int(np.argmin(margin))
+    name = f"that of {kinked.named(int(np.argmax(norms.member[g])))}"
+    if margin[g] <= TIED:
+        return f"{text}; {name} is at a tie: whether it is zero is within rounding"
+    return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
+
+
+def at_rest(kinked: Kinked, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+    """Whether each parameter is where a kink or a bound may hold it."""
+    norms = kinked.norms
+    return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
+
+
+class At(NamedTuple):
+    """F at some parameters, with ∇L, the slopes and curvatures of the units, and a, ridges and κ under the weights."""
+
+    value: float
+    gradient: Float[Array, " params"]
+    slope: Float[Array, " units"]
+    curvature: Float[Array, " units"]
+    a: Float[Array, " params"]
+    ridge: Float[Array, " params"]
+    kappa: float
+    unit: Float[Array, " params"]  # what a gradient is measured by: a, or where that is zero what all units may add to it
+
+
+def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> At:
+    model = kinked.smooth
+    omega, kappa = (part[0] for part in model.weigh(weights[None]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
+        loss, slope, curvature = (weighed(omega, part) for part in told)
+    a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
+    value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
+    gradient = model.design.pull(slope[None])[0] + ridge * theta
+    curvature = np.maximum(curvature, FLAT * curvature.sum() / max(omega.sum(), 1e-300) * omega)
+    unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
+    unit = unit if norms is None else np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
+    return At(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
+
+
+def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
+    """Value of the kinked penalty."""
+    return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
+
+
+class Posed:
+    """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
+
+    def __init__(self, kinked: Kinked, weights: Float[Array, " units"]):
+        self.kinked, self.weights, model = kinked, weights, kinked.smooth
+        narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
+        self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
+
+
+def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
+    """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
+    theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
+    for tolerance in TOLERANCES if posed.second is None else (ROUGH, *TOLERANCES):
+        theta = _descended(posed, theta, tolerance)
+        found = _polished(posed, theta)
+        if found is None:
+            theta, moved = _independent(posed, theta)
+            found = _polished(posed, theta) if moved else None
+        if found is not None:
+            return found
+    place, rows = _active(kinked, theta)[0], int((kinked.smooth.weigh(weights[None])[0][0] > 0).sum())
+    raise NoMinimiser(
+        f"fit: the coefficients that are not held, {len(place)} of them with {rows} rows, are not determined: are columns "
+        "repeated, or is alpha too small? Drop columns, raise alpha, or add a Ridge."
+    )
+
+
+def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+    place = np.flatnonzero(~at_rest(kinked, theta))
+    return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
+
+
+def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
+    """θ moved along what no row and no ridge sees, where F is the same, until no active columns depend on one another; and
+    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are."""
+    kinked, theta, moved = posed.kinked, theta.copy(), False
+    limits = np.stack(kinked.bounds)
+    if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
+        return theta, False
+    at = look(kinked, posed.weights, theta)
+    for _ in range(len(theta)):
+        place, sign = _active(kinked, theta)
+        columns = _scaled(kinked, place, np.sqrt(at.curvature), at.ridge)
+        length = np.sqrt(np.sum(columns**2, axis=0))
+        if not len(place) or not length.all():
+            break
+        null = scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
+        own, slope = theta[place], at.a[place]
+        if not null.size or not np.any(null[slope > 0]):
+            break
+        along = null[:, np.argmax(np.abs(null[slope > 0]).max(axis=0))]
+        along = -along if (slope * sign) @ along > 0 else along
+        towards = (slope > 0) & (own * along < 0)
+        if not towards.any():
+            along, towards = -along, (slope > 0) & (own * along > 0)
+        far = np.divide(-own, along, out=np.full(len(own), np.inf), where=towards)
+        theta[place] = own + far.min() * along
+        theta[place[np.argmin(far)]], moved = 0.0, True
+    return theta, moved
+
+
+def _polished(posed: Posed, theta: Array) -> Found | None:
+    """Minimise over the parameters that are not held, keeping their signs; writes into θ.
+
+    The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
+    """
+    kinked, weights, second = posed.kinked, posed.weights, posed.second
+    for _ in range(POLISHED):
+        place, sign = _active(kinked, theta)
+        if len(place):
+            objective = kinked.held(place, sign, theta)
+            F = function(objective, theta[place], weights).of
+            if second is not None and kinked.norms is None and isinstance(F, Closed):
+                F.constant = functools.partial(_of, second, place)
+            found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
+            if not found.converged[0]:
+                return None
+            theta[place] = found.theta[0]
+        floor, ceiling = segments(kinked, place, sign)
+        wrong = (theta[place] <= floor) | (theta[place] >= ceiling)
+        if not wrong.any():
+            at = look(kinked, weights, theta)
+            return Found(theta, place, sign, at) if not np.any(np.abs(_beyond(kinked, theta, at)) > TIED * at.unit) else None
+        theta[place] = np.clip(theta[place], floor, ceiling)
+    return None
+
+
+def _held_by(kinked: Kinked, theta: Array, at: At) -> tuple[Array, Array]:
+    """Least and greatest ∇L that hold each parameter, under the weights."""
+    with np.errstate(invalid="ignore"):
+        least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
+    return least, most
+
+
+def _beyond(kinked: Kinked, theta: Array, at: At) -> Float[Array, " params"]:
+    """Excess of ∇L over what can hold each resting parameter; zero for parameters that nothing holds."""
+    least, most = _held_by(kinked, theta, at)
+    beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
+    return np.where(at_rest(kinked, theta), beyond, 0.0)
+
+
+def _excess(norms: Norms, at: At) -> Float[Array, " params"]:
+    return norms.times(at.kappa).excess(at.gradient)
+
+
+def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " params"]:
+    """Descend by Newton's method until the conditions hold to `tolerance`.
+
+    Each step is made by coordinate descent or an active set.
+    """
+    kinked, weights = posed.kinked, posed.weights
+    theta = np.clip(theta, *kinked.bounds)
+    at = look(kinked, weights, theta)
+    for _ in range(ROUNDS):
+        held, norms = at_rest(kinked, theta), kinked.norms
+        pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
+        slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
+        largest = float(at.a.max() if norms is None else at.kappa * norms.weight.max())
+        if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
+            break
+        size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
+        some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))
+        some = some if len(some) < MOST * len(theta) else np.arange(len(theta))
+        step, length = np.zeros(len(theta)), 1.0
+        step[some] = _stepped(posed, some, theta[some], at, tolerance) - theta[some]
+        fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
+        new, told = theta + step, look(kinked, weights, theta + step)
+        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
+            length /= 2
+            new = theta + length * step
+            told = look(kinked, weights, new)
+        if length <= SHORTEST or np.array_equal(new, theta):
+            break
+        theta, at = new, told
+    return theta
+
+
+def _stepped(
+    posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+) -> Float[Array, " some"]:
+    """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
+    kinked, (low, high) = posed.kinked, (part[some] for part in posed.kinked.bounds)
+    free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
+    if free and posed.second is None:
+        return _by_columns(kinked, some, theta, at, tolerance)
+    if posed.second is None:
+        x = kinked.smooth.design.x[:, some]
+        gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
+    else:
+        gram = _of(posed.second, some)
+    pull = gram @ theta - at.gradient[some]
+    if kinked.norms is not None:
+        return descended(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
+    if not free:
+        return bounded(gram, pull, at.a[some], (low, high), theta)
+    found = _by_products(gram, pull, at.a[some], theta, _size(kinked, some, theta, at), tolerance)
+    return _by_columns(kinked, some, theta, at, tolerance) if found is None else found
+
+
+def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, "some some"]:
+    return second().take(some, axis=0).take(some, axis=1)
+
+
+def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At) -> float:
+    """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
+    whole = np.zeros(len(at.a))
+    whole[some] = theta
+    root = np.sqrt(at.curvature)
+    rest = root * kinked.smooth.design.predictors(whole[None])[0]
+    return float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
+
+
+def _by_products(
+    gram: Array, pull: Array, a: Array, theta: Array, size: float, tolerance: float
+) -> Float[Array, " some"] | None:
+    """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of columns.
+
+    Columns without a kink are eliminated first; None if that loses too many digits. Of the rows it needs Σ y² only.
+    """
+    free, out = a == 0, np.empty(len(a))
+    own = gram[np.ix_(free, free)]
+    try:
+        along = np.linalg.solve(own, np.concatenate([gram[np.ix_(free, ~free)], pull[free, None]], axis=1))
+    except np.linalg.LinAlgError:
+        return None
+    left = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
+    if np.any(np.diag(left) < LOST * np.diag(gram)[~free]):
+        return None
+    a = a[~free]
+    if len(a):
+        known = {"precompute": left / np.multiply.outer(a, a), "Xy": (pull[~free] - pull[free] @ along[:, :-1]) / a}
+        y = np.sqrt(np.maximum([size - pull[free] @ along[:, -1]], 0.0))
+        out[~free] = _coordinates(np.zeros((1, len(a))), y, theta[~free] * a, tolerance, **known, check_input=False) / a
+    out[free] = along[:, -1] - along[:, :-1] @ out[~free]
+    return out
+
+
+def _by_columns(
+    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+) -> Float[Array, " some"]:
+    """Minimise the same by coordinate descent on the rows √c x and √ridge."""
+    root, free = np.sqrt(at.curvature), at.a[some] == 0
+    known, columns = (_scaled(kinked, some[own], root, at.ridge) for own in (free, ~free))
+    target = np.zeros(len(columns))
+    target[: len(root)] = np.divide(-at.slope, root, out=np.zeros(len(root)), where=root > 0)
+    target += known @ theta[free] + columns @ theta[~free]
+    out, a, (q, r) = np.empty(len(some)), at.a[some][~free], scipy.linalg.qr(known, mode="economic")
+    columns /= a
+    across, level = q.T @ columns, q.T @ target
+    if len(a):
+        columns = scipy.linalg.blas.dgemm(-1.0, q, across, 1.0, columns, overwrite_c=True) if free.any() else columns
+        precompute = bool(np.count_nonzero(root) + len(columns) - len(root) > len(a))
+        found = _coordinates(columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute)
+        out[~free], level = found / a, level - across @ found
+    out[free] = scipy.linalg.solve_triangular(r, level)
+    return out
+
+
+def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any) -> Float[Array, " columns"]:
+    """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import lasso_path
+
+    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": SWEEPS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
+        return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
+
+
+def _scaled(kinked: Kinked, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]) -> Array:
+    """Columns of the rows √c x and, where there are ridges, √ridge, one after another in memory."""
+    x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
+    out = np.empty((len(some), len(x) + more.shape[1]))
+    np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])
+    out[:, len(x) :] = more
+    return out.T

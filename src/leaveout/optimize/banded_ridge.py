@@ -1,0 +1,465 @@
+"""Ridge regression of many targets with one penalty for each band of columns, and every fold in closed form.
+
+With X, Y the rows times the roots s of their weights, less what the intercept u = s/‖s‖ takes of them, V = X_b/√α_b beside one
+another, W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB. If the units h are left out, their residuals
+are
+
+    e_h = S_h⁻¹ R_h,      S_h = I − W_hV_hᵀ − u_hu_hᵀ,
+
+exactly, for any linear smoother with a quadratic penalty, and for all targets at once. In ρ = log α, with c = B − W_hᵀe_h the
+fold's own coefficients,
+
+    ∂e_h/∂ρ_b = S_h⁻¹ W_hb c_b,
+
+which gives the held-out loss of each target its slope. Predictions do not depend on the noise of the units left out, so it
+also gives the curvature that Gauss and Newton use. One factor serves all targets at the same ρ: in each round the proposed ρ
+are gathered into a few points (k-means), and a target stays where it was if it is no better there. The loss reported for a
+target is its loss at the penalties reported for it, never one interpolated between them.
+"""
+
+import functools
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.display import Printed
+from .._runtime.progress import Slow
+from ..data.arrays import numbers
+from ..linalg.enclosure_theorem import ROUNDING
+from ..models.glm.banded import BandedRidge
+from ..plans.plan import Plan
+
+Array = np.ndarray
+LEVELS = 7  # penalties, the same for all bands, that targets start from
+REACH = 2.0  # largest change of a log penalty in a round
+GAIN = 1e-4  # least relative gain of a target's loss for which a round is made
+DAMPING = (0.1, 1e-3, 3.0, 5.0)  # of the first step, the least there is; by what it falls after a step that helps, or rises
+POINTS = 48  # points that targets go to in a round, or as many as cost no more than their products
+REFINED = 2  # solves of (I + VVᵀ) e = y, each for the residual of the last
+CAPACITY = 2**22  # numbers in an array of some targets
+
+
+class Fold(NamedTuple):
+    units: Int[Array, " out"]
+    scored: Bool[Array, " out"]
+
+
+class Told(NamedTuple):
+    """Results of some targets at one point.
+
+    They are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and losses of all scored
+    entries.
+    """
+
+    loss: Float[Array, " targets"]
+    slope: Float[Array, "targets bands"]
+    curvature: Float[Array, "targets bands bands"]
+    error: Float[Array, " targets"]
+    losses: Float[Array, "targets entries"]
+
+
+class Rows:
+    """Weighted and centred data in the form that the formulas use."""
+
+    def __init__(self, model: BandedRidge, plan: Plan):
+        n = model.num_units
+        weight = np.ones(n) if model.sample_weight is None else model.sample_weight
+        root = np.sqrt(weight)
+        self.u = root / np.linalg.norm(root) if model.intercept else np.zeros(n)
+        within = lambda part: part - np.multiply.outer(self.u, self.u @ part)
+        self.weight, self.root, self.bands = weight, root, len(model.bands)
+        self.whole, self.y = within(root[:, None] * model.design), within(root[:, None] * model.y)
+        parts, band = [], []
+        for b in range(self.bands):
+            x = self.whole[:, model.band == b]
+            if x.shape[1] > n:  # as many columns as there are rows have the same products
+                left, size, _ = scipy.linalg.svd(x, full_matrices=False)
+                x = left * size
+            parts.append(x)
+            band += [b] * x.shape[1]
+        self.x, self.band = np.concatenate(parts, axis=1), np.array(band, int)
+        self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
+        ends = zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
+        self.folds = [Fold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
+        self.total = sum(float(weight[fold.units[fold.scored]].sum()) for fold in self.folds)
+
+    def some(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
+        step = max(1, CAPACITY // max(self.x.shape))
+        return [targets[k : k + step] for k in range(0, len(targets), step)]
+
+
+class Point:
+    """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
+
+    def __init__(self, rows: Rows, alpha: Float[Array, " bands"]):
+        self.rows, root = rows, alpha[rows.band] ** -0.5
+        self.v = rows.x * root
+        inner = self.v @ self.v.T if rows.gram is None else rows.gram * root * root[:, None]
+        inner[np.diag_indices(len(inner))] += 1
+        factor = scipy.linalg.cho_factor(inner, lower=True)
+        self.w = scipy.linalg.cho_solve(factor, self.v if rows.gram is None else self.v.T)
+        self.w = self.w if rows.gram is None else np.ascontiguousarray(self.w.T)
+        self.spread, self.inverse = float(np.abs(inner).sum(0).max()), []
+        for h, _ in rows.folds:
+            left = np.eye(len(h)) - self.w[h] @ self.v[h].T - np.multiply.outer(rows.u[h], rows.u[h])
+            try:
+                own = scipy.linalg.cho_factor(left, lower=True)
+            except np.linalg.LinAlgError:
+                raise np.linalg.LinAlgError(
+                    "BandedRidge: a fold is not determined by what is left: the penalties are too small for these columns, or "
+                    "no unit is left."
+                ) from None
+            self.inverse.append(scipy.linalg.cho_solve(own, np.eye(len(h))))
+
+    @functools.cached_property
+    def directions(self) -> list[Float[Array, "out params"]]:
+        """S⁻¹W of each fold."""
+        return [inverse @ self.w[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
+
+    def residuals(self, y: Float[Array, "units targets"]) -> tuple[Float[Array, "params targets"], list[Array]]:
+        """Compute B, and the residuals e of every fold."""
+        pulled = self.w.T @ y
+        rest = y - self.v @ pulled
+        return pulled, [inverse @ rest[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
+
+    def losses(self, targets: Int[Array, " targets"]) -> Float[Array, " targets"]:
+        """Mean held-out loss of each target."""
+        out = np.zeros(len(targets))
+        for place, some in zip(self.rows.some(np.arange(len(targets))), self.rows.some(targets), strict=True):
+            for (_, scored), left in zip(self.rows.folds, self.residuals(self.rows.y[:, some])[1], strict=True):
+                out[place] += 0.5 * np.einsum("nt,nt->t", left[scored], left[scored])
+        return out / self.rows.total
+
+    def told(self, targets: Int[Array, " targets"]) -> Told:
+        parts = [self._told(self.rows.y[:, some]) for some in self.rows.some(targets)]
+        return Told(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def entries(self, y: Float[Array, "units targets"], left: list[Array]) -> tuple[Float[Array, " targets"], Array]:
+        """Bounds of the rounding errors of the mean losses, and the losses of all scored entries."""
+        length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
+        for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, left, strict=True):
+            size = np.sqrt(np.einsum("nt,nt->t", e, e))
+            half = 16 * ROUNDING * self.spread * np.linalg.norm(inverse) * (length + size)
+            error += (size + 0.5 * half) * half
+            losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
+        return error / self.rows.total, np.concatenate(losses).T
+
+    def _told(self, y: Float[Array, "units targets"]) -> Told:
+        count, bands, own, total = y.shape[1], self.rows.bands, self.rows.band, self.rows.total
+        loss, slope, curvature = np.zeros(count), np.zeros((count, bands)), np.zeros((count, bands, bands))
+        pulled, left = self.residuals(y)
+        for (h, scored), e, along in zip(self.rows.folds, left, self.directions, strict=True):
+            coef, e = pulled - self.w[h].T @ e, e[scored]
+            moved = np.stack([along[np.ix_(scored, own == b)] @ coef[own == b] for b in range(bands)])
+            loss += 0.5 * np.einsum("nt,nt->t", e, e)
+            slope += np.einsum("nt,bnt->tb", e, moved)
+            for b in range(bands):
+                for c in range(b + 1):
+                    curvature[:, b, c] += np.einsum("nt,nt->t", moved[b], moved[c])
+        upper = np.tril_indices(bands, -1)
+        curvature[:, upper[1], upper[0]] = curvature[:, upper[0], upper[1]]
+        return Told(loss / total, slope / total, curvature / total, *self.entries(y, left))
+
+
+def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
+    """Distinct points, each with the targets that stand there."""
+    points, which = np.unique(rho, axis=0, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    return list(zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True))
+
+
+class Search:
+    """Descent of the targets: where each stands, what is known there, and how bold its next step is."""
+
+    def __init__(self, rows: Rows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
+        self.rows, self.ends, self.shared = rows, ends, shared
+        self.everyone = np.arange(rows.y.shape[1])
+        self.count = 1 if shared else len(self.everyone)
+        self.rounds, self.factors = 0, 0
+
+    def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
+        return self.everyone if self.shared else some
+
+    def _summed(self, told: Told) -> Told:
+        if not self.shared:
+            return told
+        loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
+        return told._replace(loss=loss, slope=slope, curvature=curvature)
+
+    def start(self, given: Float[Array, " bands"] | None) -> None:
+        levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
+        with Slow("penalties", len(levels)) as bar:
+            losses = []
+            for rho in levels:
+                try:
+                    own = Point(self.rows, np.exp(rho)).losses(self.everyone)
+                except np.linalg.LinAlgError:
+                    own = np.full(len(self.everyone), np.inf)
+                losses.append(own.mean(keepdims=True) if self.shared else own)
+                bar.advance()
+        self.factors += len(levels)
+        self.rho = levels[np.argmin(losses, axis=0)]
+        self.damping = np.full(self.count, DAMPING[0])
+        shape, targets = (self.count, self.rows.bands), len(self.everyone)
+        entries = sum(int(fold.scored.sum()) for fold in self.rows.folds)
+        begun = np.zeros(shape), np.zeros((*shape, shape[1])), np.zeros(targets), np.empty((targets, entries))
+        self.known = Told(np.full(self.count, np.inf), *begun)
+        if not self._tried(np.arange(self.count), self.rho).all():
+            raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
+
+    def _tried(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
+        """Move the targets that are better at the proposed points there, and mark them."""
+        better = np.zeros(len(some), bool)
+        for point, place in _grouped(rho):
+            who = some[place]
+            self.factors += 1
+            try:
+                told = self._summed(Point(self.rows, np.exp(point)).told(self._who(who)))
+            except np.linalg.LinAlgError:  # penalties too small for these columns
+                continue
+            good = told.loss + (told.error.mean() if self.shared else told.error) < self.known.loss[who]
+            for old, new in zip(self.known[:3], told[:3], strict=True):
+                old[who[good]] = new[good]
+            if good.any():
+                they = slice(None) if self.shared else good
+                self.known.error[self._who(who[good])] = told.error[they]
+                self.known.losses[self._who(who[good])] = told.losses[they]
+            self.rho[who[good]], better[place] = point, good
+        return better
+
+    def descend(self, rounds: int) -> None:
+        with Slow("rounds", rounds) as bar:
+            for self.rounds in range(1, rounds + 1):
+                rho, gain = self._proposed()
+                some = np.flatnonzero(gain > GAIN * self.known.loss)
+                if not some.size or gain[some].sum() < GAIN * self.known.loss.sum():
+                    break
+                better = self._tried(some, rho[some])
+                fall, rise = np.maximum(self.damping[some] / DAMPING[2], DAMPING[1]), self.damping[some] * DAMPING[3]
+                self.damping[some] = np.where(better, fall, rise)
+                bar.advance()
+
+    def _proposed(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
+        """Point to which each target would go, one of few, and about how much its loss would fall."""
+        slope, curvature = self.known.slope, self.known.curvature
+        size = np.einsum("tbb->tb", curvature)
+        floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
+        damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(slope.shape[1])
+        step = -np.linalg.solve(damped, slope[..., None])[..., 0]
+        step /= np.maximum(np.abs(step).max(1, keepdims=True) / REACH, 1.0)
+        rho = np.clip(self.rho + step, *self.ends)
+        gain = _gain(slope, damped, rho - self.rho)
+        some = np.flatnonzero(gain > GAIN * self.known.loss)
+        points = max(POINTS, 3 * len(some) // len(self.rows.x))
+        if len(some) <= points:
+            return rho, gain
+        from scipy.cluster.vq import kmeans2
+
+        centers = kmeans2(rho[some], points, iter=8, minit="++", rng=self.rounds)[0]
+        told = np.array([_gain(slope[some], damped[some], center - self.rho[some]) for center in centers])
+        rho[some], gain[some] = centers[told.argmax(0)], told.max(0)
+        return rho, gain
+
+
+def _gain(slope: Float[Array, "targets bands"], curvature: Array, step: Float[Array, "targets bands"]) -> Array:
+    return -np.einsum("tb,tb->t", slope, step) - 0.5 * np.einsum("tb,tbc,tc->t", step, curvature, step)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PerTarget(Printed):
+    """Penalties chosen for every target of a `BandedRidge` by its held-out loss, and that loss.
+
+    `path` and `tune` return it for a `BandedRidge`.
+
+    Attributes
+    ----------
+    model : BandedRidge
+        The model.
+    plan : Plan
+        The folds.
+    alpha : array of float, shape (targets, bands)
+        Chosen penalties.
+    losses : array of float, shape (entries, targets)
+        Half the squared residuals of the scored entries of `plan`.
+    error : array of float, shape (targets,)
+        Bound of the rounding error of each target's mean loss; nothing else is approximate.
+    null : array of float, shape (targets,)
+        Mean held-out loss of each target without any column.
+    how : str
+        How the penalties were chosen.
+    tried : array of float, shape (candidates, targets), optional
+        Mean losses of all candidates of a path; NaN where they do not determine every fold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X, Y = rng.standard_normal((30, 4)), rng.standard_normal((30, 2))
+    >>> Y[:, 0] += 2 * X[:, 0]
+    >>> found = lo.path(lo.BandedRidge(X, Y), [1.0, 100.0], lo.kfold(30, 5))
+    >>> found.alpha.ravel()
+    array([  1., 100.])
+    """
+
+    model: BandedRidge
+    plan: Plan
+    alpha: Float[Array, "targets bands"]
+    losses: Float[Array, "entries targets"]
+    error: Float[Array, " targets"]
+    null: Float[Array, " targets"]  # the loss without any column
+    how: str
+    tried: Float[Array, "candidates targets"] | None = None
+
+    @functools.cached_property
+    def mean(self) -> Float[Array, " targets"]:
+        """Mean held-out loss a unit of each target, weighted by the units' weights."""
+        known, weight = self.model.sample_weight, np.ones(len(self.losses))
+        weight = weight if known is None else known[self.plan.index[self.plan.held]]
+        return weight @ self.losses / weight.sum()
+
+    def table(self) -> pd.DataFrame:
+        """Table with a row for each target.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns `mean`, the held-out loss; `r2`, the share of the loss without any column that the model takes away;
+            `error`; and `alpha` of every band.
+        """
+        own = {"mean": self.mean, "r2": 1 - self.mean / np.where(self.null > 0, self.null, np.nan), "error": self.error}
+        bands = {f"alpha {name}": self.alpha[:, b] for b, name in enumerate(self.model.bands)}
+        return pd.DataFrame(own | bands, index=pd.Index(self.model.targets, name="target"))
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
+        """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
+        model, rows = self.model, Rows(self.model, self.plan)
+        coef = np.empty((rows.y.shape[1], model.design.shape[1]))
+        for rho, who in _grouped(self.alpha):
+            point = Point(rows, rho)
+            left = np.zeros((len(rows.y), len(who)))
+            for _ in range(REFINED):  # columns far larger than their penalties lose digits: what is left of y is asked again
+                rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
+                left += rest - point.v @ (point.w.T @ rest)
+            coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T
+        middle = rows.weight / rows.weight.sum()
+        level = middle @ model.y - coef @ (middle @ model.design) if model.intercept else np.zeros(len(coef))
+        return {"intercept": level, "coef": coef}
+
+    def _lines(self) -> list[tuple[str, str]]:
+        r2 = self.table()["r2"].to_numpy()
+        ends = [f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}" for b, name in enumerate(self.model.bands[:8])]
+        low, middle, high = np.nanquantile(r2, [0.1, 0.5, 0.9]) if np.isfinite(r2).any() else [np.nan] * 3
+        return [
+            ("model", repr(self.model)),
+            ("refits", f"{self.plan.num_refits} of each target, in closed form"),
+            ("penalties", f"{self.how}; medians: {', '.join(ends)}"),
+            ("held-out loss", f"{self.mean.mean():.6g} a unit and target"),
+            ("held-out r2", f"{middle:.3g} at the median, {low:.3g} and {high:.3g} at the tenth and the ninetieth hundredth"),
+            ("approximation", f"± {self.error.max():.1g} on a mean at most, which is rounding"),
+            ("note", "these losses are a little optimistic: the penalties were chosen by them"),
+        ]
+
+
+def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
+    """Evaluate candidate penalties, `[candidates]` or `[candidates, bands]`, for every target, and choose the best."""
+    alpha = np.asarray(numbers("path", "penalties", penalties), float)
+    alpha = np.repeat(alpha[:, None], len(model.bands), axis=1) if alpha.ndim == 1 else alpha
+    if alpha.ndim != 2 or alpha.shape[1] != len(model.bands) or not len(alpha):
+        raise ValueError(
+            f"path: penalties of a BandedRidge are [candidates] or [candidates, {len(model.bands)} bands]; "
+            f"got shape {np.shape(penalties)}."
+        )
+    if not (np.isfinite(alpha) & (alpha > 0)).all():
+        raise ValueError("path: penalties must be positive and finite.")
+    rows, tried = Rows(model, _fitting(model, plan, "path")), []
+    with Slow("penalties", len(alpha)) as bar:
+        for each in alpha:
+            try:
+                tried.append(Point(rows, each).losses(np.arange(rows.y.shape[1])))
+            except np.linalg.LinAlgError:
+                tried.append(np.full(rows.y.shape[1], np.nan))
+                told = "they are too small for these columns, or a fold leaves no unit"
+                warnings.warn(f"path: penalties {each.tolist()} are passed over: {told}.", stacklevel=4)
+            bar.advance()
+    losses = np.array(tried)
+    known = np.where(np.isnan(losses), np.inf, losses)
+    if np.isinf(known).all():
+        raise ValueError("path: the folds are not determined at any of these penalties, which are too small.")
+    best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
+    error, own = np.empty(losses.shape[1]), np.empty((losses.shape[1], int(plan.held.sum())))
+    for k in np.unique(best):
+        point = Point(rows, alpha[k])
+        for some in rows.some(np.flatnonzero(best == k)):
+            error[some], own[some] = point.entries(rows.y[:, some], point.residuals(rows.y[:, some])[1])
+    how = f"the best of {len(alpha)} candidates{_of(model)}"
+    return PerTarget(model, plan, alpha[best], own.T, error, _without(model, plan), how, losses)
+
+
+def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
+    """Choose penalties by the gradient in their logarithms between bounds: one pair for all bands, or one a band by name."""
+    ends = _ends(model, space)
+    begun = None
+    if start is not None:
+        begun = _begun(model, start)
+        if not np.all((ends[0] <= begun) & (begun <= ends[1])):
+            raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
+    search = Search(Rows(model, _fitting(model, plan, "tune")), ends, model.shared)
+    search.start(begun)
+    search.descend(rounds)
+    alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
+    how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
+    return PerTarget(model, plan, alpha, search.known.losses.T, search.known.error, _without(model, plan), how)
+
+
+def _of(model: BandedRidge) -> str:
+    return ", the same for all targets" if model.shared else ", for each target"
+
+
+def _begun(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
+    """Log penalties to start from."""
+    if not isinstance(start, Mapping) or set(start) != set(model.bands):
+        got = list(start) if isinstance(start, Mapping) else repr(start)
+        raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
+    known = [start[name] for name in model.bands]
+    if not all(isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known):
+        raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
+    return np.log(np.array(known, float))
+
+
+def _ends(model: BandedRidge, space: Any) -> tuple[Float[Array, " bands"], Float[Array, " bands"]]:
+    named = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
+    if set(named) != set(model.bands):
+        raise ValueError(f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(named)}.")
+    try:
+        ends = np.array([[float(end) for end in named[name]] for name in model.bands], float)
+    except (TypeError, ValueError):
+        ends = np.zeros((0, 0))
+    if ends.shape != (len(model.bands), 2) or not (np.isfinite(ends) & (ends > 0)).all() or np.any(ends[:, 0] >= ends[:, 1]):
+        raise ValueError(f"tune: bounds are (low, high), positive and finite, for all bands or by band; got {space!r}.")
+    return np.log(ends[:, 0]), np.log(ends[:, 1])
+
+
+def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
+    if not isinstance(plan, Plan) or plan.num_units != model.num_units:
+        got = f"of {plan.num_units} units" if isinstance(plan, Plan) else type(plan).__name__
+        raise ValueError(f"{caller}: the plan must be of the {model.num_units} units of the model; got one {got}.")
+    if plan.weight.any() or not plan.held.any():
+        raise ValueError(f"{caller}: a BandedRidge takes plans that leave units out (weights of zero), and score some of them.")
+    if plan.names is not None and model.labels.index is not None and not plan.names.equals(model.labels.index):
+        raise ValueError(f"{caller}: the plan and the model have units of other names, or in another order.")
+    return plan
+
+
+def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
+    """Mean held-out losses without any column."""
+    empty, own = np.zeros((model.num_units, 1)), model.sample_weight
+    rows = Rows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
+    return Point(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

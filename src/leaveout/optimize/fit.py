@@ -1,0 +1,704 @@
+"""The fit that every refit starts from: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1), factored once.
+
+`fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way H must be positive definite.
+The distance of θ from stationary is kept as the Newton decrement √(gᵀH⁻¹g); half its square is the loss still to be gained.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.cache import once
+from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.codes import RESULTS
+from .._runtime.display import Printed, kind_of
+from .._runtime.interrupt import stoppable
+from .._runtime.jax import Module, PyTree, float64, jnp, static
+from ..data.arrays import count
+from ..linalg.design import Predictors, weighed
+from ..objectives.batched import function, influence, leverage
+from ..objectives.closed_form import AbstractClosedForm
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
+from .active_set import above, posed, turned
+from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
+from .hessian_products import FINE, Coordinates, Learnt, Scaling, decrement_of, learn, minimise_by_products, solved
+from .newton import Flat, Run, factorised, minimise, scaled_flat, with_flat
+from .null_space import unseen
+from .starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
+
+WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
+DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
+SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
+SHOWN = 12  # names of parameters in a printed fit
+WORDS = 60  # characters of the description of an objective's part
+DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
+FORMED = 2.0**33  # bytes that making it may take
+
+Curvature = Literal["auto", "dense", "products", "rows"]
+
+
+class Fit(Module, Printed):
+    """Objective with its stationary point θ̂ and the factor of its curvature there.
+
+    `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and holds NumPy arrays. If H is
+    too large to be formed, `factor` is None, `whitener` is a diagonal, and every solve is made by conjugate gradients on
+    products with H.
+
+    Attributes
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta : pytree of arrays
+        θ̂, unconstrained; `parameters` has it in natural parameters.
+    value : float
+        F(θ̂, 1).
+    gradient : array of float, shape (params,)
+        ∇F(θ̂, 1), about zero.
+    factor : array of float, shape (params, params), or None
+        Lower triangular L with L Lᵀ = H + Nᵀ N, N the null space.
+    whitener : array of float, shape (params, params), or Scaling
+        L⁻¹, or a scaling that makes H about the identity.
+    null_space : array of float, shape (flat, params)
+        Rows N; displacements d keep N d = 0, off the directions in which F is flat.
+    decrement : float
+        √(gᵀH⁻¹g).
+    result : int
+        A code of `RESULTS`.
+    minima : Minima
+        Distinct minima that the starts of `fit` reached, this one first.
+
+    See Also
+    --------
+    fit : Minimise F.
+    cross_validate : Refit without each fold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> fit = lo.fit(lo.GLM(X, [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> np.round(fit.parameters["coef"], 3), round(float(fit.parameters["intercept"]), 3)
+    (array([0.9]), 0.9)
+    >>> fit.rank
+    2
+    """
+
+    objective: AbstractObjective
+    theta: PyTree
+    value: Float[np.ndarray, ""]
+    gradient: Float[np.ndarray, " params"]
+    factor: Float[np.ndarray, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
+    whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
+    null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0: they keep off flat directions
+    decrement: Float[np.ndarray, ""]
+    result: Int[np.ndarray, ""]
+    minima: Minima = static()  # the distinct ones that the starts of `fit` reached, this one first
+    sent_alone: ClassVar[bool] = True  # to other processes, once for all that is made of it
+
+    @property
+    def parameters(self) -> PyTree:
+        """θ̂ in natural parameters, as named arrays."""
+        return _natural(self)
+
+    @property
+    def vector(self) -> Float[np.ndarray, " params"]:
+        """θ̂ as one vector."""
+        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)])
+
+    def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Raveled θ at whitened displacements u.
+
+        Parameters
+        ----------
+        u : array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Parameters θ.
+        """
+        return self.vector + self.unwhiten(u)
+
+    @property
+    def root(self) -> Float[np.ndarray, "params params"]:
+        """L⁻¹, where H = L Lᵀ is formed."""
+        assert not isinstance(self.whitener, Scaling)
+        return self.whitener
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Object that whitens: the fit itself if H is formed, else its scaling."""
+        return self.whitener if isinstance(self.whitener, Scaling) else self
+
+    @property
+    def scaling(self) -> Scaling:
+        """Scaling that whitens where H is not formed."""
+        assert isinstance(self.whitener, Scaling)
+        return self.whitener
+
+    @property
+    def num_params(self) -> int:
+        """Number of parameters."""
+        return len(self.gradient)
+
+    @property
+    def rank(self) -> int:
+        """Number of directions of θ that data and penalties determine: `num_params` less the flat ones."""
+        return self.num_params - len(self.null_space)
+
+    @property
+    @once
+    def closed(self) -> Predictors | None:
+        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None."""
+        return self.objective.predictors
+
+    @property
+    @once
+    def predictors(self) -> Predictors | None:
+        """The model as data with a dense penalty, if H is formed; else None."""
+        model = self.closed
+        if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
+            return None if self.factor is None else model
+        return replace(model, penalty=model.penalty.toarray())
+
+    @property
+    def hessian(self) -> Float[np.ndarray, "params params"]:
+        """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
+        if self.factor is None:
+            raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
+        return self.factor @ self.factor.T - self.null_space.T @ self.null_space
+
+    @float64
+    def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
+        """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions.
+
+        Parameters
+        ----------
+        vector : array of float, shape (params,) or (params, columns)
+            Right side.
+
+        Returns
+        -------
+        array of float
+            The solution, in the shape of `vector`.
+        """
+        if self.factor is not None:
+            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
+        columns = np.asarray(vector, float).reshape(self.num_params, -1).T
+        at = np.broadcast_to(self.vector, columns.shape)
+        F = function(self.objective, self.theta).of
+        lanes = np.zeros(len(columns), int)
+        u = solved(F, self.coordinates, self.null_space, at, self.whiten(columns), lanes, FINE, self.learnt)
+        return self.unwhiten(u).T.reshape(np.shape(vector))
+
+    @property
+    @once
+    def learnt(self) -> Learnt:
+        """Approximate inverse that solves with H learn, where H is not formed."""
+        return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
+
+    @property
+    @once
+    def flat(self) -> Float[np.ndarray, "params flat"]:
+        """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less their outer products."""
+        assert self.factor is not None
+        return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
+
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert gradients to the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, with H = L Lᵀ or nearly so.
+
+        Parameters
+        ----------
+        gradient : array of float, shape (…, params)
+            Gradients in θ.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Gradients in u.
+        """
+        return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
+
+    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert gradients in the coordinates u to gradients in θ.
+
+        Parameters
+        ----------
+        whitened : array of float, shape (…, params)
+            Gradients in u.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Gradients in θ.
+        """
+        if isinstance(self.whitener, Scaling):
+            return self.whitener.raw(whitened)
+        assert self.factor is not None
+        return whitened @ self.factor.T
+
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert coordinates u to displacements θ − θ̂.
+
+        Parameters
+        ----------
+        u : array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Displacements.
+        """
+        if not isinstance(self.whitener, Scaling):
+            return u @ self.whitener
+        moved = self.whitener.unwhiten(u)
+        if not len(self.null_space):
+            return moved
+        flat = self.null_space / np.linalg.norm(self.null_space[0])
+        return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
+
+    def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+        """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
+
+        A formed H costs half of each of two products with triangular matrices.
+
+        Parameters
+        ----------
+        gradient : array of float, shape (params,)
+            Gradient in θ.
+
+        Returns
+        -------
+        array of float, shape (params,)
+            The step.
+        """
+        if isinstance(self.whitener, Scaling):
+            return self.unwhiten(self.learnt.about(self.whiten(gradient)[None])[0])
+        return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
+
+    def length(self, gradient: Float[np.ndarray, " params"]) -> float:
+        """Compute √(gᵀH⁻¹g).
+
+        Parameters
+        ----------
+        gradient : array of float, shape (params,)
+            Gradient in θ.
+
+        Returns
+        -------
+        float
+            The decrement.
+        """
+        if self.factor is not None:
+            return float(np.linalg.norm(self.root @ gradient))
+        return decrement_of(function(self.objective, self.theta), self.scaling, self.null_space, self.vector, gradient)
+
+    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert displacements θ − θ̂ to coordinates u.
+
+        Parameters
+        ----------
+        displacement : array of float, shape (…, params)
+            Displacements.
+
+        Returns
+        -------
+        array of float, shape (…, params)
+            Coordinates u = Lᵀ(θ − θ̂).
+        """
+        if isinstance(self.whitener, Scaling):
+            return self.whitener.back(displacement)
+        assert self.factor is not None
+        return displacement @ self.factor
+
+    @property
+    @once
+    def leverage(self) -> Float[np.ndarray, " units"]:
+        """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
+        assert isinstance(self.objective, AbstractLinearPredictor)
+        model, n = cast(Predictors, self.predictors), self.objective.num_units
+        one = model is not None and model.design.outputs == 1
+        return model.design.extent(self.root, None).size[:n] if one else leverage(self.objective, self.root)
+
+    @property
+    @once
+    def influence(self) -> Float[np.ndarray, "units params"]:
+        """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
+
+        The infinitesimal jackknife moves θ̂ by minus it times δ, whitened.
+        """
+        model = self.predictors
+        if model is None or not model.separate:
+            return influence(self.objective, self.theta, self.root)
+        n = self.objective.num_units
+        weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
+        slope = weighed(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
+        rows = model.design.whitened(np.arange(n), self.root)
+        return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
+
+    def __repr__(self) -> str:
+        return (
+            f"Fit({kind_of(self.objective)}, {self.objective.num_units} units, "
+            f"{self.num_params} parameters{self.of_rank}, decrement {self.decrement:.1e}{self._agreement()})"
+        )
+
+    def _lines(self) -> list[tuple[str, str]]:
+        names = self.objective.parameters.names()
+        shown = f": {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}" if names else ""
+        lines = [
+            ("model", f"{called(self.objective)}, {self.objective.num_units} units"),
+            ("made of", self.settings),
+            ("parameters", f"{self.num_params}{self.of_rank}{shown}"),
+            ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
+            ("starts", self._agreement().removeprefix(", ")),
+            ("note", self.objective.note),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    @property
+    def settings(self) -> str:
+        """Loss, penalty or emission of the objective, in words; by its name alone if it takes many."""
+        parts = {name: part for name, part in vars(self.objective).items() if isinstance(part, Module)}
+        said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name != "padded"}
+        short = {name: text if len(text) <= WORDS else kind_of(parts[name]) for name, text in said.items() if "\n" not in text}
+        return ", ".join(f"{name}={text}" for name, text in short.items())
+
+    @property
+    def of_rank(self) -> str:
+        """Rank, in words, if the data leave directions undetermined that are no symmetries of the model; else ""."""
+        known = len(self.objective.parameters.symmetries(self.theta))
+        return f" of rank {self.num_params - len(self.null_space) + known}" if len(self.null_space) > known else ""
+
+    def _agreement(self) -> str:
+        """Number of starts that reached this minimum, in words."""
+        if self.minima.starts < 2:
+            return ""
+        others = len(self.minima.value) - 1
+        found = f", {others} other minim{'um' if others == 1 else 'a'}" if others else ""
+        return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
+
+
+@float64
+def _natural(fit: Fit) -> PyTree:
+    closed = fit.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
+    theta = mapped(np.array if closed else jnp.asarray, fit.theta)
+    return mapped(np.asarray, fit.objective.parameters.natural(theta))
+
+
+@float64
+def fit(
+    objective: AbstractObjective,
+    theta0: PyTree = None,
+    *,
+    num_starts: int | None = None,
+    seed: int = 0,
+    curvature: Curvature = "auto",
+    checkpoint: File | None = None,
+) -> Fit:
+    """Minimise `F(·, 1)` and factor its curvature at the minimum.
+
+    The method is Newton's with a line search, preceded by BFGS if F is not convex or a Hessian costs many gradients. An `HMM`
+    goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation with memory, and by
+    Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are formed; between them L-BFGS goes on in
+    coordinates in which the last one is the identity.
+
+    The lowest minimum is the fit, whichever start led there. All that were found are `Fit.minima`, and `cross_validate`
+    compares its refits at them. For a particular basin give its θ as `theta0`, with `num_starts=1`.
+
+    If rows and penalty of a convex model of linear predictors leave directions unseen (repeated columns, p > n), the minimiser
+    of least norm is taken, the norm being that of the coefficients if there is an intercept; `Fit.rank` counts the other
+    directions. Probabilities of a hidden Markov model and variances of a mixed model whose maximum likelihood is at zero are
+    held there, with a warning. Coefficients that an l1 penalty puts at zero are held there too. The fit's `objective` is then
+    the model that holds them.
+
+    Parameters
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta0 : pytree of arrays, optional
+        First start, in natural parameters; by default the objective's own.
+    num_starts : int, optional
+        Number of starts; by default four, or one beyond 2,000 parameters. A convex F always has one. Starts run side by side on
+        the available cores, or on joblib's workers. Starts after the first are the objective's own, drawn with `seed`. If it
+        does not draw, they are drawn around the first, so far off that F would rise by about half a nat a unit.
+    seed : int, default: 0
+        Seed of the starts.
+    curvature : {"auto", "dense", "products", "rows"}, default: "auto"
+        "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the latter beyond 12,000
+        parameters; "rows" uses a matrix over the rows, for a `GLM` under a `Ridge`.
+    checkpoint : str or path, optional
+        File that keeps what is done, so that a killed call goes on.
+
+    Returns
+    -------
+    Fit
+        The fit.
+
+    Raises
+    ------
+    RuntimeError
+        If no minimiser is reached, as under complete separation.
+    IndefiniteHessianError
+        If the data do not determine every parameter otherwise.
+    ValueError
+        If `checkpoint` belongs to another run.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    anchor : Take parameters that another program found.
+    from_sklearn, from_statsmodels : Take a fitted model of another library.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((40, 2))
+    >>> y = X[:, 0] + rng.standard_normal(40) > 0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    >>> fit.objective.num_units, fit.num_params
+    (40, 3)
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> len(cv.losses)
+    40
+    """
+    objective, theta0 = posed(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
+    number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
+    of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
+    with stoppable("fit"), keeping("fit", checkpoint, of):
+        return _lowest(objective, theta0, number, seed, curvature)
+
+
+def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
+    """Fit at the lowest minimum to which the starts lead."""
+    starts, flat = _begun(objective, theta0, num_starts, seed, curvature)
+    runs = _runs(objective, starts, flat)
+    try:
+        found = _reached(objective, runs[0], starts[0], flat)
+        bounded = objective.parameters.held(found.theta)
+    except (RuntimeError, IndefiniteHessianError) as error:
+        bounded = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
+        runs = runs if bounded is not None else [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        if not runs:
+            raise
+        if bounded is None:
+            found = _reached(objective, runs[0], starts[0], flat)
+            warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+    if bounded is not None:
+        simpler, parameters, what = bounded
+        warn(f"fit: {what}")
+        return fit(simpler, parameters, num_starts=1, curvature=curvature)
+    warn(objective.parameters.warning(found.theta))
+    return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
+
+
+def _begun(
+    objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
+) -> tuple[list[PyTree], Flat | None]:
+    """Starts, and directions in which F never changes, if H is formed."""
+    starts: list[PyTree] = []
+
+    def make() -> Told:
+        starts[:] = starts_of(objective, theta0, num_starts, seed)
+        flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+        if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
+            starts[:] = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
+        told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
+        return told if flat is None else told | {"flat": flat}
+
+    told = kept(make)
+    if not starts:
+        (like,) = starts_of(objective, theta0, 1, seed)
+        starts = [placed(start, like) for start in told["starts"]]
+    return starts, told.get("flat")
+
+
+def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
+    """Directions in which F never changes; searched if H at θ says that there may be more than the symmetries."""
+    known = np.asarray(objective.parameters.symmetries(theta), float)
+    if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
+        return known
+    hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
+    clear = factorised(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
+    return known if clear else unseen(objective, theta)
+
+
+def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
+    """Descents from each start, lowest first."""
+    F, ones = function(objective, starts[0]), np.ones(objective.num_units)
+    at = [np.asarray(ravel(start)) for start in starts]
+    if flat is None:
+        return descended_from(at, F, lambda F, start: minimise_by_products(objective, F, start))
+    return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
+
+
+def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
+    """Fit at the end of a descent; raises if that is no minimum."""
+    value, vector, converged = run
+    theta = mapped(np.asarray, objective.parameters.canonical(placed(vector, like)))
+    if flat is None or len(vector) > KEPT:
+        found = anchored_at(objective, theta, "fit", flat)
+    else:
+        found = _formed(objective, theta, kept(lambda: _curved(objective, theta, "fit", flat)))
+    if not converged:
+        raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
+    return found
+
+
+def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
+    """Message that says why there is no minimiser, as far as it is known, and what to do."""
+    name, largest = kind_of(objective), np.abs(vector).max(initial=0)
+    if found.decrement > WARN:
+        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
+    else:
+        what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
+    known = far_out(objective) or objective.parameters.warning(found.theta)
+    if known:
+        return f"fit: {what}. {known}"
+    if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
+        what += ": are the data perfectly separated, or a class or group missing"
+        target = objective.units.target
+        what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
+    way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+    return f"fit: {what}{'' if what.endswith('?') else '.'} {way}"
+
+
+@float64
+def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, curvature: Curvature = "auto") -> Fit:
+    """Make a `Fit` at parameters that were found elsewhere.
+
+    Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of. Under a penalty with
+    kinks or bounds, √(2 (F(θ) − min F)) counts as a decrement too, as θ is not kept for parameters that these hold.
+
+    Parameters
+    ----------
+    objective : AbstractObjective
+        The model with its data.
+    theta : pytree of arrays
+        Natural parameters, in the form of `fit.parameters`.
+    throw : bool, default: True
+        Whether a decrement above 1 raises an error rather than a warning.
+    curvature : {"auto", "dense", "products", "rows"}, default: "auto"
+        As in `fit`.
+
+    Returns
+    -------
+    Fit
+        The fit at θ.
+
+    Raises
+    ------
+    ValueError
+        If `theta` is not stationary: its decrement is above 1.
+
+    See Also
+    --------
+    fit : Minimise F.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> model = lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    >>> fit = lo.anchor(model, {"intercept": np.array(0.9), "coef": np.array([0.9])})
+    >>> bool(fit.decrement < 1e-8)
+    True
+    """
+    found, left = standing(objective, theta, curvature)
+    if left > WARN:
+        message = unsettled(objective, left)
+        if left > REFUSE and throw:
+            raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
+        warn(message)
+    warn(objective.parameters.warning(found.theta))
+    return found
+
+
+@float64
+def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
+    """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
+    whole = turned(_checked(objective, "anchor"), curvature, "anchor")
+    objective, least = posed(whole, theta)
+    leaves = stored_leaves(objective.parameters.unconstrained(theta))
+    if (bounded := objective.parameters.held(leaves)) is not None:
+        objective, theta, what = bounded
+        warn(f"anchor: {what}")
+        leaves = stored_leaves(objective.parameters.unconstrained(theta))
+    flat = None if _by_products(objective, leaves, curvature, "anchor") else _known_flat(objective, leaves)
+    found, fallen = anchored_at(objective, leaves, "anchor", flat), above(whole, theta, least)
+    return found, max(float(found.decrement), np.sqrt(2 * fallen))
+
+
+def unsettled(objective: AbstractObjective, left: float) -> str:
+    """Say how far a θ is from stationary, and what to do."""
+    return (
+        f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
+        f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
+        "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
+        "lo.fit(objective, theta0=theta)."
+    )
+
+
+def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
+    if not isinstance(objective, AbstractObjective):
+        raise TypeError(
+            f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
+            f"got {kind_of(objective)}. For a fitted scikit-learn estimator use lo.from_sklearn."
+        )
+    return objective
+
+
+def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str) -> bool:
+    """Is H left unformed?"""
+    if curvature not in ("auto", "dense", "products", "rows"):
+        raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
+    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > FORMED)
+    return auto or curvature == "products"
+
+
+def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
+    """Fit at θ, off the directions that are known to be flat; by Hessian products if `flat` is None."""
+    theta = mapped(np.asarray, theta)
+    if flat is not None:
+        return _formed(objective, theta, _curved(objective, theta, caller, flat))
+    F, vector = function(objective, theta), np.asarray(ravel(theta))
+    value, gradient = F.look(vector)
+    check_finite(objective, theta, caller, value, gradient)
+    return _anchored(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
+
+
+def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> Told:
+    """F at θ, its gradient, and a factor of its Hessian."""
+    F, vector = function(objective, theta), np.asarray(ravel(theta))
+    (value, gradient), hessian = F.look(vector), F.hessian(vector)
+    check_finite(objective, theta, caller, value, gradient, hessian)
+    null_space = stored(scaled_flat(flat, hessian))
+    if len(null_space) and getattr(objective, "cut", None):  # these directions F does see, but their host does not
+        gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
+    hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
+    known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
+    return known | {"factor": cholesky(hessian, objective, theta, caller)}
+
+
+def _formed(objective: AbstractObjective, theta: PyTree, told: Told) -> Fit:
+    """Fit from F, its gradient and the factor of its Hessian."""
+    gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))  # none twice
+    whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
+    return _anchored(objective, theta, told["value"], gradient, (factor, whitener, null_space))
+
+
+def _anchored(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
+    value = np.asarray(value)
+    found = Fit(objective, theta, value, gradient, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
+    decrement = found.length(gradient)
+    result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
+    return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))

@@ -1,0 +1,111 @@
+"""Cholesky factor of H at θ̂, or an error that names the parameters which make H indefinite."""
+
+import inspect
+import warnings
+
+import numpy as np
+
+from .._runtime.display import kind_of
+from .._runtime.jax import PyTree
+from ..objectives.batched import Function
+from ..objectives.objective import AbstractObjective, stored
+from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
+from .newton import LARGE, Flat
+
+FAR = 3e-6  # of the mean: the spread of a column that float64 hardly tells from an intercept
+
+
+class IndefiniteHessianError(ValueError):
+    """Raised if the curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+
+
+def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
+    """Factor H. It is judged with its diagonal scaled to one, so that units of measurement do not matter."""
+    scale = np.sqrt(np.maximum(np.diag(hessian), 0))
+    if (scale > 0).all():
+        correlation = hessian / scale
+        correlation /= scale[:, None]
+        try:
+            factor = np.linalg.cholesky(correlation)
+            pivot = np.diag(factor).min() ** 2
+            if (
+                pivot > 1e-9
+                or (len(factor) > LARGE and pivot > 1e-13)
+                or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
+            ):
+                factor *= scale[:, None]
+                return factor
+        except np.linalg.LinAlgError:
+            pass
+    else:
+        correlation = hessian
+    values, vectors = np.linalg.eigh(correlation)
+    raise indefinite(objective, theta, caller, float(values[0]), vectors[:, 0])
+
+
+def indefinite(
+    objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
+) -> IndefiniteHessianError:
+    names = _parameter_names(objective, len(vector))
+    worst = np.argsort(-np.abs(vector))[:3]
+    dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
+    message = (
+        f"{caller}: the Hessian of {kind_of(objective)} at theta is not positive definite: its smallest eigenvalue "
+        f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
+        "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
+    )
+    return IndefiniteHessianError(f"{message} {far_out(objective) or objective.parameters.warning(theta)}".rstrip())
+
+
+def far_out(objective: AbstractObjective) -> str:
+    """Sentence that names columns whose mean is so large beside their spread that float64 takes them for a second intercept."""
+    x, names = getattr(objective, "design", None), getattr(objective, "names", ())
+    if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
+        return ""
+    x = x[:, : len(names)]
+    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < FAR * np.abs(np.mean(x, axis=0))))
+    if not far.size:
+        return ""
+    listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])
+    return (
+        f"Of {listed} the mean is so large beside the spread that in float64 they are nearly collinear with the intercept: "
+        "centre them, X - X.mean(axis=0)."
+    )
+
+
+def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
+    names = objective.parameters.names()
+    return names if len(names) == count else [f"parameter {i}" for i in range(count)]
+
+
+def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:
+    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit that is no minimiser."""
+    if limit := objective.parameters.limit(theta):
+        raise RuntimeError(f"{caller}: {limit}")
+    if not all(np.isfinite(part).all() for part in parts):
+        raise ValueError(
+            f"{caller}: the loss of {kind_of(objective)} (F = {float(parts[0]):.4g}), its gradient or its Hessian is not "
+            f"finite at theta. {far_out(objective) or 'Give another start, fit(..., theta0=).'}"
+        )
+
+
+def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
+    """Coordinates in which H is about the identity, for H that is not formed, and flat directions."""
+    whitener = scaling(objective, F, theta)
+    null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
+    if not objective.convex:
+        least, vector = least_curvature(F, theta, whitener, null_space)
+        if least <= 0:
+            direction = whitener.unwhiten(vector)
+            raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
+    return whitener, null_space
+
+
+def warn(message: str) -> None:
+    """Issue a warning that points at the line outside this package that led here."""
+    if not message:
+        return
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level + 1)

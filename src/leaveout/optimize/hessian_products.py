@@ -1,0 +1,356 @@
+"""Curvature by Hessian-vector products, for models with too many parameters to form a matrix.
+
+Everything is done in coordinates u in which the Hessian is near the identity, θ − θ̂ = S u, with S a positive diagonal: solves
+by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton steps after it.
+
+Solves with nearly the same matrix learn from one another. Directions W that some of them went along, made H-orthonormal, and
+their images Y = HW with WᵀY = 1, give
+
+    (1 − W Yᵀ) D (1 − Y Wᵀ) + W Wᵀ
+
+as an approximate inverse: it is H's own on the span of W and D beside it, and positive definite whatever H it is used for
+(Gratton, Sartenaer & Tshimanga 2011). Unlike eigenvectors it costs no product of its own. D is the identity; if a model knows
+the diagonal of H, D is the inverse of its square root, half-way between coordinates in which few directions are steep and those
+in which few are flat (for a CRF of 65,169 weights, solves to 0.1 and 0.01 took 12 and 21 products without it, 6 and 12 with
+it).
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.jax import Module, PyTree
+from .._runtime.progress import Slow
+from ..linalg.sparse_design import Sparse
+from ..objectives.batched import ONE, Closed, Function, Functions, Hosted
+from ..objectives.objective import AbstractObjective, stored
+from .newton import Run, Vector, contract, descended
+
+# Residuals of a solve, of the gradient: of steps at first, and at last; of one that is not corrected, of one for users.
+ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
+PROBES = 32  # products for an estimate of the diagonal
+SOLVES = 2  # that are learnt from (of a CRF they halve products to 38 % of 38; two more, to 34 %)
+# Of these at most, where products are derived and by array code, which takes no longer than going through as many directions;
+# and numbers in them: a quarter of a gigabyte.
+DIRECTIONS, NUMBERS = (128, 48), 2**25
+RESOLVED = 1e-8  # of the largest, the least of what H makes of directions that is told from rounding
+MOST = 1000  # products of a solve
+STEPS = 30  # of Newton's method by products
+CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, of the root of F: of a minimum; after which no step is made
+NEARBY = (1e-4, 1e-6)  # of F, by which a step of L-BFGS lowers it where Newton's are tried: by array code, of other models
+
+
+class Coordinates(Protocol):
+    """Coordinates u in which a Hessian is near the identity."""
+
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert gradients in θ to gradients in u."""
+
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert u to displacements of θ."""
+
+
+class Scaling(Module):
+    """Coordinates u = S⁻¹ (θ − θ̂); `scale` is the diagonal of S."""
+
+    scale: Float[np.ndarray, " params"]
+
+    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert gradients in θ to gradients in u."""
+        return gradient * self.scale
+
+    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert u to displacements θ − θ̂."""
+        return u * self.scale
+
+    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert displacements θ − θ̂ to u."""
+        return displacement / self.scale
+
+    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+        """Convert gradients in u to gradients in θ."""
+        return whitened / self.scale
+
+
+class Learnt(NamedTuple):
+    """Approximate inverse learnt from solves, in coordinates u.
+
+    It has H-orthonormal directions W and Y = HW, as rows, and the diagonal D.
+    """
+
+    directions: Float[np.ndarray, "learnt params"]
+    images: Float[np.ndarray, "learnt params"]
+    beside: Float[np.ndarray, " params"]
+
+    def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
+        """Approximate `H⁻¹ g`."""
+        if not len(self.directions):
+            return gradient * self.beside
+        along = gradient @ self.directions.T
+        rest = (gradient - along @ self.images) * self.beside
+        return rest + (along - rest @ self.images.T) @ self.directions
+
+
+def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> Learnt:
+    """Approximate inverse before any solve: D alone."""
+    none = np.zeros((0, theta.size))
+    return Learnt(none, none, _inverse_root(F, coordinates, theta))
+
+
+def _inverse_root(F: Function, coordinates: "Scaling", theta: Vector) -> Vector:
+    """Diagonal D, in coordinates u."""
+    if not isinstance(F.of, Hosted):
+        return np.ones(theta.size)
+    return 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
+
+
+def most_learnt(F: Function, size: int) -> int:
+    """Number of directions that are kept for a model of `size` parameters."""
+    return min(DIRECTIONS[isinstance(F.of, Hosted)], max(1, NUMBERS // (2 * size)), size)
+
+
+def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
+    """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the ratios of squares after them."""
+    lengths, ratios = np.full((2, len(told), count), np.nan)
+    for k, (open_, length, ratio) in enumerate(told):
+        lengths[k, open_], ratios[k, open_] = length, ratio
+    found = np.ones(count)
+    for lane, known in enumerate(np.isfinite(lengths).sum(0).tolist()):
+        a, b = lengths[:known, lane], ratios[: known - 1, lane]
+        if known:
+            diagonal = 1 / a + np.append(0.0, b / a[:-1])
+            found[lane] = scipy.linalg.eigvalsh_tridiagonal(diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0))[0]
+    return np.maximum(found, RESOLVED)
+
+
+def orthonormal(
+    directions: Float[np.ndarray, "some params"], images: Float[np.ndarray, "some params"], beside: Vector
+) -> Learnt:
+    """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
+    inside = directions @ images.T
+    values, turn = np.linalg.eigh((inside + inside.T) / 2)
+    known = values > RESOLVED * values.max(initial=0.0)
+    turn = (turn[:, known] / np.sqrt(values[known])).T
+    return Learnt(turn @ directions, turn @ images, beside)
+
+
+class Solve:
+    """Conjugate gradients for several refits side by side; keeps the directions of the first one."""
+
+    def __init__(
+        self,
+        F: Functions,
+        coordinates: Coordinates,
+        null_space: Float[np.ndarray, "flat params"],
+        learnt: Learnt | None = None,
+        keep: int = 0,
+    ):
+        self.F, self.coordinates, self.null_space = F, coordinates, null_space
+        self.learnt, self.keep, self.most = learnt, keep, MOST
+        self.kept: list[tuple[Vector, Vector]] = []
+        self.rest: Float[np.ndarray, " refits"] = np.zeros(0)  # what was left to solve, in the norm of the Hessian, about
+
+    def __call__(
+        self,
+        theta: Float[np.ndarray, "refits params"],
+        gradient: Float[np.ndarray, "refits params"],
+        lanes: Int[np.ndarray, " refits"],
+        tol: float,
+    ) -> Float[np.ndarray, "refits params"]:
+        """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in coordinates u.
+
+        A solve ends when its residual is `tol` of its gradient, both measured by the learnt inverse, or when it meets a
+        direction along which F curves down.
+        """
+        about = (lambda residual: residual) if self.learnt is None else self.learnt.about
+        u, residual = np.zeros_like(gradient), gradient.copy()
+        towards = np.array(about(residual))
+        square = np.sum(residual * towards, axis=1)
+        enough, told = tol**2 * square, []
+        for k in range(self.most):
+            open_ = np.flatnonzero(square > enough)
+            if not open_.size:
+                break
+            image = self._image(theta[open_], towards[open_], lanes[open_])
+            curvature = np.sum(towards[open_] * image, axis=1)
+            down = ~(curvature > 0)
+            u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
+            square[open_[down]] = 0.0
+            open_, image, curvature = open_[~down], image[~down], curvature[~down]
+            self._keep(towards[open_], image, curvature)
+            length = square[open_] / curvature
+            u[open_] += length[:, None] * towards[open_]
+            residual[open_] -= length[:, None] * image
+            turned = about(residual[open_])
+            before, square[open_] = square[open_], np.sum(residual[open_] * turned, axis=1)
+            ratio = square[open_] / before
+            towards[open_] = turned + ratio[:, None] * towards[open_]
+            told.append((open_, length, ratio))
+        self.rest = np.sqrt(np.maximum(square, 0.0) / np.minimum(1.0, _least(told, len(u))))
+        return u
+
+    def _image(self, theta: np.ndarray, towards: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        step = np.asarray(self.coordinates.unwhiten(towards))
+        image = self.F.products(theta, lanes)(step) + (step @ self.null_space.T) @ self.null_space
+        return np.asarray(self.coordinates.whiten(image))
+
+    def _keep(self, towards: np.ndarray, image: np.ndarray, curvature: np.ndarray) -> None:
+        if len(self.kept) < self.keep and len(curvature):
+            size = np.sqrt(curvature[0])
+            self.kept.append((towards[0] / size, image[0] / size))
+
+    def known(self) -> Learnt:
+        """Learnt inverse with the directions of this solve added."""
+        assert self.learnt is not None
+        if not self.kept:
+            return self.learnt
+        directions, images, beside = self.learnt
+        along, made = (np.array(part) for part in zip(*self.kept, strict=True))
+        return orthonormal(np.concatenate([directions, along]), np.concatenate([images, made]), beside)
+
+
+def solved(
+    F: Functions,
+    coordinates: Coordinates,
+    null_space: Float[np.ndarray, "flat params"],
+    theta: Float[np.ndarray, "refits params"],
+    gradient: Float[np.ndarray, "refits params"],
+    lanes: Int[np.ndarray, " refits"],
+    tol: float,
+    learnt: Learnt | None = None,
+) -> Float[np.ndarray, "refits params"]:
+    """Run `Solve` once, without learning from it."""
+    return Solve(F, coordinates, null_space, learnt)(theta, gradient, lanes, tol)
+
+
+def learn(F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector) -> Learnt:
+    """Learn an approximate inverse at θ from a few solves of random right sides.
+
+    Sparse rows learn nothing, as a product then takes less time than the learnt inverse would add to it.
+    """
+    learnt, most = unlearnt(F, scaling, theta), most_learnt(F, theta.size)
+    if _compressed(F):
+        return learnt
+    rng = np.random.default_rng(0)
+    with Slow("curvature", SOLVES) as bar:
+        for part in range(1, SOLVES + 1):
+            solve = Solve(F.of, scaling, null_space, learnt, most * part // SOLVES - len(learnt.directions))
+            solve.most = solve.keep
+            solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
+            learnt = solve.known()
+            bar.advance(1)
+    return Learnt(*map(stored, learnt))
+
+
+def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
+    """Multiply each vector by H."""
+    return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
+
+
+def decrement_of(
+    F: Function, coordinates: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector, gradient: Vector
+) -> float:
+    """Decrement √(gᵀH⁻¹g); the error of conjugate gradients enters by its square only."""
+    whitened = coordinates.whiten(gradient)[None]
+    u = solved(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
+    return max(float(np.sum(whitened * u)), 0.0) ** 0.5
+
+
+def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
+    """Coordinates at θ."""
+    return Scaling(stored(_diagonal(objective, F, theta) ** -0.5))
+
+
+def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
+    """Positive diagonal whose inverse is S².
+
+    It is the penalty's curvature, beside which the data say little in most directions and much in a few. Where the penalty has
+    next to none, it is diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs.
+    """
+    if isinstance(F.of, Closed) and _compressed(F):
+        return F.of.diagonal(theta)
+    known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
+    for some in (signs[:1], signs):  # one tells whether all are wanted
+        found = np.mean(some * products(F, theta, some), axis=0)
+        least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
+        if (known > least).all():
+            break
+    return np.where(known > least, known, np.maximum(found, least))
+
+
+def _compressed(F: Function) -> bool:
+    """Whether the rows are sparse."""
+    return isinstance(F.of, Closed) and isinstance(F.of.model.design, Sparse)
+
+
+def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
+    """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its vector."""
+    size, product = len(scaling.scale), F.products(theta)
+
+    def along(u):
+        step = scaling.unwhiten(np.ravel(u))
+        return scaling.whiten(product(step) + null_space.T @ (null_space @ step))
+
+    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
+    start = np.random.default_rng(0).standard_normal(size)
+    try:
+        values, vectors = scipy.sparse.linalg.eigsh(operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2)
+    except scipy.sparse.linalg.ArpackNoConvergence as stopped:  # of a cluster near its end: not negative, so well enough known
+        if not len(stopped.eigenvalues):
+            vector = start / np.linalg.norm(start)
+            return float(vector @ along(vector)), vector
+        values, vectors = stopped.eigenvalues, stopped.eigenvectors
+    return float(values[0]), vectors[:, 0]
+
+
+def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Run:
+    """Minimise by L-BFGS, then by Newton steps that learn from one another; for convex F these are tried early."""
+    early = (NEARBY[not (_compressed(F) or isinstance(F.of, Hosted))],) if objective.convex else ()
+    run = Run(np.inf, start, False)
+    for ftol in (*early, 1e-12):
+        about = _unwhitener(F, run.theta)
+        theta, _ = descended(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
+        run = _newton(objective, F, theta)
+        if run.converged:
+            break
+    return run
+
+
+def _unwhitener(F: Function, theta: Vector) -> "scipy.sparse.linalg.LinearOperator | None":
+    """Coordinates of a descent in which products are with D; None for the coordinates of θ itself."""
+    if not isinstance(F.of, Hosted):
+        return None
+    root = F.of.arrays.diagonal(theta) ** -0.25
+    times = lambda v: root * np.ravel(v)
+    return scipy.sparse.linalg.LinearOperator((theta.size, theta.size), times, rmatvec=times, dtype=float)
+
+
+def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
+    """Run Newton steps by products as long as they contract."""
+    coordinates = scaling(objective, F, theta)
+    learnt = unlearnt(F, coordinates, theta)
+    null_space, most = whitened_null_space(objective, F.placed(theta), coordinates), most_learnt(F, theta.size)
+
+    before = 0.0
+
+    def step(at: Vector, slope: Vector) -> Vector:
+        nonlocal learnt, before
+        whitened = coordinates.whiten(slope)
+        size = float(np.linalg.norm(whitened))
+        tol, before = max(LOOSE, min(ROUGH, size / before if before else ROUGH)), size
+        keep = 0 if _compressed(F) else most - len(learnt.directions)
+        solve = Solve(F.of, coordinates, null_space, learnt, keep)
+        u = solve(at[None], whitened[None], ONE, tol)
+        learnt = solve.known()
+        return coordinates.unwhiten(u[0])
+
+    value, found, size = contract(F, theta, step, STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)
+    return Run(value, found, size <= CONVERGED * max(1.0, abs(value)) ** 0.5)
+
+
+def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
+    """Flat directions of the model, scaled to the size of the curvature."""
+    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

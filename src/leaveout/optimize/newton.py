@@ -1,0 +1,446 @@
+"""Minimisation of `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
+
+There is one ladder, of which a model takes the rungs that it can afford:
+
+    rung      goes by                                       taken
+    walk      L-BFGS, preconditioned by what the model has  where a Hessian costs many gradients, or F is not convex
+    approach  BFGS, L-BFGS                                  the same, where nothing stands in for the Hessian
+    near      Newton steps, of one Hessian while it does    after a walk, up to 2,000 parameters
+    few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
+    products  Newton steps by conjugate gradients           where H is never formed (`hessian_products`)
+    newton    a Hessian each step, with a line search       everywhere else, and at the end
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from ..linalg.enclosure_theorem import Bend, ball, gaps
+from ..objectives.batched import ONE, Closed, Function, Functions, Penalised, preconditioner
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, Blocks
+
+STEPS = 100  # Newton steps before a minimisation counts as not converged
+DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
+LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
+HESSIANS, WALK = 20, 200  # Hessians of such a model, and steps of L-BFGS with each
+PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a cheap preconditioner, and the memory of L-BFGS
+PIVOT = 1e-14  # least pivot, relative to the parameter's curvature: below it most is rounding, as far down a separation
+FLATTEST = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
+CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
+NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # slopes at which Newton's steps are tried; the first is that of the data's noise at the truth
+ROUGH = 1e-3  # least pivot with products in float32: their steps leave at most a hundredth of the way
+QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
+NEAR = 1e-6  # proved distance of a minimiser that counts as reached, relative to the length of θ
+ROUNDED = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; down a separation they are 1e-2
+SETTLED = 1e-5  # decrement at which no more than rounding is left
+NOISE = 1e-10  # relative noise of F where terms 1e6 times as large cancel
+STILL = 1e-3  # largest last step, relative to a parameter or to one: a longer one means that parameters run away
+ROUNDING = 1e-12  # relative rounding error of F
+LEAST = 1e-12  # least share of a step that is tried
+SMALL = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
+
+Vector = Float[np.ndarray, " params"]
+Flat = Float[np.ndarray, "flat params"]
+
+
+class Run(NamedTuple):
+    """End of a minimisation: F, raveled θ, and whether that is a minimum."""
+
+    value: float
+    theta: Vector
+    converged: bool
+
+
+def dear(objective: AbstractObjective, size: int) -> bool:
+    """Whether a Hessian costs many gradients."""
+    several = objective.predictors is not None and objective.predictors.design.outputs > 1  # a block for each two of them
+    return size > DEAR and (several or not isinstance(objective, AbstractLinearPredictor))
+
+
+def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
+    """Minimise F from one start, off the directions that are known to be flat; `weights` are those of F."""
+    theta, large, near = start, start.size > LARGE, None
+    if dear(objective, theta.size) or not objective.convex:
+        for gtol in CLOSE if large else NEARBY:
+            near = walk(objective, F, theta, weights, gtol, near)
+            if near is None:
+                theta = _approach(objective, F, theta)
+                break
+            theta = near.theta
+            run = _learnt(F, near) if large else _near(F, theta, flat)
+            if run is not None:
+                return run
+        if large:
+            return with_few_hessians(F, theta, flat)
+    values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
+    return Run(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
+
+
+def _learnt(F: Function, near: "Walk") -> Run | None:
+    """Minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
+    value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
+    return Run(value, theta, True) if left < SETTLED else None
+
+
+def _near(F: Function, theta: Vector, flat: Flat) -> Run | None:
+    """Minimum to which Newton steps contract, always downhill; None if they do not.
+
+    Each step uses the Hessian of the one before for as long as that leaves little.
+    """
+    factor, before, lowest = None, np.inf, np.inf
+    for _ in range(STEPS):
+        value, gradient = F.look(theta)
+        if not value <= lowest + ROUNDING * abs(value):
+            break
+        step, left = _asked(factor, gradient)
+        slow = left > QUICK * before or factor is None
+        if slow and left >= SETTLED:
+            factor = factorised(with_flat(F.hessian(theta), flat))
+            step, left = _asked(factor, gradient)
+            if not left < before:
+                break
+        if left < (SETTLED if slow else QUICK * SETTLED):
+            still = (np.abs(step) <= STILL * np.maximum(1.0, np.abs(theta))).all()
+            return Run(value, theta - step, True) if still else None
+        theta, before, lowest = theta - step, left, value
+    return None
+
+
+def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
+    """Newton step of a gradient, and its decrement; the gradient itself, and infinity, without a factor."""
+    if factor is None:
+        return gradient, np.inf
+    step = scipy.linalg.cho_solve((factor, True), gradient)
+    return step, max(float(gradient @ step), 0.0) ** 0.5
+
+
+def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
+    """Whether a minimiser lies within rounding of θ, proved for linear predictors whose steps ended there."""
+    if not isinstance(F.of, Closed) or not np.isfinite(theta).all():
+        return False
+    hessian = F.hessian(theta)
+    factor = factorised(with_flat(hessian, flat))
+    if factor is None:
+        return False
+    root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
+    size, model = float(np.linalg.norm(F.look(theta)[1] @ root)), F.of.model
+    eta = model.eta(theta[None])
+    (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
+    norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
+    reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
+    gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size * norm, reference)
+    omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
+    found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
+    return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ theta))))
+
+
+def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
+    """Descend to the neighbourhood of a minimum where nothing stands in for the Hessian."""
+    if theta.size <= 500 and not objective.convex:
+        return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
+    ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE else (1e-15, theta.size // 2)
+    return descended(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
+
+
+def descended(
+    F: Function,
+    theta: Vector,
+    method: str = "L-BFGS-B",
+    unwhitener: "np.ndarray | scipy.sparse.linalg.LinearOperator | None" = None,
+    **options: float,
+) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
+    """Descend by one of SciPy's quasi-Newton methods from a θ where F is finite.
+
+    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the displacement of θ. Returns θ, and
+    SciPy's result in these coordinates.
+    """
+    scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
+    origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
+
+    def look(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = F.look(origin + scale(u))
+        return value, gradient if unwhitener is None else unwhitener.T @ gradient
+
+    found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+    return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
+
+
+class Walk(NamedTuple):
+    """End of a run of L-BFGS, the inverse Hessian that it learnt, and the coordinates of that inverse."""
+
+    theta: Vector
+    unwhitener: "scipy.sparse.linalg.LinearOperator"
+    inverse: "scipy.sparse.linalg.LinearOperator"
+
+    def newton(self, slope: Vector) -> Vector:
+        """Step for a gradient, by the learnt inverse Hessian."""
+        return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
+
+
+def walk(
+    objective: AbstractObjective,
+    F: Function,
+    theta: Vector,
+    weights: Float[np.ndarray, " units"],
+    gtol: float,
+    before: Walk | None = None,
+) -> Walk | None:
+    """Run L-BFGS in coordinates in which the model's preconditioner is the identity, until no slope in them is above `gtol`.
+
+    The coordinates are renewed on the way. Returns None if the model has no preconditioner. `before` is the walk that led to θ.
+    """
+    learnt = None if before is None else (before.unwhitener, before.inverse)
+    for _ in range(PRECONDITIONERS):
+        parts = preconditioner(objective, F.placed(theta), weights)
+        if not parts:
+            return None
+        unwhitener = _unwhitener(parts)
+        theta, found = descended(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
+        if learnt is None or found.nit >= MEMORY:  # else what was learnt before is better
+            learnt = unwhitener, found.hess_inv
+        if found.nit < STROLL:
+            break
+    assert learnt is not None
+    return Walk(theta, *learnt)
+
+
+def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
+    """Operator S with S Sᵀ the inverse of the blocks' matrix; curvatures count without their sign, and are kept off zero."""
+    roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
+    size = sum(entries.size for entries, _ in roots)
+
+    def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
+        out = np.empty(size)
+        for entries, root in roots:
+            matrices = root.swapaxes(1, 2) if transposed else root
+            out[entries] = (matrices @ np.ravel(vector)[entries][..., None])[..., 0]
+        return out
+
+    operator = scipy.sparse.linalg.LinearOperator
+    return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
+
+
+def _floor(part: Blocks) -> float:
+    """Least curvature that indefinite blocks are given."""
+    return FLATTEST * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
+
+
+def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Split blocks into the smaller blocks that they decompose into, those of one size together."""
+    entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
+    _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
+    sizes = np.bincount(label)[label]
+    for size in np.unique(sizes):
+        some = np.flatnonzero(sizes == size)
+        here = some[np.argsort(label[some], kind="stable")].reshape(-1, size)
+        own = np.ascontiguousarray(matrices[:, here[:, :, None], here[:, None]])
+        yield entries[:, here].reshape(-1, size), own.reshape(-1, size, size)
+
+
+def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
+    """Compute S with S Sᵀ the inverse of each matrix; for indefinite ones, of absolute curvatures no smaller than `floor`."""
+    out, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
+    for k, matrix in enumerate(matrices):
+        factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
+        indefinite[k] = failed > 0
+        if not indefinite[k]:
+            out[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
+    values, vectors = np.linalg.eigh(matrices[indefinite])
+    out[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
+    return out
+
+
+def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
+    """Minimise by Newton steps that share one Hessian, where a Hessian a step would cost too much.
+
+    As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or the Hessian
+    plus the multiple of the identity that makes it positive definite. Where that leads, a new Hessian is formed.
+    """
+    for _ in range(HESSIANS):
+        hessian = with_flat(F.hessian(theta), flat)
+        factor = factorised(hessian)
+        if factor is not None:
+            solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
+            value, vector, size = contract(F, theta, solve)
+            if size < SETTLED:
+                return Run(value, vector, True)
+        shift = FLATTEST * np.abs(np.diag(hessian)).max()
+        while factor is None and np.isfinite(shift):
+            factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
+        if factor is None:
+            break
+        unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
+        theta, _ = descended(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+    return Run(F.look(theta)[0], theta, False)
+
+
+def contract(
+    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS, enough: float = 0.0
+) -> tuple[float, Vector, float]:
+    """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is small enough.
+
+    Returns F, the raveled θ and the last decrement.
+    """
+    size = np.inf
+    for _ in range(steps):
+        value, gradient = F.look(theta)
+        step = solve(theta, gradient)
+        before, size = size, max(float(gradient @ step), 0.0) ** 0.5
+        if not size < 0.9 * before:  # at the floor, or no contraction
+            break
+        theta = theta - step
+        if size <= enough:
+            break
+    return value, theta, size
+
+
+class Arrived(NamedTuple):
+    """End of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
+
+    value: Float[np.ndarray, " refits"]
+    theta: Float[np.ndarray, "refits params"]
+    converged: Bool[np.ndarray, " refits"]
+    size: Float[np.ndarray, " refits"]
+
+
+def newton(
+    F: Functions | Penalised,
+    start: Float[np.ndarray, "refits params"],
+    lanes: Int[np.ndarray, " refits"],
+    flat: Flat,
+    metric: Float[np.ndarray, "params params"] | None = None,
+    origin: Vector | None = None,
+) -> Arrived:
+    """Newton's method with a backtracking line search, by descent only, for several refits side by side.
+
+    The refits have come to `start` from `origin`. A Hessian that costs much serves for as long as its steps shrink quickly.
+    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start): under
+    separation the decrement in the current metric goes to zero while the parameters run away.
+    """
+    theta, size, converged = start.copy(), np.full(len(start), np.inf), np.zeros(len(start), bool)
+    value, gradient = (part.copy() for part in F.look(theta, lanes))
+    going = np.isfinite(value) & np.isfinite(gradient).all(1)
+    factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
+    for _ in range(STEPS):
+        some = np.flatnonzero(going)
+        if not some.size:
+            break
+        renewed = some[fresh[some]]
+        if renewed.size:
+            factors[renewed], convex[renewed], going[renewed] = _curved(F, theta[renewed], lanes[renewed], flat)
+            if metric is None:
+                metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
+            factors[~convex] = metric
+        step = _solved(factors[some], gradient[some])
+        share = _searched(F, lanes, some, theta, value, gradient, step)
+        before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
+        moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
+        still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
+        short = np.abs(step).max(1, initial=0.0) <= ROUNDED * np.abs(theta[some]).max(1, initial=0.0)
+        short &= (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
+        converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
+        going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
+        going[some] &= (share > LEAST) | ~fresh[some]  # else the next step is this one again
+        slow = not isinstance(F, Closed | Penalised)
+        fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
+    return Arrived(value, theta, converged, size)
+
+
+def _searched(
+    F: Functions | Penalised,
+    lanes: np.ndarray,
+    some: np.ndarray,
+    theta: np.ndarray,
+    value: np.ndarray,
+    gradient: np.ndarray,
+    step: np.ndarray,
+) -> Float[np.ndarray, " some"]:
+    """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
+
+    A step is halved until F falls enough, or does not rise while its slope along the step falls (Hager and Zhang 2005). It is
+    taken whole where F is too flat to tell, and not at all if no share of it helps.
+    """
+    promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
+    share, wanting = np.ones(len(some)), np.ones(len(some), bool)
+    while wanting.any():
+        which = some[wanting]
+        theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
+        value[which], gradient[which] = F.look(theta[which], lanes[which])
+        enough = value[some] <= before - 1e-4 * share * promised
+        slope = np.abs(np.sum(gradient[some] * step, axis=1))  # F's last digits do not tell where that has fallen enough
+        enough |= (value[some] <= before + NOISE * np.abs(before)) & (slope <= 0.8 * promised)
+        wanting &= ~enough & (promised > ROUNDING * np.abs(before)) & (share > LEAST)
+        share[wanting] /= 2
+    none = share <= LEAST
+    theta[some[none]], value[some[none]], gradient[some[none]] = origin[none], before[none], slopes[none]
+    return share
+
+
+def _curved(
+    F: Functions | Penalised, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
+) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+    """Factors of Hessians, whether each exists, and whether the Hessian is finite.
+
+    Rows in float32 are used as long as their Hessians do for steps.
+    """
+    if isinstance(F, Closed) and F.rough is not None:
+        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, ROUGH)
+        if convex.all():
+            return factors, convex, convex
+        F.rough = None
+    hessian = F.hessian(theta, lanes)
+    return *_factors(hessian, flat), np.isfinite(hessian).all((1, 2))
+
+
+def _factors(
+    hessian: Float[np.ndarray, "some params params"], flat: Flat, least: float = PIVOT
+) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
+    """Cholesky factors, and whether each matrix has one."""
+    if not len(flat) and np.isfinite(hessian).all():
+        try:
+            factors = np.linalg.cholesky(hessian)
+        except np.linalg.LinAlgError:
+            pass
+        else:
+            pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
+            return factors, (pivot**2 > least * diagonal).all(1)
+    own = [factorised(with_flat(h, flat), least) if np.isfinite(h).all() else None for h in hessian]
+    none = np.zeros(hessian.shape[1:])
+    return np.stack([none if factor is None else factor for factor in own]), np.array([factor is not None for factor in own])
+
+
+def _solved(
+    factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
+) -> Float[np.ndarray, "some params"]:
+    """Solve with each factor; small matrices together, which saves a call for each."""
+    if len(factors) > 1 and factors.shape[1] <= SMALL:
+        once = np.linalg.solve(factors, gradient[..., None])
+        return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
+    return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])
+
+
+def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
+    """Cholesky factor; None if the matrix is not positive definite beyond rounding."""
+    try:
+        factor = np.linalg.cholesky(hessian)
+    except np.linalg.LinAlgError:
+        return None
+    return factor if (np.diag(factor) ** 2 > least * np.diag(hessian)).all() else None
+
+
+def with_flat(hessian: Float[np.ndarray, "params params"], flat: Flat) -> Float[np.ndarray, "params params"]:
+    """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
+    if not len(flat):
+        return hessian
+    scaled = scaled_flat(flat, hessian)
+    return hessian + scaled.T @ scaled
+
+
+def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "params params"]) -> Flat:
+    """Scale each flat direction by the mean curvature of its parameters, so that units of measurement do not matter."""
+    curvature, lengths = np.diag(hessian), np.sum(flat**2, axis=1)
+    own = flat**2 @ curvature / lengths
+    return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature))) / lengths)[:, None]

@@ -1,0 +1,115 @@
+"""Directions that neither units nor penalty see: repeated columns, all levels of a factor beside an intercept, p > n.
+
+For linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w if `U_n v = 0` for all n and the
+penalty is flat along v. Other libraries then take the minimiser of least norm, and so does this one. N, rows that span those v,
+comes from the pivoted factor of all U_n together, with columns of length one. M is the norm to be minimised: the identity or,
+with an intercept that is none of the columns, the identity without it. Displacements d are then kept to `F d = 0`,
+
+    F = (N M Nᵀ)⁻¹ N M,
+
+by the curvature FᵀF added to H: steps for gradients, which N never sees, do not change along N by it. A direction that is flat
+at θ̂ only, as under separation, is none of these.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jnp
+from ..objectives.batched import function
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
+
+REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
+PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
+GATHERED = 2**22  # numbers of rows in a block
+
+
+def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
+    """Functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
+
+    A model that is not convex, or not of linear predictors, is not examined: it has its symmetries only.
+    """
+    if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
+        return np.asarray(objective.parameters.symmetries(theta), float)
+    if getattr(objective, "cut", 0.0):
+        return _functionals(objective, theta, _cut(objective))
+    size = np.asarray(ravel(theta)).size
+    root = _root(objective, size)
+    scale = np.linalg.norm(root, axis=0)
+    scale[scale == 0] = 1.0
+    null = _null(root / scale, REPEATED)
+    # a penalty that is not quadratic may be flat far out
+    for at in (theta, objective.parameters.start(0)) if _penalised(objective, theta) else ():
+        hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
+        values, vectors = np.linalg.eigh(null @ hessian @ null.T)
+        null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
+    return _functionals(objective, theta, null / scale)
+
+
+def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
+    """Directions that the host takes for unseen: those of its centred rows' smallest singular values."""
+    x, weight = objective.design[:, : objective.num_features], objective.sample_weight
+    weight = np.ones(len(x)) if weight is None else weight
+    mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
+    root = np.linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
+    _, s, vectors = np.linalg.svd(root, full_matrices=True)
+    null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]
+    return np.c_[null, -null @ mean] if objective.intercept else null
+
+
+def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
+    """Triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
+    weight, model = objective.units.weight, objective.predictors
+    units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+    block = max(size, GATHERED // (objective.outputs * size))
+    root = np.zeros((0, size))
+    for start in range(0, len(units), block):
+        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last one repeated
+        rows = _rows(objective, some) if model is None else model.design.whitened(some, np.eye(size))
+        root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
+    return root
+
+
+def _penalised(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
+    model = objective.predictors
+    if model is None:
+        return bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
+    return bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
+
+
+@compiled
+def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
+    return (
+        objective.rows(jnp.asarray(units))
+        if len(units) < objective.num_units
+        else objective.rows(jnp.arange(objective.num_units))
+    )
+
+
+def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
+    """Orthonormal rows in the null space of a matrix: with pivots, `matrix[:, order] = Q [R S; 0 0]`, where R⁻¹S is short."""
+    triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]
+    null = np.zeros((size - rank, size))
+    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
+    null[:, order[rank:]] = np.eye(size - rank)
+    return np.linalg.qr(null.T)[0].T
+
+
+def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:
+    """Functionals F of null directions, and the symmetries that are not among them."""
+    symmetries = np.asarray(objective.parameters.symmetries(theta), float)
+    if not len(null):
+        return symmetries
+    counted = np.ones((objective.outputs, null.shape[1] // objective.outputs))
+    if getattr(objective, "intercept", False):
+        counted[:, -1] = 0.0
+    along = null * counted.ravel()
+    known = np.linalg.solve(along @ null.T, along)
+    basis = np.linalg.qr(null.T)[0]
+    left = symmetries - (symmetries @ basis) @ basis.T
+    values, vectors = np.linalg.eigh(left @ left.T)
+    return np.concatenate([known, vectors[:, values > 0.5].T @ left])

@@ -1,0 +1,186 @@
+"""Starts of a fit, and the minima of `F(·, 1)` that they lead to.
+
+The first start is the user's or the objective's own. The others are drawn by the objective, with a seed, if it draws. If not,
+they are drawn around the first: with normal moves of standard deviation `√(n / (p |H_jj|))` in each of p parameters, H the
+curvature at the first start, so that a move would cost a quadratic F about half a nat a unit; and twice and four times as far
+in turn.
+"""
+
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._runtime.checkpoint import Told, kept
+from .._runtime.display import kind_of
+from .._runtime.jax import PyTree
+from .._runtime.parallel import steps, workers
+from .._runtime.progress import Slow
+from ..objectives.batched import Function, function
+from ..objectives.objective import AbstractObjective, mapped, placed, ravel, stored
+from .newton import LARGE, Run
+
+STARTS = 4  # default number of starts, if F is not convex and a start is affordable
+WIDER = (1, 2, 4)  # factors of the distance: a first start in a narrow basin says little of how far off others are
+FLAT = 1e-3  # least curvature that moves are scaled by, relative to the median
+SAME = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
+ROUNDING = 1e-10  # the same relative to F
+
+
+@dataclass(frozen=True, eq=False)
+class Minima:
+    """Distinct minima of `F(·, 1)`, lowest first: F, raveled θ, and how many starts reached each; and the number of starts."""
+
+    value: Float[np.ndarray, " minima"]
+    theta: Float[np.ndarray, "minima params"]
+    reached: Int[np.ndarray, " minima"]
+    starts: int
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any other: compiled programs never look at minima, so a fit with one more compiles nothing anew."""
+        return isinstance(other, Minima)
+
+    def __hash__(self) -> int:
+        return hash(Minima)
+
+
+def stored_leaves(theta: PyTree) -> PyTree:
+    """Convert parameters to finite float64 arrays."""
+
+    def convert(leaf):
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"parameters must be numbers; got an array of {array.dtype}.")
+        if not np.isfinite(array).all():
+            raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
+        return stored(array)
+
+    return mapped(convert, theta)
+
+
+def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
+    """List the starts: `theta0` first, if given, then others up to `number`.
+
+    A convex F has one start, whatever `number` is. By default a model whose starts take long has one too.
+    """
+    own = lambda seed: stored_leaves(started(objective, seed))
+    first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
+    usual = STARTS if ravel(first).size <= LARGE else 1
+    count = 1 if objective.convex else usual if number is None else number
+    if count == 1:
+        return [first]
+    seeds = range(seed + 1, seed + count)
+    if objective.parameters.start is None:
+        return [first, *_around(objective, first, seeds)]
+    others = [first if theta0 is None else own(seed), *map(own, seeds)]
+    if any(not np.array_equal(ravel(others[0]), ravel(other)) for other in others):
+        return [first, *others[1:]]
+    known = [first] if np.array_equal(ravel(others[0]), ravel(first)) else [first, others[0]]
+    return [*known, *_around(objective, first, seeds[len(known) - 1 :])]
+
+
+def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
+    """Yield starts around the first, one a seed."""
+    F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
+    curvature = np.abs(np.diag(F.hessian(centre)))
+    usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
+    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, FLAT * usual)))
+    for k, seed in enumerate(seeds):
+        away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
+        while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
+            away = away / 2  # out of the domain of a link, or where exponentials overflow
+        yield placed(centre + away, first)
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    import joblib
+
+    return joblib.cpu_count()
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Function):
+    """F whose values and number of gradients are shown as progress."""
+
+    tell: Callable[..., None]
+    looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+        value, gradient = super().look(vector)
+        self.tell(f"F = {value:.6g} after {next(self.looks)} gradients")
+        return value, gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Descent from a start, given by its number, with a line of progress; holds all that another process needs."""
+
+    starts: list[np.ndarray]
+    F: Function
+    minimise: Callable[[Function, np.ndarray], Run]
+    bar: Slow
+
+    def __call__(self, number: int) -> Told:
+        tell = self.bar.line(f"start {number + 1}")
+        found = self.minimise(Watched(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
+        tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
+        self.bar.advance()
+        return {name: np.asarray(part) for name, part in found._asdict().items()}
+
+    def each(self) -> Iterator[Told]:
+        """Run every start, and keep the results in the checkpoint.
+
+        One start runs alone, so that programs are compiled once. The others run side by side, or on joblib's workers, if it has
+        some.
+        """
+        count = len(self.starts)
+        alone = 1 if count == 1 or workers() < 2 else 0  # else the first tells whether sending the others pays
+        yield from (kept(lambda: self(0)) for _ in range(alone))
+        for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
+            yield told
+
+
+def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
+    """Run the descent from each start; lowest minimum first."""
+    runs: list[Run] = []
+    with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
+        for told in Descent(starts, F, minimise, bar).each():
+            runs.append(Run(float(told["value"]), told["theta"], bool(told["converged"])))
+            bar.advance(max(len(runs) - bar.done, 0))  # of what was made before, or elsewhere
+    return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
+
+
+def alone(value: np.ndarray, theta: PyTree) -> Minima:
+    """Minima of a fit with one start."""
+    return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
+
+
+def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
+    """Distinct minima that runs, lowest first, reached.
+
+    Values that differ by rounding belong to one minimum, whatever the order of interchangeable parts.
+    """
+    found: list[list] = []  # F, θ and times of each
+    for value, vector, converged in runs:
+        if not (converged and np.isfinite(value)):
+            continue
+        if found and value - found[-1][0] <= SAME + ROUNDING * abs(value):
+            found[-1][2] += 1
+        else:
+            found.append([float(value), np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))), 1])
+    values, thetas, times = zip(*found, strict=True) if found else ((), (), ())
+    return Minima(np.array(values), np.reshape(thetas, (len(values), ravel(like).size)), np.array(times, int), starts)
+
+
+def started(objective: AbstractObjective, seed: int) -> PyTree:
+    """Start of the objective's own."""
+    start = objective.parameters.start
+    if start is None:
+        raise ValueError(f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}}).")
+    return start(seed)

@@ -1,0 +1,4 @@
+"""A generalised linear model of rows that come in batches, from a disk or from a cluster, and every row left out by itself."""
+
+from .result import Scan as Scan
+from .scan import scan as scan

@@ -1,0 +1,339 @@
+"""Rows that come in batches: of Arrow's datasets and Parquet files, memory maps and arrays, Dask's collections.
+
+They fall into parts, which other processes may read: row groups of Parquet files, other fragments of a dataset, partitions of
+a collection, slices of an array. Each part is read a block of rows at a time, in float64, and no two blocks are kept.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from .._runtime.parallel import named, remapped
+from ..data.arrays import numbers
+from ..linalg.design import BLOCK
+from ..linalg.mapped_design import mapped
+
+Array = np.ndarray
+PART = 2**18  # rows of a part of an array
+INSTALL = "pip install 'leaveout[{}]'"
+
+
+class Block(NamedTuple):
+    """Consecutive rows, from number `start` on, each with a final one where the model has an intercept."""
+
+    start: int
+    x: Float[Array, "rows params"]
+    y: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    offset: Float[Array, " rows"]
+
+
+class Roles(NamedTuple):
+    """The names of the columns by their roles; for arrays, only whether weight and offset are there."""
+
+    features: tuple[str, ...]
+    target: str
+    weight: str | None
+    offset: str | None
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in (self.target, self.weight, self.offset) if name is not None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows `start` to `start + count`: `said` is where they are, `rows` reads them, `of` identifies them."""
+
+    number: int
+    start: int
+    count: int
+    said: str
+    rows: Any
+    of: Any
+
+
+@dataclass(frozen=True)
+class Batches:
+    """All parts of the data and their columns; Dask gives the blocks of parts that are `delayed`."""
+
+    caller: str
+    parts: tuple[Part, ...]
+    roles: Roles
+    delayed: bool = False
+    number: int = 0  # of parts, where these are not
+
+    @property
+    def count(self) -> int:
+        return self.parts[-1].start + self.parts[-1].count if self.parts else 0
+
+    def blocks(self, part: Part, ones: bool) -> Iterator[Block]:
+        """Yield the rows in checked blocks; ValueError where one is missing or infinite, with its number and part."""
+        features, start = len(self.roles.features), part.start
+        for x, others in part.rows.read(self.roles, max(1, BLOCK // (features + 1))):
+            own = np.empty((features + ones, len(x)), float).T if x.flags.f_contiguous else np.empty((len(x), features + ones))
+            own[:, :features], own[:, features:] = x, 1.0
+            found = dict(zip(self.roles.others, others, strict=True))
+            for array, names in ((own, self.roles.features), *((found[name][:, None], (name,)) for name in found)):
+                self._checked(part, start, array, names)
+            weight, offset = (None if name is None else found[name] for name in (self.roles.weight, self.roles.offset))
+            if weight is not None and (weight < 0).any():
+                at = int(np.argmax(weight < 0))
+                raise ValueError(f"{self.caller}: the weight {weight[at]:g} in {self.where(part, start + at)} is below zero.")
+            weight, offset = np.ones(len(x)) if weight is None else weight, np.zeros(len(x)) if offset is None else offset
+            yield Block(start, own, found[self.roles.target], weight, offset)
+            start += len(x)
+
+    def _checked(self, part: Part, start: int, array: Array, names: Sequence[str]) -> None:
+        if np.isfinite(array).all():
+            return
+        row, column = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(
+            f"{self.caller}: column {names[column]!r} is {array[row, column]:g} in {self.where(part, start + row)}; drop such "
+            "rows, or impute."
+        )
+
+    def where(self, part: Part, row: int) -> str:
+        """Say where a row is in the data."""
+        inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
+        return f"row {row} ({inside}, {part.said})"
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of an Arrow dataset."""
+
+    fragment: Any
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        names = list(dict.fromkeys([*roles.features, *roles.others]))
+        more = {"batch_readahead": 0, "fragment_readahead": 0, "use_threads": False}
+        for batch in self.fragment.to_batches(columns=names, batch_size=size, **more):
+            if batch.num_rows:
+                yield _columns(batch, roles)
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """Rows of an Arrow table that is in memory."""
+
+    table: Any
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        for start in range(0, len(self.table), size):
+            yield _columns(self.table.slice(start, size), roles)
+
+
+def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
+    """Features and the other columns of some of Arrow's rows."""
+    x = np.empty((len(roles.features), len(batch)))
+    for k, name in enumerate(roles.features):
+        x[k] = _floats(batch.column(name))
+    return x.T, [_floats(batch.column(name)).astype(float) for name in roles.others]
+
+
+def _floats(column: Any) -> Array:
+    """A column of Arrow's numbers, NaN where they are missing."""
+    if column.null_count:
+        import pyarrow as pa
+
+        column = column.cast(pa.float64())
+    return np.asarray(column)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A partition of a data frame of Dask's, as pandas has it."""
+
+    frame: pd.DataFrame
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        for start in range(0, len(self.frame), size):
+            some = self.frame.iloc[start : start + size]
+            x = numbers("scan", "data", some[list(roles.features)])
+            yield x, [numbers("scan", name, some[name]).astype(float) for name in roles.others]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of arrays, one of features and some of a number a row; those of a memory map go to other processes by its name."""
+
+    x: Array
+    others: tuple[Array, ...]
+
+    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        del roles
+        for start in range(0, len(self.x), size):
+            some = slice(start, start + size)
+            yield np.asarray(self.x[some]), [np.asarray(part[some], float) for part in self.others]
+
+    def __reduce__(self):
+        return Slice._again, (named(self.x), tuple(map(named, self.others)))
+
+    @classmethod
+    def _again(cls, x: Any, others: tuple[Any, ...]) -> "Slice":
+        return cls(remapped(x), tuple(map(remapped, others)))
+
+
+def opened(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
+    """The parts of data of any of these kinds. TypeError on what is none, or no numbers; ValueError on unknown columns."""
+    if isinstance(data, str | os.PathLike):
+        data = _dataset(caller, data)
+    module = type(data).__module__.split(".")[0]
+    if module == "pyarrow":
+        return _of_arrow(caller, data, (target, columns, weight, offset))
+    if module in ("dask", "dask_expr"):
+        return _of_dask(caller, data, (target, columns, weight, offset))
+    if isinstance(data, np.ndarray):
+        return _of_arrays(caller, data, target, weight, offset)
+    raise TypeError(
+        f"{caller}: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
+        f"map or an array, or a collection of Dask; got {type(data).__name__}. A frame in memory is read by lo.GLM."
+    )
+
+
+def _dataset(caller: str, name: str | os.PathLike) -> Any:
+    """The dataset of Parquet files of that name."""
+    try:
+        import pyarrow.dataset as ds
+    except ImportError as error:
+        raise ImportError(f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}") from error
+    text = os.fspath(name)
+    files = sorted(glob.glob(text)) if any(sign in text for sign in "*?[") else [text]
+    if not files or not Path(files[0]).exists():
+        raise ValueError(f"{caller}: there is no file {text}.")
+    return ds.dataset(files if len(files) > 1 else files[0], format="parquet")
+
+
+def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:
+    """Assign the columns to their roles; all that have no other role are features."""
+    target, columns, weight, offset = given
+    for what, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
+        if name is None and what != "target":
+            continue
+        if not isinstance(name, str):
+            raise TypeError(f"{caller}: {what} must be the name of a column of the data; got {type(name).__name__}.")
+    others = {target, weight, offset}
+    features = tuple(name for name in numeric if name not in others) if columns is None else tuple(columns)
+    missing = [name for name in [*features, *filter(None, others)] if name not in numeric]
+    if missing:
+        known = ", ".join(list(numeric)[:10])
+        raise ValueError(f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {known}.")
+    wrong = [name for name in [*features, *filter(None, others)] if not numeric[name]]
+    if wrong:
+        raise TypeError(
+            f"{caller}: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "
+            "encode them."
+        )
+    if not features:
+        raise ValueError(f"{caller}: no column is left for the features.")
+    return Roles(features, target, weight, offset)
+
+
+def _numbered(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[Part, ...]:
+    """Parts of so many rows each, one after another; those of none are left out."""
+    found, start = list[Part](), 0
+    for count, said, rows, of in listed:
+        if count:
+            found.append(Part(len(found), start, count, said, rows, of))
+            start += count
+    return tuple(found)
+
+
+def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    if isinstance(data, ds.InMemoryDataset):
+        data = data.to_table()
+    if not isinstance(data, pa.Table | ds.Dataset):
+        raise TypeError(f"{caller}: data must be a dataset or a table of pyarrow; got {type(data).__name__}.")
+    kinds = pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal
+    numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
+    listed = list[tuple[int, str, Any, Any]]()
+    if isinstance(data, pa.Table):
+        pieces = [data.slice(start, PART) for start in range(0, len(data), PART)]
+        listed = [(len(piece), f"rows from {PART * k} on", Tabled(piece), piece) for k, piece in enumerate(pieces)]
+    for fragment in [] if isinstance(data, pa.Table) else data.get_fragments():
+        path = getattr(fragment, "path", "")
+        for piece in fragment.split_by_row_group() if isinstance(fragment, ds.ParquetFileFragment) else [fragment]:
+            groups = [group.id for group in getattr(piece, "row_groups", [])]
+            said = f"row group {groups[0]} of {Path(path).name}" if groups else Path(path).name or "a table in memory"
+            known = Path(path)
+            stamp = (known.stat().st_size, known.stat().st_mtime_ns) if path and known.exists() else ()
+            count = sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
+            listed.append((count, said, Fragment(piece), (path, groups, stamp)))
+    return Batches(caller, _numbered(listed), _roles(caller, given, numeric))
+
+
+def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
+    import dask
+
+    if hasattr(data, "columns"):
+        numeric = {str(name): dtype.kind in "biuf" for name, dtype in data.dtypes.items()}
+        parts, roles = data.to_delayed(), _roles(caller, given, numeric)
+        counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
+        listed = [(n, f"partition {k}", part, (data._name, k)) for k, (n, part) in enumerate(zip(counts, parts, strict=True))]
+        return Batches(caller, _numbered(listed), roles, delayed=True)
+    target, columns, weight, offset = given
+    if data.ndim != 2 or columns is not None:
+        raise ValueError(f"{caller}: an array of Dask must be [rows, features], and columns= is for frames.")
+    data = data.rechunk({0: "auto", 1: -1})
+    if np.isnan(data.chunks[0]).any():
+        data = data.compute_chunk_sizes()
+    listed_ = {"target": target, "weight": weight, "offset": offset}
+    beside = {name: _beside(caller, name, part, data) for name, part in listed_.items() if part is not None}
+    pieces = zip(data.to_delayed()[:, 0], *(part.to_delayed() for part in beside.values()), strict=True)
+    both = dask.delayed(lambda x, *others: (x, others), pure=False)
+    listed = [
+        (n, f"chunk {k}", both(*piece), (data.name, k)) for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
+    ]
+    return Batches(caller, _numbered(listed), _of_no_names(data.shape[1], beside), delayed=True)
+
+
+def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
+    """A number a row, in the chunks of the rows."""
+    import dask.array as da
+
+    part = part if isinstance(part, da.Array) else da.from_array(np.asarray(part))
+    if part.shape != (data.shape[0],):
+        raise ValueError(f"{caller}: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}.")
+    return part.rechunk((data.chunks[0],))
+
+
+def _of_no_names(features: int, others: Any) -> Roles:
+    weight, offset = (name if name in others else None for name in ("weight", "offset"))
+    return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
+
+
+def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batches:
+    if x.ndim != 2 or x.dtype.kind not in "biuf":
+        raise ValueError(f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}.")
+    others = {name: part for name, part in (("y", y), ("weight", weight), ("offset", offset)) if part is not None}
+    for name, part in others.items():
+        others[name] = part if mapped(part) else numbers(caller, name, part)
+        if others[name].shape != (len(x),):
+            raise ValueError(
+                f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
+            )
+    if "y" not in others:
+        raise TypeError(f"{caller}: target must be given: an array of one number a row.")
+    listed = []
+    for start in range(0, len(x), PART):
+        some = slice(start, min(start + PART, len(x)))
+        rows = Slice(x[some], tuple(part[some] for part in others.values()))
+        of = named(x[some]) if isinstance(x, np.memmap) else x[some]
+        listed.append((some.stop - some.start, f"rows from {start} on", rows, (of, rows.others)))
+    return Batches(caller, _numbered(listed), _of_no_names(x.shape[1], others))
+
+
+def resolved(part: Part, rows: Any) -> Part:
+    """Return a delayed part with the rows that Dask computed."""
+    return replace(part, rows=Frame(rows) if isinstance(rows, pd.DataFrame) else Slice(*rows))

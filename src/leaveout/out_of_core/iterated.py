@@ -1,0 +1,166 @@
+"""Rows that are refitted to the end: because little is proved of them, and to see whether what was proved is true.
+
+Steps with each row's own Hessian at θ̂, I − ω ℓ″ z zᵀ in whitened coordinates, as long as they contract; one pass over the data
+gives the gradients of all of them.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from ..linalg.design import Plain
+from ..linalg.enclosure_theorem import ROUNDING, change
+from ..validation.audit import REASONS, SLACK
+from .passes import WORST, At, Kept, bends, pulls
+from .result import Scan
+
+if TYPE_CHECKING:
+    from .scan import _Run
+
+Array = np.ndarray
+PASSES = 8  # over the data, at most
+FAR, STEPS = 16, 30  # rows with Hessians of their own, at most, and steps of theirs
+STILL = 1e-7  # of the first of these steps: one that is no longer is the last
+
+
+def iterated(run: "_Run", scan: Scan, at: At, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int) -> Scan:
+    """The scan with the rows that want it refitted, and its audit."""
+    chosen = _chosen(some, wanted, audit)
+    opened = _opened(some, scan, rtol)
+    places = np.union1d(opened, [*chosen])
+    if not places.size:
+        return replace(scan, passes=run.passes)
+    rows = some.take(places.astype(int))
+    loss, error, reached = _refitted(run, at, rows)
+    proved = np.isfinite(error)
+    far = np.flatnonzero(~np.isfinite(error) & np.isin(places, opened) & (rows.weight > 0))
+    far = far[np.argsort(-rows.error[far], kind="stable")][:FAR]
+    if far.size:
+        loss[far], error[far], reached[far], proved[far] = _by_newton(run, at, rows.take(far))
+    listed = np.isin(places, opened) & np.isfinite(error)
+    better = rows._replace(loss=loss, error=error, proved=proved)
+    found = scan.changed(rows.take(listed), better.take(listed), at.level)
+    mine = [int(np.searchsorted(places, place)) for place in chosen]
+    exact = np.where(reached, loss, np.nan)
+    return replace(found, passes=run.passes, audit=_audit(rows, mine, list(chosen.values()), exact, error))
+
+
+def _chosen(some: Kept, wanted: Int[Array, " rows"], audit: int) -> dict[int, str]:
+    """Choose rows to repeat by their places, with the reasons, taken in turn."""
+    known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
+    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
+    orders.append([place for place in known.tolist() if some.row[place] in wanted])
+    out: dict[int, str] = {}
+    for turn in range(audit):
+        place = next((place for place in orders[turn % 3] if place not in out), None)
+        if place is not None:
+            out[place] = REASONS[turn % 3]
+    return out
+
+
+def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
+    """Select rows of which nothing is proved, and those of the largest errors while the mean's error is too large."""
+    weight, error = some.weight, some.error
+    unknown = np.flatnonzero(~np.isfinite(error) & (weight > 0))
+    left = scan.totals[6] - rtol * scan.se * scan.totals[1]
+    order = np.argsort(-np.where(np.isfinite(error), weight * error, 0.0), kind="stable")
+    before = np.cumsum((weight * np.where(np.isfinite(error), error, 0.0))[order])
+    more = order[: int(np.searchsorted(before, left)) + 1] if left > 0 else order[:0]
+    return np.union1d(unknown, more)[:WORST]
+
+
+def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
+    """Return the losses at the end of the steps, a proved bound on their errors, and whether the steps converged."""
+    assert at.table is not None
+    plain, grown = Plain(run.loss), np.ones(len(rows.y))
+    eta = rows.x @ at.theta + rows.offset
+    slope, curvature = plain.derivatives(eta, rows.y, (1, 2))
+    z, lost = rows.x @ at.root.T, rows.weight
+    size = np.einsum("np,np->n", z, z)
+    kept = 1 - lost * curvature * size
+    determined = kept > at.floor
+    kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
+
+    def solved(gradient: Array) -> Array:
+        return gradient + (lost * curvature / kept * np.einsum("np,np->n", z, gradient))[:, None] * z
+
+    u = -solved(at.leftover - (lost * slope)[:, None] * z)
+    first = length = before = error = np.full(len(eta), np.inf)
+    for _ in range(PASSES):
+        theta = at.theta + u @ at.root
+        own = np.einsum("np,np->n", rows.x, theta) + rows.offset
+        pulled = run.added(pulls, "refits", theta)["gradient"]
+        pulled = pulled + theta @ run.penalty - (lost * plain.derivatives(own, rows.y, (1,))[0])[:, None] * rows.x
+        gradient = pulled @ at.root.T
+        step = -solved(gradient)
+        noise = 4 * at.noise / np.sqrt(kept)
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows whose steps went too far: these go no further
+            length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        ball = at.table.ball(length, kept, grown, np.linalg.norm(u, axis=1))
+        going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
+        u, before = np.where(going[:, None], u + step, u), np.where(going, length, before)
+        first = np.where(np.isfinite(first), first, length)
+        center = eta + np.einsum("np,np->n", z, u)
+        half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + noise), np.inf)
+        half += 4 * ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
+        error = np.where(going, change(plain, rows.y, center, center, half), error)
+        if not (going & (length > np.maximum(2 * noise, STILL * first))).any():
+            break
+    return (
+        plain.derivatives(center, rows.y, (0,))[0],
+        error,
+        determined & (length <= np.maximum(2 * noise, 1e3 * STILL * first)),
+    )
+
+
+def _by_newton(
+    run: "_Run", at: At, rows: Kept
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
+    """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
+
+    These are rows that hold most of what is known in some direction. With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, no ℓ″ changes
+    over moves of length 2λ by more than a factor of e^{2mλ/√μ}, so that C = e^{2mλ/√μ} − 1 in the theorem. Where that proves
+    nothing and the steps have converged, the error of a loss is estimated by its change in the last step.
+    """
+    assert at.table is not None
+    plain, theta, outer = Plain(run.loss), np.tile(at.theta, (len(rows.y), 1)), np.einsum("np,nq->npq", rows.x, rows.x)
+    turn = float(at.table.scale[0]) if run.loss.self_concordance is not None else np.inf
+    center = rows.x @ at.theta + rows.offset
+    error, reached = np.full(len(center), np.inf), np.zeros(len(center), bool)
+    for _ in range(STEPS):
+        slope, curvature = (rows.weight * part for part in plain.derivatives(center, rows.y, (1, 2)))
+        told = run.added(bends, "refits", theta)
+        gradient = told["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
+        hessian = told["hessian"] + run.penalty - curvature[:, None, None] * outer
+        least = np.linalg.eigvalsh(at.root @ hessian @ at.root.T)[:, 0]
+        good = least > at.floor
+        hessian[~good], least = np.eye(len(at.theta)), np.where(good, least, 1.0)
+        step, own = (-np.linalg.solve(hessian, part[..., None])[..., 0] for part in (gradient, rows.x))
+        noise = 4 * at.noise / np.sqrt(least)
+        length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        bend = turn * length / np.sqrt(least)
+        share = np.expm1(np.minimum(2 * bend, 1.0))
+        near = good & (share < 0.5)
+        theta = theta + np.where(near | np.isinf(turn), 1.0, 1 / (1 + bend))[:, None] * np.where(good[:, None], step, 0.0)
+        center = np.einsum("np,np->n", rows.x, theta) + rows.offset
+        after = share * length / np.where(near, 1 - share, 1.0) + noise
+        norm = np.sqrt(-np.einsum("np,np->n", rows.x, own))
+        digits = 4 * ROUNDING * (1 + np.abs(rows.x) * np.abs(theta)).sum(1)
+        reached = good & (length <= np.maximum(2 * noise, STILL))
+        half = norm * np.where(near, after, np.where(reached, length, np.inf)) + digits
+        error = change(plain, rows.y, center, center, half)
+        if (reached | ~good).all():
+            break
+    return plain.derivatives(center, rows.y, (0,))[0], error, reached, near
+
+
+def _audit(rows: Kept, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:
+    """The table `row, reason, reported, exact, error, difference, beyond`."""
+    own, exact = rows.take(np.array(mine, int)), loss[mine]
+    off = np.abs(own.loss - exact)
+    beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + SLACK * (1 + np.abs(exact))
+    table = {"row": own.row, "reason": reasons, "reported": own.loss, "exact": exact, "error": own.error}
+    return pd.DataFrame(table | {"difference": off, "beyond": beyond})

@@ -1,0 +1,85 @@
+"""A function of the rows of every part, wherever these are: here, in joblib's workers, or on a cluster of Dask's.
+
+What comes back is in the order of the parts, so that sums do not depend on who made them. A worker that dies is no matter: its
+parts are given to another.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._runtime import parallel as joblibs
+from .batches import Batches, Part, resolved
+
+Told = dict[str, np.ndarray]
+
+
+class Pass(NamedTuple):
+    """`function(blocks, *given, *each[part])`, blocks with a column of `ones` if that is asked for."""
+
+    function: Callable[..., Told]
+    ones: bool
+    given: tuple
+    each: list[tuple] | None = None  # what is given of each part
+
+    def of(self, data: Batches, part: Part) -> Told:
+        own = () if self.each is None else self.each[part.number]
+        return self.function(data.blocks(part, self.ones), *self.given, *own)
+
+
+def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
+    """Yield the results of a pass over every part from number `first` on, in order."""
+    parts = data.parts[first:]
+    if data.delayed or _client() is not None:
+        yield from _by_dask(data, a, parts)
+        return
+    for _, told in joblibs.over(functools.partial(a.of, _bare(data)), parts):
+        yield told
+
+
+def _bare(data: Batches) -> Batches:
+    """Return the data without their parts, which travel one by one; messages still give their number."""
+    return Batches(data.caller, (), data.roles, False, len(data.parts))
+
+
+def _client() -> Any:
+    """Return the client of a running Dask cluster, if there is one."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+class _Held:
+    """Rows that read themselves, hidden from Dask's inspection."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+
+def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
+    import dask
+
+    client, task = _client(), dask.delayed(_resolved, pure=False)
+    shared = dask.delayed(functools.partial(a.of, _bare(data)), pure=False, traverse=False)
+    rows = [part.rows if data.delayed else _Held(part.rows) for part in parts]
+    tasks = [task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)]
+    if client is None:
+        yield from dask.compute(*tasks)
+        return
+    waiting = client.compute(tasks)
+    for k in range(len(waiting)):
+        future, waiting[k] = waiting[k], None  # what was taken is let go
+        yield future.result()
+
+
+def _resolved(shared: Callable[[Part], Told], part: Part, rows: Any) -> Told:
+    return shared(replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows))

@@ -1,0 +1,252 @@
+"""Functions of one pass over a part of the rows: F and its derivatives, the table for the proofs, and each row's held-out loss.
+
+Sums are in the order of the rows. The results of the parts are added in their order, whichever process read them.
+
+    sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
+    looked   the weights of rows by ‖x‖_{H⁻¹}              the table of all rows, and a sample of them
+    left     every row after one step with its own Hessian, and how far its loss may be off: proved by the table, or where that
+             does not suffice estimated from the sample. O(p²) a row, for its norm
+    pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to the end
+    bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that move far
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.jax import float64
+from ..linalg.design import Dense, Loss, Plain, weighed
+from ..linalg.enclosure_theorem import ROUNDING, Table, change
+from ..models.glm.losses import AbstractLoss
+from ..refit._anchor import SINGULAR, shaky, unsure
+from ..refit._linear import Row, stepped, within
+from .batches import Block
+from .sample import Drawn, drawn, estimated, mixed
+
+Array = np.ndarray
+SUMS = 10  # that are told of all rows, by `summed`
+SUMMED = 2**12  # terms of a sum over all rows, one after another: these come in blocks
+WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
+
+
+class At(NamedTuple):
+    """The fit as every later pass needs it.
+
+    It holds θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
+    proofs, once it is there.
+    """
+
+    theta: Float[Array, " params"]
+    root: Float[Array, "params params"]
+    leftover: Float[Array, " params"]
+    scale: Float[Array, " params"]
+    blur: float
+    level: float  # the mean loss there, from which squares are counted
+    noise: float = 0.0
+    table: Table | None = None
+    sample: Drawn | None = None
+    allowed: float = np.inf  # how far a loss may be off before the sample is asked
+
+    @property
+    def floor(self) -> float:
+        """Share of the information that a row must leave along every direction for its refit to be known to be determined."""
+        off = 4 * float(unsure(self.root, self.scale, SUMMED))
+        return max(SINGULAR, off) if off < 2 else np.inf
+
+
+class Kept(NamedTuple):
+    """Rows with their numbers, values, y, ω and offset, and the results of their first step."""
+
+    row: Int[Array, " rows"]
+    x: Float[Array, "rows params"]
+    y: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    offset: Float[Array, " rows"]
+    moved: Float[Array, " rows"]
+    loss: Float[Array, " rows"]
+    error: Float[Array, " rows"]
+    proved: Bool[Array, " rows"]
+
+    def take(self, some: Array) -> "Kept":
+        return Kept(*(part[some] for part in self))
+
+    @staticmethod
+    def joined(several: "list[Kept]") -> "Kept":
+        return Kept(*(np.concatenate(part) for part in zip(*several, strict=True)))
+
+
+@float64
+def sums(blocks: Iterator[Block], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
+    """F without its penalty, its gradient and its Hessian, and the rows' weights added up."""
+    plain, p = Plain(loss), len(theta)
+    value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
+    for block in blocks:
+        _allowed(loss, block)
+        eta = block.x @ theta + block.offset
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [weighed(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
+        value, weight = value + parts[0].sum(), weight + block.weight.sum()
+        gradient += parts[1] @ block.x
+        hessian += Dense(block.x).products(parts[2][None])[0]
+    return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
+
+
+def _allowed(loss: AbstractLoss, block: Block) -> None:
+    """ValueError where some y is outside the loss's domain."""
+    try:
+        loss.check(block.y)
+    except ValueError as error:
+        raise ValueError(f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}") from None
+
+
+@float64
+def looked(blocks: Iterator[Block], loss: Loss, at: At) -> dict[str, Array]:
+    """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample of the rows."""
+    plain, total = Plain(loss), dict[str, Array]()
+    for block in blocks:
+        eta = block.x @ at.theta + block.offset
+        value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
+        norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
+        told = {"noise": ROUNDING * (block.weight @ (shaky(slope, curvature, eta) * length))}
+        told["tally"] = Table.tallied(plain, block.y, eta, curvature, block.weight * size, norm)
+        told["square"] = np.sum(weighed(block.weight**2, (value - at.level) ** 2))
+        if plain.self_concordance is not None:
+            (third,) = plain.derivatives(eta, block.y, (3,))
+            told |= drawn(block, np.abs(weighed(block.weight, third)) * norm * size)._asdict()
+        total = looked_together(total, told)
+    return total
+
+
+def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+    """Combine the results of `looked` for two parts."""
+    if not one or not other:
+        return one or other
+    sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
+    return sums | mixed(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
+
+
+def sample_of(told: dict[str, Array]) -> Drawn:
+    return Drawn(*(told[name] for name in Drawn._fields))
+
+
+@float64
+def left(blocks: Iterator[Block], loss: Loss, at: At, wanted: Int[Array, " rows"], file: str | None) -> dict[str, Array]:
+    """Leave out every row by itself.
+
+    Returns sums of the results, the rows that need a closer look (with those of `wanted`), and the losses with their errors;
+    the latter go to `file` if one is given.
+    """
+    plain, kept, tail, total = Plain(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
+    with _writing(file) as write:
+        for block in blocks:
+            known = _stepped(block, plain, at)
+            kept = [worst(Kept.joined([*kept, worst(known, wanted)]), wanted)]
+            write(known)
+            tail += [] if file else [known]
+            total += summed(known, at.level)
+    told = kept[0]._asdict() | {"sums": total}
+    if file:
+        return told
+    return told | {
+        f"every {name}": np.concatenate([getattr(some, name) for some in tail]) for name in ("loss", "error", "proved")
+    }
+
+
+def _stepped(block: Block, loss: Plain, at: At) -> Kept:
+    """One step each, with the row's own Hessian."""
+    assert at.table is not None
+    eta = block.x @ at.theta + block.offset
+    slope, curvature = loss.derivatives(eta, block.y, (1, 2))
+    norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
+    common = block.x @ (at.leftover @ at.root)
+    bulk = length * (np.abs(at.theta) @ at.scale)
+    row = Row(eta, slope, curvature, norm, size, size * curvature, common)
+    rounded = lambda center, move: 4 * ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
+    units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
+    rest = float(at.leftover @ at.leftover)
+    one = stepped(
+        units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor
+    )
+    error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
+    some = np.flatnonzero(~within(error, np.full(len(error), at.allowed)) & one.determined)
+    if at.sample is not None and some.size:
+        told, good = estimated(at.sample, block, loss, at, one.take(some), float(table.scale[0]))
+        better = good & (told < error[some])
+        error[some[better]], proved[some[better]] = told[better], False
+    value = np.where(one.determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
+    return Kept(units, block.x, block.y, block.weight, block.offset, one.moved, value, error, proved & np.isfinite(error))
+
+
+def worst(some: Kept, wanted: Int[Array, " rows"]) -> Kept:
+    """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
+    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
+    first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
+    return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, wanted))]))
+
+
+def summed(known: Kept, level: float) -> Float[Array, "10"]:
+    """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error.
+
+    Three counts follow: the rows without an error, the rows whose error is proved, and the rows without an error that have a
+    loss.
+    """
+    there = np.isfinite(known.loss) & np.isfinite(known.error) & (known.weight > 0)
+    w, off, error = known.weight[there], known.loss[there] - level, known.error[there]
+    lost = ~there & (known.weight > 0)
+    sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
+    return np.array([there.sum(), *sums, lost.sum(), np.sum(there & known.proved), np.sum(lost & np.isfinite(known.loss))])
+
+
+@float64
+def pulls(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+    """Σ ω ℓ′ x of some θ."""
+    plain, out = Plain(loss), np.zeros(thetas.shape)
+    for block in blocks:
+        eta = thetas @ block.x.T + block.offset
+        slope = weighed(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
+        out += slope @ block.x
+    return {"gradient": out}
+
+
+@float64
+def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+    """Compute Σ ω ℓ′(xᵀθ_r) x and Σ ω ℓ″(xᵀθ_r) x xᵀ for some θ_r."""
+    plain, out = Plain(loss), np.zeros(thetas.shape)
+    hessian = np.zeros((*thetas.shape, thetas.shape[1]))
+    for block in blocks:
+        eta = thetas @ block.x.T + block.offset
+        weight = np.broadcast_to(block.weight, eta.shape)
+        slope, curvature = (weighed(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
+        out += slope @ block.x
+        hessian += Dense(block.x).products(curvature)
+    return {"gradient": out, "hessian": hessian}
+
+
+def beginning(file: Path, process: int | str) -> Path:
+    """Return the path under which a process writes a file before it is complete; readers of the folder ignore that name."""
+    return file.with_name(f".{file.name}.{process}.part")
+
+
+@contextlib.contextmanager
+def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
+    """Yield a function that writes rows, losses and errors into a Parquet file, which appears whole or not at all."""
+    if file is None:
+        yield lambda known: None
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = ("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())
+    schema = pa.schema(list(kinds))
+    beside = beginning(Path(file), os.getpid())
+    try:
+        with pq.ParquetWriter(beside, schema) as writer:
+            yield lambda known: writer.write_table(pa.table([getattr(known, name) for name, _ in kinds], schema=schema))
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)

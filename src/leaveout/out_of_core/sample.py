@@ -1,0 +1,101 @@
+"""A sample of all rows, for the next term of the expansion (`refit._sampled`): drawn block by block, no second time read.
+
+Of each block as many rows are drawn as of all; where two samples meet, each of the places is the second's by its share of the
+sum, so that the last one is a sample of all. Seeded by numbers of rows: the same whoever draws.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..linalg.design import Dense, Plain
+from ..linalg.enclosure_theorem import change
+from ..refit import _sampled as sampled
+from ..refit._linear import OneRow
+from .batches import Block
+
+Array = np.ndarray
+DRAWS, EVEN = 512, 102  # rows of a sample, and how many of them at even odds; the others by how large their terms can be
+
+
+class Drawn(NamedTuple):
+    """A sample of rows: their terms' largest sizes, the sum of these over all rows, and the number of all rows."""
+
+    row: Int[Array, " drawn"]
+    x: Float[Array, "drawn params"]
+    y: Float[Array, " drawn"]
+    weight: Float[Array, " drawn"]
+    offset: Float[Array, " drawn"]
+    large: Float[Array, " drawn"]
+    total: Float[Array, ""]
+    number: Float[Array, ""]
+
+    @property
+    def chance(self) -> Float[Array, " drawn"]:
+        """The probability of each sampled row in a single draw."""
+        share = EVEN / DRAWS
+        return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
+
+
+def drawn(block: Block, large: Float[Array, " rows"]) -> Drawn:
+    """A sample of one block."""
+    rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
+    first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
+    some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
+    parts = [part[some] for part in (block.x, block.y, block.weight, block.offset, large)]
+    return Drawn(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
+
+
+def mixed(one: Drawn, other: Drawn) -> Drawn:
+    """Mix two samples to one of the rows of both."""
+    total, count = one.total + other.total, one.number + other.number
+    share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
+    second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
+    parts = [np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a) for a, b in zip(one[:6], other[:6], strict=True)]
+    return Drawn(*parts, total=total, number=count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """The anchor as the next term needs it, at the rows that leave and at the sample after them."""
+
+    model: Any
+    eta: Float[Array, " rows"]
+    slope: Float[Array, " rows"]
+    curvature: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    common: Float[Array, " rows"]
+    root: Float[Array, "params params"]
+    blur: float
+    drawn: sampled.Drawn
+    roots: None = None
+
+    def whitened(self, units: Array) -> Array:
+        return self.model.design.whitened(units, self.root)
+
+
+def estimated(
+    sample: Drawn, block: Block, loss: Plain, at: Any, one: OneRow, turn: float
+) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
+    """Estimate the errors of the losses of a block's rows by the next term, and mark where the estimate is usable."""
+    place = one.unit - block.start
+    x, y, weight, offset = (
+        np.concatenate([part[place], own])
+        for part, own in zip(block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True)
+    )
+    eta = x @ at.theta + offset
+    order = np.argsort(one.unit, kind="stable")
+    there = order[np.minimum(np.searchsorted(one.unit, sample.row, sorter=order), len(order) - 1)]
+    index = np.where(one.unit[there] == sample.row, there, len(place) + np.arange(DRAWS))
+    known = SimpleNamespace(loss=loss, y=y, design=Dense(x))
+    common = x @ (at.leftover @ at.root)
+    slope, curvature = loss.derivatives(eta, y, (1, 2))
+    draws = sampled.Drawn(index, sample.chance)
+    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur, draws)
+    look = one._replace(unit=np.arange(len(place)))
+    good = sampled.short(turn, look)
+    half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS), True)  # type: ignore[arg-type]
+    return change(loss, y[: len(place)], one.center, one.center, half), good

@@ -1,0 +1,301 @@
+"""Scan: fit and leave out every row, in passes over data that memory does not hold.
+
+A Newton step takes one pass. One more makes the table of proofs, and one leaves out every row. A few more refit rows to the
+end, because little is proved of them, or to check what was proved.
+
+    F(θ) = Σ_n ω_n ℓ(x_nᵀβ + o_n, y_n) + ½ βᵀPβ
+
+Of the size of the rows only the results are kept: a few numbers a row in memory, or none where these go to files.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.checkpoint import File, Told, again, keep, keeping, kept, making, there
+from .._runtime.interrupt import stoppable
+from .._runtime.jax import float64
+from .._runtime.progress import Slow
+from ..data.arrays import count, share
+from ..linalg.enclosure_theorem import ROUNDING, Table
+from ..models.glm.glm import GLM
+from ..models.glm.losses import AbstractLoss
+from ..models.glm.penalties import AbstractPenalty
+from ..objectives.batched import ONE
+from ..optimize.fit import fit
+from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
+from ..optimize.newton import Arrived, newton
+from ..validation.batches import one_thread
+from .batches import Batches, opened
+from .iterated import iterated
+from .map_parts import Pass, over
+from .passes import SUMS, At, Kept, beginning, left, looked, looked_together, sample_of, sums, worst
+from .result import Scan
+
+Array = np.ndarray
+DIGITS = 7  # of the number of a file
+
+Together = Callable[[Told, Told], Told]
+
+
+@float64
+def scan(
+    data: Any,
+    target: Any,
+    loss: str | AbstractLoss | Callable,
+    penalty: AbstractPenalty | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    sample_weight: Any = None,
+    offset: Any = None,
+    intercept: bool = True,
+    rtol: float = 0.01,
+    audit: int = 5,
+    out: File | None = None,
+    checkpoint: File | None = None,
+) -> Scan:
+    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the data.
+
+    A fit takes one pass a Newton step, its leave-one-out two more. Every row takes one step with its own Hessian, and a
+    proof of how far its loss may be off. Where the proof does not suffice, the error is estimated from a sample of 512 rows.
+    If these errors together exceed `rtol` standard errors of the mean, or nothing is known of a row, the worst 64 rows are
+    refitted in a few more passes.
+
+    Parameters
+    ----------
+    data : path, dataset, data frame or array
+        The name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data frame of Dask. It may also
+        be an array, a memory map or an array of Dask, `[rows, features]`.
+    target : str or array
+        The response: the name of a column, or an array if `data` is one.
+    loss : str, loss or callable
+        A convex loss of one output, as for `lo.GLM`.
+    penalty : penalty, optional
+        A quadratic penalty, such as `lo.penalties.Ridge`.
+    columns : sequence of str, optional
+        The features; by default all columns without another role.
+    sample_weight, offset : str or array, optional
+        The weights and the offset of the rows, as `target`.
+    intercept : bool, default True
+        Whether the model has an intercept.
+    rtol : float, default 0.01
+        The tolerance, in standard errors of the mean.
+    audit : int, default 5
+        The number of rows that are refitted to the end in any case (0 for none): those of the longest step, of the largest
+        error, and some at random.
+    out : path, optional
+        A folder for Parquet files of the losses, one for each part of the data: `row`, `loss`, `error`, `proved`.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed, or ended with a full disk, continues from there, to the same
+        numbers.
+
+    Returns
+    -------
+    Scan
+        The fit, the mean of the losses, and the losses, unless they went to `out`. Under
+        `joblib.parallel_config(n_jobs=...)` or a `dask.distributed.Client` the passes run in workers. Sums are in the order
+        of the rows, so the numbers are the same.
+
+    Raises
+    ------
+    ValueError
+        If a number is missing, infinite or outside the domain of the loss (with its batch and row), or a column does not exist.
+    TypeError
+        If the data, the loss or the penalty are of another kind.
+    RuntimeError
+        If no minimiser is reached.
+
+    See Also
+    --------
+    cross_validate : Cross-validation in memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> found = lo.scan(X, X[:, 0] + rng.normal(size=200), "squared", audit=0)
+    >>> round(found.mean, 3), found.losses.shape
+    (0.506, (200,))
+    """
+    rtol, audit = share("scan: rtol", rtol) if rtol != 1 else 1.0, count("scan: audit", audit, 0)
+    rows = opened("scan", data, target, columns, sample_weight, offset)
+    if rows.count < 2:
+        raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
+    folder = None if out is None else _folder(out, len(rows.parts))
+    model = _standing(rows, loss, penalty, intercept)
+    of = {"data": [part.of for part in rows.parts], "roles": rows.roles, "loss": model.loss_function, "penalty": model.penalty}
+    of |= {"intercept": intercept, "rtol": rtol, "audit": audit, "out": None if folder is None else str(folder)}
+    with stoppable("scan"), keeping("scan", checkpoint, of), one_thread(model, rows.count and model.design.shape[1]):
+        return _Run(rows, model, folder).run(rtol, audit)
+
+
+def _folder(out: File, parts: int) -> Path:
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"scan: out={out} is a file; name a folder.")
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError("scan: out= writes Parquet files: pip install 'leaveout[parquet]'") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(int(file.stem) >= parts for file in folder.glob("[0-9]*.parquet")):
+        raise ValueError(f"scan: out={out} holds files of another scan, of more parts; name an empty folder.")
+    return folder
+
+
+def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
+    """Build the model of the first block of the largest part.
+
+    It reads loss, penalty and names as `lo.GLM` does, and the fit begins there.
+    """
+    part = max(rows.parts, key=lambda part: part.count)
+    if rows.delayed:
+        import dask
+
+        from .batches import resolved
+
+        part = resolved(part, dask.compute(part.rows)[0])
+    block = next(rows.blocks(part, False))
+    x = pd.DataFrame(block.x, columns=list(rows.roles.features))
+    known = {"sample_weight": block.weight if block.weight.any() else None, "offset": block.offset, "intercept": intercept}
+    model = GLM(x, block.y, loss, penalty, **known)
+    closed = model.predictors
+    if closed is None or closed.design.outputs > 1 or closed.design.shape[0] > len(x) or not closed.separate:
+        raise TypeError(
+            "scan: it is for convex losses of one output that declare their self_concordance or the peak of their second "
+            "derivative, under a quadratic penalty that does not grow with the rows; got "
+            f"{type(model.loss_function).__name__}, {type(model.penalty).__name__}."
+        )
+    return model
+
+
+class _Run:
+    """The passes of a scan in order; each is a step that `checkpoint` keeps."""
+
+    def __init__(self, rows: Batches, model: GLM, folder: Path | None):
+        self.rows, self.model, self.folder = rows, model, folder
+        self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
+        self.passes, self.known = 0, dict[str, Any]()
+
+    def added(self, function: Callable[..., Told], label: str, *given: Any, together: Together | None = None) -> Told:
+        """Run a pass over all parts, and add up or combine the results."""
+        together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
+
+        def make() -> Told:
+            total: Told = {}
+            with Slow(label, len(self.rows.parts)) as bar:
+                for told in over(self.rows, Pass(function, self.model.intercept, (self.loss, *given))):
+                    total = together(total, told)
+                    bar.advance()
+            return total
+
+        self.passes += 1
+        return kept(make)
+
+    def at(self, theta: Float[Array, " params"]) -> Told:
+        """Return F, its gradient and its Hessian at θ."""
+        if not self.known or not np.array_equal(self.known["theta"], theta):
+            told = self.added(sums, "fit", theta)
+            pushed = self.penalty @ theta
+            self.known = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
+            value = told["value"] + 0.5 * theta @ pushed
+            self.known |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
+            self.known |= {"hessian": told["hessian"] + self.penalty}
+        return self.known
+
+    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
+        """Return F and its gradient, as `newton` calls them."""
+        del lanes
+        found = self.at(theta[0])
+        return np.reshape(found["value"], 1), found["gradient"][None]
+
+    def hessian(self, theta: Array, lanes: Array) -> Array:
+        del lanes
+        return self.at(theta[0])["hessian"][None].copy()
+
+    def fitted(self) -> tuple[Told, Float[Array, "params params"]]:
+        """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
+        start, own = self._start(), np.asarray(self.model.parameters.start(0))
+        found = self._descended(start)
+        if not found.converged[0] and not np.array_equal(start, own):
+            found = self._descended(own)
+        told = self.at(found.theta[0])
+        factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
+        if not found.converged[0]:
+            raise RuntimeError(
+                f"scan: no minimiser was reached (F = {float(told['value']):.6g}, largest parameter "
+                f"{np.abs(told['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
+                "lo.penalties.Ridge(1.0)."
+            )
+        return told, factor
+
+    def _descended(self, start: Float[Array, " params"]) -> Arrived:
+        return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
+
+    def _start(self) -> Float[Array, " params"]:
+        """The minimiser of the first block, if it has one."""
+
+        def make() -> Told:
+            try:
+                return {"start": fit(self.model).vector}
+            except (RuntimeError, IndefiniteHessianError):
+                return {"start": np.asarray(self.model.parameters.start(0))}
+
+        return kept(make)["start"]
+
+    def run(self, rtol: float, audit: int) -> Scan:
+        told, factor = self.fitted()
+        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+        diagonal = np.sum(factor**2, axis=1)
+        blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
+        at = At(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
+        seen = self.added(looked, "proofs", at, together=looked_together)
+        at = at._replace(noise=float(seen["noise"]), table=Table.of(self.loss, seen["tally"]))
+        at = at._replace(allowed=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
+        at = at._replace(sample=sample_of(seen) if "row" in seen else None)
+        wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
+        some, totals, every = self._left(at, wanted)
+        scan = Scan(self.model, self.rows.count, told, factor, totals, every, self.folder)
+        return iterated(self, scan, at, some, wanted, rtol, audit)
+
+    def _left(self, at: At, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], Told | None]:
+        """Leave out every row.
+
+        Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
+        """
+        kinds = {"loss": float, "error": float, "proved": bool}
+        every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
+        several, total = list[Kept](), np.zeros(SUMS)
+        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{DIGITS}}.parquet")
+        each = [(wanted, file(part.number)) for part in self.rows.parts]
+        self.passes += 1
+        with Slow("rows", self.rows.count) as bar:
+            for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
+                for name, own in (every or {}).items():
+                    own[part.start : part.start + part.count] = told[f"every {name}"]
+                total += told["sums"]
+                several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
+                bar.advance(part.count)
+        for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
+            left_behind.unlink()  # of a worker that died there
+        return several[0], total, every
+
+    def _parts(self, at: At, each: list[tuple]) -> Iterator[Told]:
+        """Yield the result of each part; parts in the checkpoint are not computed again."""
+        first = min(there(), len(self.rows.parts))
+        yield from (again() for _ in range(first))
+        made = over(self.rows, Pass(left, self.model.intercept, (self.loss, at), each), first)
+        while True:
+            with making():
+                told = next(made, None)
+            if told is None:
+                return
+            keep(told)
+            yield told

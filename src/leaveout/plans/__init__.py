@@ -1,0 +1,1 @@
+"""Plans: which units weigh what in each refit, and which are scored; graphs of units."""

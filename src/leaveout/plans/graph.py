@@ -1,0 +1,174 @@
+"""Graphs as callers hand them in, distances between their sites, and blocks of neighbouring sites."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Int
+from numpy.typing import ArrayLike
+
+from ..data.arrays import places
+
+Edges = Int[np.ndarray, "edges 2"]
+SPECTRAL = 1000  # sites up to which a piece is cut by the second eigenvector of its Laplacian
+
+
+def read_edges(
+    caller: str, edges: Any, num_sites: int | None = None, names: pd.Index | None = None
+) -> tuple[Edges, int, pd.Index | None]:
+    """Read each undirected edge once, in the order given; return the edges, the number of sites and their labels.
+
+    `edges` is `[edges, 2]`, numbers of sites or labels that are no whole numbers; a symmetric sparse adjacency matrix; a
+    networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of
+    its ids). Weights of edges are ignored. If the data have labels `names`, sites are numbered as there.
+
+    Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites out of range or other
+    labels.
+    """
+    own: pd.Index | None = None
+    if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
+        pairs, count, own = _of_networkx(caller, edges)
+    elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
+        pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
+        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # of either kind of libpysal's
+        own = None if ids is None else pd.Index(ids)
+    else:
+        pairs, own = _of_pairs(caller, edges, names)
+        count = int(pairs.max(initial=-1)) + 1 if num_sites is None else num_sites
+    if num_sites is not None and count != num_sites:
+        raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
+    order = None if own is None or names is None else places(caller, "the graph", own, "x", names)
+    if order is not None:
+        pairs, own = np.argsort(order)[pairs], names
+    _check(caller, pairs, count)
+    return pairs, count, own
+
+
+def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Edges, pd.Index | None]:
+    pairs, own = np.asarray(edges), None
+    if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
+        own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
+        if not own.is_unique:
+            twice = own[own.duplicated()][0]
+            raise ValueError(f"{caller}: edges name sites, but several sites of the data are called {twice!r}.")
+        numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
+        if (numbered < 0).any():
+            raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
+        pairs = numbered
+    if pairs.size == 0:
+        pairs = np.zeros((0, 2), np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        square = pairs.ndim == 2 and pairs.shape[0] == pairs.shape[1]
+        raise TypeError(
+            f"{caller}: edges must be integers [edges, 2], a sparse adjacency matrix, a networkx or a libpysal graph; got "
+            f"{type(edges).__name__} of shape {list(pairs.shape)}, {pairs.dtype}."
+            f"{' An adjacency matrix goes in as scipy.sparse.csr_array(edges).' if square else ''}"
+        )
+    return pairs.astype(np.int64), own
+
+
+def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
+    nodes = list(graph.nodes)
+    plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(range(len(nodes)))
+    number = {v: int(v) if plain else at for at, v in enumerate(nodes)}
+    pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], np.int64).reshape(-1, 2)
+    if graph.is_directed():
+        there = set(map(tuple, pairs.tolist()))
+        lonely = next((pair for pair in there if pair[::-1] not in there), None)
+        if lonely is not None:
+            raise ValueError(
+                f"{caller}: the directed graph has an edge from {nodes[lonely[0]]} to {nodes[lonely[1]]} but none back; "
+                "use graph.to_undirected()."
+            )
+        pairs = pairs[pairs[:, 0] <= pairs[:, 1]]
+    return pairs, len(nodes), pd.RangeIndex(len(nodes)) if plain else pd.Index(nodes, tupleize_cols=False)
+
+
+def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
+    matrix = scipy.sparse.coo_array(matrix)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{caller}: the adjacency matrix must be square; got {list(matrix.shape)}.")
+    if not np.isfinite(matrix.data).all() or (matrix.data < 0).any():
+        raise ValueError(f"{caller}: the adjacency matrix holds negative or infinite values or NaN; nonzero means an edge.")
+    linked = scipy.sparse.csr_array((matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape)
+    linked.eliminate_zeros()
+    lonely = scipy.sparse.coo_array(linked > linked.T)
+    if lonely.nnz:
+        raise ValueError(
+            f"{caller}: {lonely.nnz} edges are one-sided, the first from site {lonely.row[0]} to {lonely.col[0]} but not back; "
+            "make the adjacency A symmetric, as by A.maximum(A.T)."
+        )
+    upper = scipy.sparse.coo_array(scipy.sparse.triu(linked))
+    return np.stack([upper.row, upper.col], 1).astype(np.int64), matrix.shape[0]
+
+
+def _check(caller: str, pairs: Edges, count: int) -> None:
+    out = (pairs < 0) | (pairs >= count)
+    if out.any():
+        raise ValueError(
+            f"{caller}: edges name site {pairs[out][0]}, but sites are numbered from 0 to {count - 1}. Whole numbers that are "
+            "labels go in as text, .astype(str), in edges and data."
+        )
+    loops = pairs[pairs[:, 0] == pairs[:, 1], 0]
+    if loops.size:
+        raise ValueError(
+            f"{caller}: {loops.size} edges are loops, the first at site {loops[0]}; a site is no neighbour of itself."
+        )
+    _, first, times = np.unique(np.sort(pairs, 1), axis=0, return_index=True, return_counts=True)
+    if (times > 1).any():
+        s, t = pairs[first[times > 1][0]]
+        raise ValueError(
+            f"{caller}: {np.sum(times > 1)} edges are given more than once, such as ({s}, {t}); it counts once: "
+            "give one of (s, t) and (t, s)."
+        )
+
+
+def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
+    both = np.concatenate([edges, edges[:, ::-1]])
+    return scipy.sparse.csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites))
+
+
+def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_array":
+    """One plus the number of edges between sites at most `reach` apart, as a sparse matrix; no entry for others."""
+    near = found = scipy.sparse.eye_array(num_sites, format="csr")
+    step = adjacency(edges, num_sites) + near
+    for _ in range(reach):
+        near = (near @ step).sign()
+        found = found + near
+    found.data = reach + 2 - found.data  # sites are as far apart as they are missing from the smaller neighbourhoods
+    found.sort_indices()
+    return found
+
+
+def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
+    """Label `count` blocks of neighbouring sites of nearly one size, by cutting the graph in two again and again."""
+    label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
+
+    def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
+        if parts == 1:
+            label[sites] = first
+            return
+        few = parts // 2
+        order = sites[_along(graph[sites][:, sites])]
+        at = round(len(sites) * few / parts)
+        cut(order[:at], few, first)
+        cut(order[at:], parts - few, first + few)
+
+    cut(np.arange(num_sites), count, 0)
+    return label
+
+
+def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
+    """Order the sites of a piece from one end to the other, one connected component after another."""
+    _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    order = []
+    for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):
+        own, along = graph[sites][:, sites], np.arange(len(sites))
+        if len(sites) > SPECTRAL:
+            end = scipy.sparse.csgraph.breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
+            along = scipy.sparse.csgraph.shortest_path(own, indices=end, unweighted=True)
+        elif len(sites) > 2:
+            along = np.linalg.eigh(scipy.sparse.csgraph.laplacian(own).toarray())[1][:, 1]
+        order.append(sites[np.argsort(along, kind="stable")])
+    return np.concatenate(order)

@@ -1,0 +1,937 @@
+"""Plans: the weight of every unit in every refit, and the units that each refit scores.
+
+A plan is a matrix of weights `W[refits, units]`. It stores only the departures from one, in compressed rows: refit `k` has
+`W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and ones elsewhere. Leave-one-out of n units therefore takes
+O(n) numbers. Every scheme is a function that returns a `Plan`.
+"""
+
+import copy
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, ParamSpec
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from .._runtime.display import Printed
+from ..data.arrays import codes, count, flags, generator, index_of, matched, numbers, places, share, whole
+from .graph import distances, read_edges
+
+CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
+LONG = 2**11  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
+
+
+class Rows(NamedTuple):
+    """Batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
+
+    A width of `num_units` means that every refit lists every unit in order. Folds that touch many units are written out in this
+    way, so that nothing has to be gathered or scattered. `scale` is the standard error of the mean no-update loss, the unit in
+    which tolerances are stated. `num_refits` is the number of refits in the whole plan; strategies decide by it what they can
+    afford.
+    """
+
+    index: NDArray[np.int64]  # type: ignore[assignment]  # [refits, width]; hides tuple.index
+    weight: NDArray[np.float64]  # [refits, width]
+    held: NDArray[np.bool_]  # [refits, width]
+    scale: NDArray[np.float64]  # []
+    num_refits: NDArray[np.int64]  # []
+
+    def take(self, lanes: NDArray[np.int64]) -> "Rows":
+        """Select refits by their place in the batch."""
+        return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
+
+    @staticmethod
+    def of_all(num_units: int, num_refits: int) -> "Rows":
+        """Batch of one refit that holds every unit at weight one: it scores the full fit itself."""
+        index, one = np.arange(num_units)[None], np.ones((1, num_units))
+        return Rows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
+
+
+class Batch(NamedTuple):
+    """Refits of a plan that are computed together.
+
+    `refits` are their numbers, `place` says where each entry stands in `plan.index` (-1 for padding), `rows` are the padded
+    entries.
+    """
+
+    refits: NDArray[np.int64]
+    place: NDArray[np.int64]
+    rows: Rows
+
+    def take(self, lanes: NDArray[np.int64]) -> "Batch":
+        """Select refits by their place in the batch."""
+        return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Printed):
+    """Matrix of weights over units, one row a refit, stored as departures from one.
+
+    Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and every other unit the weight
+    one. The functions of this module make plans; call the class itself for weights of your own. `clusters`, `serial` and
+    `blocks` are used for standard errors only.
+
+    Parameters
+    ----------
+    indptr : array of int, shape (refits + 1,)
+        Where the entries of each refit begin and end.
+    index : array of int, shape (entries,)
+        Unit of each entry. A refit lists a unit once at most.
+    weight : array of float, shape (entries,)
+        Weight of that unit in that refit, zero or more.
+    held : array of bool, shape (entries,)
+        True where the entry is scored. A scored entry has weight 0; a unit of weight 0 that is not scored is a buffer.
+    num_units : int
+        Number of units.
+    clusters : array, shape (units,), optional
+        Label of the cluster of each unit; units of different clusters are independent.
+    serial : bool or None, default: False
+        True if units that follow one another depend on one another; None if nobody knows.
+    blocks : array, shape (units,), optional
+        Labels of blocks of neighbouring units, where units are serial but not in the order of their numbers.
+    names : pandas.Index, optional
+        Labels of the units, which are matched with those of the fit.
+    call : str, default: ""
+        The call that made the plan, for printed results.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not fit together, a weight is negative or not finite, a refit scores a unit that it sees, lists a unit
+        twice, leaves nothing out or leaves everything out.
+
+    See Also
+    --------
+    kfold, leave_one_out, groups, from_splits : Functions that make plans.
+
+    Examples
+    --------
+    Two refits of four units: the first leaves out unit 0 and sees unit 1 twice, the second leaves out units 2 and 3.
+
+    >>> import leaveout as lo
+    >>> plan = lo.Plan([0, 2, 4], [0, 1, 2, 3], [0.0, 2.0, 0.0, 0.0], [True, False, True, True], 4)
+    >>> plan.matrix()
+    array([[0., 2., 1., 1.],
+           [1., 1., 0., 0.]])
+    """
+
+    indptr: NDArray[np.int64]
+    index: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    held: NDArray[np.bool_]
+    num_units: int
+    clusters: NDArray[np.int64] | None = None
+    serial: bool | None = False
+    blocks: NDArray[np.int64] | None = None
+    names: pd.Index | None = None
+    call: str = ""
+
+    def __post_init__(self) -> None:
+        weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
+        read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
+        for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
+            object.__setattr__(self, name, np.ascontiguousarray(array))
+        object.__setattr__(self, "num_units", count("Plan: num_units", self.num_units, 1))
+        self._check_shape()
+        self._check_entries()
+
+    def _check_shape(self) -> None:
+        if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
+            raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
+        if not len(self.index) == len(self.weight) == len(self.held):
+            raise ValueError("Plan: index, weight and held must have one length.")
+        for name in ("clusters", "blocks", "names"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.num_units:
+                raise ValueError(f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units.")
+
+    def _check_entries(self) -> None:
+        if np.any((self.index < 0) | (self.index >= self.num_units)):
+            raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
+        if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
+            raise ValueError("Plan: weights must be finite and not negative.")
+        if (seen := np.flatnonzero(self.held & (self.weight > 0))).size:
+            k = seen[0]
+            raise ValueError(
+                f"Plan: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its loss "
+                "would not be held out. Give it weight 0, or held=False."
+            )
+        entry = self.refit * self.num_units + self.index
+        if np.any(np.diff(entry) <= 0):  # sorted rows, the usual case, need no sort to be checked
+            entry = np.sort(entry)
+        if (twice := np.flatnonzero(np.diff(entry) == 0)).size:
+            raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
+        every = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
+        nothing = np.diff(self.indptr) == 0
+        for wrong, what in ((nothing, "leave nothing out; drop these empty folds"), (every, "leave out every unit")):
+            if wrong.any():
+                raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
+
+    @property
+    def num_refits(self) -> int:
+        """Number of refits."""
+        return len(self.indptr) - 1
+
+    def __len__(self) -> int:
+        return self.num_refits
+
+    @functools.cached_property
+    def refit(self) -> NDArray[np.int64]:
+        """Refit to which each entry belongs, `[entries]`."""
+        return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
+
+    def matched(self, caller: str, names: pd.Index | None) -> "Plan":
+        """Renumber the units in the order of the given labels.
+
+        Parameters
+        ----------
+        caller : str
+            Name of the calling function, for messages.
+        names : pandas.Index or None
+            Labels of the fit's units; None leaves the plan as it is, and so does a plan without labels.
+
+        Returns
+        -------
+        Plan
+            The same refits, with units numbered as in `names`.
+
+        Raises
+        ------
+        ValueError
+            If the plan's labels are not those of the fit.
+        """
+        if names is None or self.names is None:
+            return self
+        order = places(caller, "plan", self.names, "fit", names)
+        if order is None:
+            return self.known(names=names)
+        clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
+        return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
+
+    def only(self, units: NDArray[np.int64]) -> "Plan":
+        """The plan over some of its units, in this order: the others leave every refit. Refits that then leave nothing out, or
+        score nothing where they did, leave the plan."""
+        place = np.full(self.num_units, -1)
+        place[units] = np.arange(len(units))
+        kept = place[self.index] >= 0
+        count = lambda entries: np.bincount(self.refit[entries], minlength=self.num_refits)
+        refits = np.flatnonzero((count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0)))
+        kept &= np.isin(self.refit, refits)
+        clusters, blocks = (None if part is None else part[units] for part in (self.clusters, self.blocks))
+        return replace(
+            self,
+            indptr=np.r_[0, np.cumsum(count(kept)[refits])],
+            index=place[self.index[kept]],
+            weight=self.weight[kept],
+            held=self.held[kept],
+            num_units=len(units),
+            clusters=clusters,
+            blocks=blocks,
+            names=None if self.names is None else self.names[units],
+        )
+
+    def known(self, **facts: Any) -> "Plan":
+        """Copy the plan with some attributes replaced, without checking it again.
+
+        The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks` and `names`.
+
+        Parameters
+        ----------
+        **facts : Any
+            New values of attributes, by name.
+
+        Returns
+        -------
+        Plan
+            The copy.
+        """
+        plan = copy.copy(self)
+        vars(plan).update(facts)
+        return plan
+
+    @property
+    def widths(self) -> str:
+        """Number of units that a refit leaves out or reweights, in words."""
+        low, high = np.diff(self.indptr).min(), np.diff(self.indptr).max()
+        return f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        times = np.bincount(self.index[self.held], minlength=self.num_units)
+        often = f"{times.min()}" if times.min() == times.max() else f"{times.min()}–{times.max()}"
+        dropped, most = np.sum(~self.held & (self.weight == 0)) / self.num_refits, self.weight.max()
+        given = {"groups": self.clusters, "blocks of neighbours": self.blocks}
+        apart = [f"{len(np.unique(labels))} {name}" for name, labels in given.items() if labels is not None]
+        known = "not known" if self.serial is None else "blocks along their order" if self.serial else "every unit by itself"
+        lines = [
+            ("plan", self.call or "of its own weights"),
+            ("units", f"{self.num_units}" + ("" if self.names is None else f", {self.names[0]} to {self.names[-1]}")),
+            ("refits", f"{self.num_refits} of {self.widths} each"),
+            ("scored", f"every unit {often.replace('–', ' to ')} time{'' if often == '1' else 's'}"),
+            ("dropped", f"{dropped:.3g} units a refit that are not scored" if dropped else ""),
+            ("weights", f"up to {most:g} of units that are seen more than once" if most > 1 else ""),
+            ("independent", ", ".join(apart) or known),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def __repr__(self) -> str:
+        made = self.call or "of its own weights"
+        return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
+
+    def matrix(self) -> NDArray[np.float64]:
+        """Weights as a dense matrix.
+
+        Returns
+        -------
+        array of float, shape (refits, units)
+            Weight of every unit in every refit.
+        """
+        dense = np.ones((self.num_refits, self.num_units))
+        dense[self.refit, self.index] = self.weight
+        return dense
+
+    def batches(
+        self,
+        capacity: int,
+        cost_per_entry: int,
+        cost_per_refit: int,
+        least: int = 1,
+        uniform: bool = False,
+        whole: bool = False,
+    ) -> Iterator[Batch]:
+        """Split the refits into padded batches of at most `capacity` numbers each.
+
+        Refits of similar width go together. A fold that touches at least a quarter of the units, and more than eight of them,
+        is written out over all units.
+
+        Parameters
+        ----------
+        capacity : int
+            Numbers that a batch may hold.
+        cost_per_entry : int
+            Numbers that each entry of a refit takes.
+        cost_per_refit : int
+            Numbers that each refit takes beside its entries.
+        least : int, default: 1
+            Smallest number of batches into which the refits of one width are split, as far as there are refits.
+        uniform : bool, default: False
+            Whether all batches have the width of the widest refit.
+        whole : bool, default: False
+            Whether every refit is written out over all units.
+
+        Yields
+        ------
+        Batch
+            Refits of one width.
+        """
+        widths = np.diff(self.indptr)
+        few = np.minimum(_few_sizes(widths), self.num_units)
+        padded = np.where((4 * widths >= self.num_units) & (widths > 8), self.num_units, few)
+        if uniform or whole:
+            padded[:] = self.num_units if whole else padded.max()
+        alike = padded.min() == padded.max()
+        for width in padded[:1].tolist() if alike else np.unique(padded).tolist():
+            members = np.arange(len(padded)) if alike else np.flatnonzero(padded == width)
+            most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
+            size = -(-len(members) // max(-(-len(members) // most), least))  # equal batches: two shapes at most
+            for start in range(0, len(members), size):
+                yield self._batch(members[start : start + size], width)
+
+    def some(self, refits: NDArray[np.int64]) -> "Plan":
+        """Plan of a selection of the refits.
+
+        Parameters
+        ----------
+        refits : array of int
+            Numbers of the refits, rising.
+
+        Returns
+        -------
+        Plan
+            These refits over the same units.
+        """
+        mine = np.isin(self.refit, refits)
+        indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
+        index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
+        return replace(self, indptr=indptr, index=index, weight=weight, held=held, call="")
+
+    def one(self, refit: int, whole: bool = False) -> Batch:
+        """Batch of a single refit.
+
+        Parameters
+        ----------
+        refit : int
+            Number of the refit.
+        whole : bool, default: False
+            Whether it is written out over all units.
+
+        Returns
+        -------
+        Batch
+            The refit, without padding.
+        """
+        return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
+
+    def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
+        first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
+        if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
+            place = np.arange(first, end).reshape(len(refits), width)  # as they stand, without padding
+            index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
+            held = self.held[first:end].reshape(place.shape)
+            return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+        entry = self.indptr[refits][:, None] + np.arange(width)
+        real = entry < self.indptr[refits + 1][:, None]
+        place = np.where(real, entry, -1)
+        index = np.where(real, self.index[place], n)
+        if width == n:  # every unit in its order; padding goes to a column more
+            whole = np.full((len(refits), n + 1), -1)
+            np.put_along_axis(whole, index, place, axis=1)
+            place, index = whole[:, :n], np.broadcast_to(np.arange(n), entry.shape)
+            real = place >= 0
+        weight = np.where(real, self.weight[place], 1.0)
+        held = real & self.held[place]
+        return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+
+
+def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round each width up to one of 1, 2, 3, 4, 6, 8, 12, 16, ….
+
+    Few shapes are compiled then, and at most half of a batch is padding.
+    """
+    if widths.max(initial=0) <= 4:
+        return np.maximum(widths, 1)
+    power = 2 ** np.ceil(np.log2(np.maximum(widths, 1))).astype(np.int64)
+    return np.where((widths > 2) & (widths <= 3 * power // 4), 3 * power // 4, power)
+
+
+def few_size(number: int) -> int:
+    """Round a number of steps, units or refits up to one of few sizes.
+
+    Numbers above `LONG` stay as they are, as padding them would cost too much.
+    """
+    return int(_few_sizes(np.array([number]))[0]) if number <= LONG else number
+
+
+def few_more(count: int) -> NDArray[np.int64]:
+    """Numbers of `count` refits, the last one repeated until there are as many as one of few sizes."""
+    return np.minimum(np.arange(few_size(count)), count - 1)
+
+
+def _some(numbers: Iterable[int]) -> str:
+    listed = [str(int(k)) for k in numbers]
+    return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
+
+
+Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]  # of one refit: units, weights, which are scored
+
+
+def _stacked(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
+    """Plan whose refits are given one by one as entries."""
+    index, weight, held = zip(*refits, strict=True)
+    indptr = np.cumsum([0, *map(len, index)])
+    return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
+
+
+def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
+    """Plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
+    rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
+    zipped = zip(rows, folds, strict=True)
+    return _stacked([(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind)
+
+
+def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
+    """Entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
+    index = np.flatnonzero(counts != 1)
+    return index, counts[index].astype(float), scored[index]
+
+
+P = ParamSpec("P")
+
+
+def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
+    """Decorate a function that makes plans, so that each plan records the call that made it."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **more: P.kwargs) -> Plan:
+        said = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in more.items())]
+        return make(*args, **more).known(call=f"lo.{make.__name__}({', '.join(said)})")
+
+    return made
+
+
+def _brief(value: Any) -> str:
+    """Text of an argument of a call: numbers and words in full, arrays by their type and length."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    shape = getattr(value, "shape", None) or ((len(value),) if hasattr(value, "__len__") else ())  # sparse ones have no length
+    size = f" of {shape[0]}" if shape else ""
+    return f"<{type(value).__name__}{size}>"
+
+
+@scheme
+def leave_one_out(num_units: int) -> Plan:
+    """Leave out every unit by itself: n refits of one unit each.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+
+    Returns
+    -------
+    Plan
+        One refit a unit.
+
+    See Also
+    --------
+    groups : Leave out whole groups.
+    blocks : Leave out successive blocks, for units that depend on their neighbours.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.leave_one_out(3).matrix()
+    array([[0., 1., 1.],
+           [1., 0., 1.],
+           [1., 1., 0.]])
+    """
+    n = count("leave_one_out: num_units", num_units, 2)
+    return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
+
+
+@scheme
+def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
+    """Split the units into k folds of nearly equal size, each left out once.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    k : int
+        Number of folds, from 2 to n.
+    seed : int, optional
+        Seed by which units are shuffled. Without it folds are contiguous.
+
+    Returns
+    -------
+    Plan
+        One refit a fold.
+
+    See Also
+    --------
+    from_splits : Plans of any scikit-learn splitter, stratified ones for example.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.kfold(6, 3).matrix().astype(int)
+    array([[0, 0, 1, 1, 1, 1],
+           [1, 1, 0, 0, 1, 1],
+           [1, 1, 1, 1, 0, 0]])
+    >>> lo.kfold(6, 3, seed=0)
+    Plan(lo.kfold(6, 3, seed=0): 3 refits of 2 units each, 6 units)
+    """
+    n = count("kfold: num_units", num_units, 2)
+    k = count("kfold: k", k, 2, n)
+    order = np.arange(n) if seed is None else generator("kfold", seed).permutation(n)
+    return _plan(np.array_split(order, k), n)
+
+
+@scheme
+def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+    """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and independently of one another.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    fraction : float
+        Share of the units that each fold leaves out, between 0 and 1.
+    num_folds : int
+        Number of folds.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a subset. A unit may be scored in several refits, or in none.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.random_subsets(20, 0.25, 3)
+    Plan(lo.random_subsets(20, 0.25, 3): 3 refits of 5 units each, 20 units)
+    """
+    n, size = _subset_size("random_subsets", num_units, fraction)
+    rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
+    return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
+
+
+@scheme
+def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+    """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn places.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    fraction : float
+        Share of the units that each fold leaves out, between 0 and 1.
+    num_folds : int
+        Number of folds.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a run. Its standard errors treat units as serially dependent.
+
+    See Also
+    --------
+    blocks : Runs that cover the series once.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.contiguous(20, 0.25, 2)
+    Plan(lo.contiguous(20, 0.25, 2): 2 refits of 5 units each, 20 units)
+    """
+    n, size = _subset_size("contiguous", num_units, fraction)
+    starts = generator("contiguous", seed).integers(0, n - size + 1, count("contiguous: num_folds", num_folds, 1))
+    return _plan([start + np.arange(size) for start in starts], n, serial=True)
+
+
+def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int]:
+    n = count(f"{caller}: num_units", num_units, 2)
+    return n, min(max(1, round(share(f"{caller}: fraction", fraction) * n)), n - 1)
+
+
+@scheme
+def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
+    """Leave out the future of each origin `t = start, …, n − 1`.
+
+    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    start : int
+        First origin: the number of units that the first refit sees.
+    horizon : int, optional
+        Number of units from each origin on that are scored; all of them by default.
+
+    Returns
+    -------
+    Plan
+        One refit an origin. Its standard errors treat units as serially dependent.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.leave_future_out(5, start=3, horizon=1)
+    >>> plan.matrix().astype(int)
+    array([[1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 0]])
+    >>> plan.index[plan.held]
+    array([3, 4])
+    """
+    n = count("leave_future_out: num_units", num_units, 2)
+    start = count("leave_future_out: start", start, 1, n - 1)
+    horizon = count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
+    folds = [np.arange(t, min(t + horizon, n)) for t in range(start, n)]
+    return _plan(folds, n, [np.arange(min(t + horizon, n), n) for t in range(start, n)], serial=True)
+
+
+@scheme
+def groups(labels: ArrayLike) -> Plan:
+    """Leave out every group of units that share a label. Standard errors are over groups.
+
+    Parameters
+    ----------
+    labels : array-like or pandas.Series, shape (units,)
+        Label of each unit, of any kind. The index of a Series is matched with the labels of the fit.
+
+    Returns
+    -------
+    Plan
+        One refit a group, in the order of the labels.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or there are fewer than two groups.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.groups(["b", "a", "b", "c"]).matrix().astype(int)
+    array([[1, 0, 1, 1],
+           [0, 1, 0, 1],
+           [1, 1, 1, 0]])
+    """
+    found, levels = codes("groups", "labels", labels)
+    if len(levels) < 2:
+        raise ValueError("groups: at least two groups are needed; all labels are equal.")
+    order = np.argsort(found, kind="stable")
+    folds = np.split(order, np.cumsum(np.bincount(found))[:-1])
+    return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels))
+
+
+@scheme
+def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
+    """Leave out successive blocks of units. Units near a block may be dropped with it, without being scored.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    size : int
+        Units in a block; the last block may be shorter.
+    buffer : int, default: 0
+        Units on either side of the block that are dropped and not scored.
+
+    Returns
+    -------
+    Plan
+        One refit a block. Its standard errors treat units as serially dependent.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.blocks(6, 2, buffer=1)
+    >>> plan.matrix().astype(int)
+    array([[0, 0, 0, 1, 1, 1],
+           [1, 0, 0, 0, 0, 1],
+           [1, 1, 1, 0, 0, 0]])
+    >>> plan.index[plan.held]
+    array([0, 1, 2, 3, 4, 5])
+    """
+    n = count("blocks: num_units", num_units, 2)
+    size = count("blocks: size", size, 1, n - 1)
+    buffer = count("blocks: buffer", buffer, 0, n)
+    starts = range(0, n, size)
+    folds = [np.arange(s, min(s + size, n)) for s in starts]
+    around = [np.r_[max(0, s - buffer) : s, min(s + size, n) : min(s + size + buffer, n)] for s in starts]
+    return _plan(folds, n, around, serial=True)
+
+
+@scheme
+def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
+    """Leave out and score, for every site of a graph, all sites within `radius` edges of it.
+
+    Sites within `radius + buffer` edges are dropped too, but not scored.
+
+    Parameters
+    ----------
+    edges : array of shape (edges, 2), sparse matrix, networkx or libpysal graph
+        The undirected edges: pairs of sites, or a symmetric adjacency matrix. Labels of a graph's nodes are matched with those
+        of the fit.
+    radius : int
+        Largest distance, in edges, at which a site is left out and scored; 0 for the site alone.
+    buffer : int, default: 0
+        Further distance within which sites are dropped without being scored.
+    num_sites : int, optional
+        Number of sites, needed where the last sites have no edges.
+
+    Returns
+    -------
+    Plan
+        One refit a site.
+
+    Raises
+    ------
+    ValueError
+        If a neighbourhood is the whole graph, or the edges are not those of an undirected graph.
+
+    Examples
+    --------
+    The path 0 – 1 – 2 – 3 – 4:
+
+    >>> import leaveout as lo
+    >>> lo.neighbourhoods([(0, 1), (1, 2), (2, 3), (3, 4)], radius=1).matrix().astype(int)
+    array([[0, 0, 1, 1, 1],
+           [0, 0, 0, 1, 1],
+           [1, 0, 0, 0, 1],
+           [1, 1, 0, 0, 0],
+           [1, 1, 1, 0, 0]])
+    """
+    radius = count("neighbourhoods: radius", radius, 0)
+    buffer = count("neighbourhoods: buffer", buffer, 0)
+    sites = None if num_sites is None else count("neighbourhoods: num_sites", num_sites, 2)
+    pairs, n, names = read_edges("neighbourhoods", edges, sites)
+    count("neighbourhoods: num_sites", n, 2)
+    near = distances(pairs, n, radius + buffer)
+    spans = [slice(*near.indptr[site : site + 2]) for site in range(n)]
+    held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
+    around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
+    return _plan(held, n, around, serial=True, names=names)
+
+
+@scheme
+def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
+    """Draw n units with replacement, again and again: weights are counts, and units that were never drawn are scored.
+
+    Only entries whose count is not one are stored. A resample that draws every unit is drawn again.
+
+    Parameters
+    ----------
+    num_units : int
+        Number of units n, 2 or more.
+    num_resamples : int
+        Number of resamples.
+    seed : int, default: 0
+        Seed of the draws.
+
+    Returns
+    -------
+    Plan
+        One refit a resample.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.bootstrap(6, 100)
+    >>> plan.num_refits, bool((plan.matrix().sum(axis=1) == 6).all())
+    (100, True)
+    """
+    n = count("bootstrap: num_units", num_units, 2)
+    wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
+    drawn = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in itertools.count())
+    kept = (counts for counts in drawn if not counts.all())
+    return _stacked((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
+
+
+@scheme
+def from_splits(
+    splits: Iterable[tuple[ArrayLike, ArrayLike]],
+    num_units: int,
+    *,
+    groups: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+) -> Plan:
+    """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
+
+    Units that are in neither the train nor the test set of a split are dropped and not scored. A unit that is twice in the
+    train set weighs two.
+
+    Parameters
+    ----------
+    splits : iterable of (train, test)
+        Sets of units of each split, as numbers of units or as one truth a unit. The index of a Series of truths is matched with
+        the labels of the fit.
+    num_units : int
+        Number of units n, 2 or more.
+    groups : array-like [units], optional
+        A label of each unit. Units of one label depend on one another: standard errors are over groups, as those of `groups`.
+    times : array-like [units], optional
+        The time of each unit, rising from unit to unit: the units are a series, and standard errors are over blocks along it.
+
+    Returns
+    -------
+    Plan
+        One refit a split.
+
+    Raises
+    ------
+    ValueError
+        If a unit is in the train and the test set of one split, a test set is empty, a number is none of a unit,
+        `groups` are all one, `times` do not rise, or both are given.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from sklearn.model_selection import StratifiedKFold
+    >>> y = [0, 0, 0, 1, 1, 1]
+    >>> lo.from_splits(StratifiedKFold(3).split(y, y), 6).matrix().astype(int)
+    array([[0, 1, 1, 0, 1, 1],
+           [1, 0, 1, 1, 0, 1],
+           [1, 1, 0, 1, 1, 0]])
+    """
+    n = count("from_splits: num_units", num_units, 2)
+    if groups is not None and times is not None:
+        raise ValueError("from_splits: give groups or times, not both: standard errors are over groups, or along a series.")
+    if not isinstance(splits, Iterable):
+        raise TypeError(f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}.")
+    refits: list[Entries] = []
+    names: pd.Index | None = None
+    for k, split in enumerate(splits):
+        train, test, names = _by_labels(k, *split, names)
+        train, test = (_numbered(f"split {k}", part, n) for part in (train, test))
+        if test.size == 0:
+            raise ValueError(f"from_splits: the test set of split {k} is empty.")
+        if max(train.max(initial=0), test.max()) >= n or min(train.min(initial=0), test.min()) < 0:
+            raise ValueError(f"from_splits: split {k} names units outside [0, {n}); is num_units right?")
+        counts = np.bincount(train, minlength=n)
+        if np.any(counts[test] > 0):
+            raise ValueError(f"from_splits: split {k} has units in both train and test: its loss would not be held out.")
+        refits.append(_departures(counts, np.isin(np.arange(n), test)))
+    if not refits:
+        raise ValueError("from_splits: the splitter yielded no split.")
+    if groups is not None:
+        labels, names = _of_units("groups", groups, n, names)
+        found, levels = codes("from_splits", "groups", labels)
+        if len(levels) < 2:
+            raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
+        return _stacked(refits, n, names=names, clusters=found.astype(np.int64))
+    if times is not None:
+        labels, names = _of_units("times", times, n, names)
+        _rising(labels)
+        return _stacked(refits, n, names=names, serial=True)
+    return _stacked(refits, n, names=names)
+
+
+def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
+    """Read a fact of every unit in the order of the labels of the splits, if these have some; return it and the labels."""
+    own = index_of(value)
+    found = pd.Series(value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.asarray(value))
+    if len(found) != n:
+        raise ValueError(f"from_splits: {name} must be one a unit, {n}; got {len(found)}.")
+    order = None if own is None or names is None else places("from_splits", name, own, "the splits", names)
+    return found if order is None else found.iloc[order], own if names is None else names
+
+
+def _rising(times: pd.Series) -> None:
+    """ValueError where the times of successive units do not rise."""
+    if times.isna().any():
+        raise ValueError(f"from_splits: times has {times.isna().sum()} missing values; drop those units.")
+    if not times.is_unique:
+        raise ValueError(
+            f"from_splits: times repeat, as {times[times.duplicated()].iloc[0]}: units of one time are no steps of a series; "
+            "leave out whole times and give them as groups="
+        )
+    if not times.is_monotonic_increasing:
+        back = int(np.flatnonzero(~(times.to_numpy()[1:] > times.to_numpy()[:-1]))[0]) + 1
+        raise ValueError(
+            f"from_splits: times must rise from unit to unit; unit {back} is before unit {back - 1}. Sort the data by time, "
+            "then fit and split them."
+        )
+
+
+def _by_labels(
+    k: int, train: ArrayLike, test: ArrayLike, names: pd.Index | None
+) -> tuple[ArrayLike, ArrayLike, pd.Index | None]:
+    """Put the sets of split `k` in the order of the labels of the first labelled split, and return these labels with them."""
+    if not any(index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)):
+        return train, test, names
+    own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
+    order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+    if order is not None:
+        train, test = np.asarray(train)[order], np.asarray(test)[order]
+    return train, test, own.index if names is None else names
+
+
+def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
+    """Convert a set of units, given by numbers or by truths, to numbers."""
+    array = np.asarray(part)
+    if array.dtype != bool:
+        return whole("from_splits", f"the sets of {split}", array)
+    if array.shape != (n,):
+        raise ValueError(f"from_splits: truths must be one a unit, {n}; {split} has shape {array.shape}.")
+    return np.flatnonzero(array)

@@ -1,0 +1,155 @@
+"""A page that needs nothing else: no network, no server, no Python.
+
+Text by Jinja2, which escapes whatever comes from data; pictures by Vega-Lite, whose program, from vl-convert, goes into the
+page. Tables are data that a few lines of script sort, search and hand out as CSV.
+"""
+
+import datetime
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..data.arrays import written as worded
+from ..validation.checks import Check
+
+TEMPLATE = Path(__file__).parent / "report.html"
+HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
+MODEL = {"field": "model", "type": "nominal", "sort": None, "title": None}  # down the side
+BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
+
+Lines = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted, searched and downloaded by its `name`."""
+
+    name: str
+    title: str
+    note: str
+    frame: pd.DataFrame
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the columns, which of them hold numbers, and the rows, for JSON."""
+        frame = self.frame
+        kinds = [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes]
+        columns = [_cells(frame.iloc[:, k]) for k in range(frame.shape[1])]
+        return {"columns": list(map(str, frame.columns)), "numbers": kinds, "rows": list(zip(*columns, strict=True))}
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    dates = pd.api.types.is_datetime64_any_dtype(column)
+    return worded(pd.Index(column)) if dates else [_plain(value) for value in column]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: nothing where a number is not known."""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture in Vega-Lite, what it shows, and how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    layers: list[dict[str, Any]]
+    height: int = 320
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The picture as wide as the page."""
+        axis = {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridColor": "#e4e4e4",
+            "labelLimit": 160,
+        }
+        config = {"axis": axis, "legend": {"labelFontSize": 12, "title": None, "orient": "top"}, "view": {"stroke": None}}
+        size = {"width": "container", "height": self.height, "autosize": {"type": "fit-x", "contains": "padding"}}
+        return {"description": f"{self.title}. {self.caption}", **size, "config": config, "layer": self.layers}
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of a report."""
+
+    title: str
+    question: str
+    answers: list[tuple[str, str, str]]  # what, how much, and how sure
+    checks: list[tuple[str, Check]] | None  # and of which models; None where there are none to make
+    muted: str
+    figures: list[Figure]
+    tables: list[Table]
+    printed: dict[str, Lines]
+    calls: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+def written(page: Page, file: Path, notes: Sequence[str]) -> Path:
+    """Write it, with more notes, and return where it is."""
+    page.notes.extend(note for note in notes if note and note not in page.notes)
+    file.write_text(_rendered(page), encoding="utf-8")
+    return file
+
+
+def _rendered(page: Page) -> str:
+    try:
+        import jinja2
+        import vl_convert
+    except ImportError:
+        raise ImportError("report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.") from None
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # which browsers could not read
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
+    return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        page=page, script=script, now=now, versions=_versions()
+    )
+
+
+def _versions() -> Lines:
+    """List the versions of the libraries that were used."""
+    used = [name for name in HOSTS if name.replace("scikit-learn", "sklearn") in sys.modules]
+    known = {name: importlib.metadata.version(name) for name in ("leaveout", *used)}
+    return [*known.items(), ("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+
+
+def data_of(frame: pd.DataFrame) -> dict[str, Any]:
+    return {"values": [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]}
+
+
+def axis(name: str, title: str, **more: Any) -> dict[str, Any]:
+    return {"field": name, "type": "quantitative", "title": title, "scale": {"zero": False, "nice": True}, **more}
+
+
+def tooltip(**names: str) -> list[dict[str, str]]:
+    """Build the tooltip of a point, with its fields by their titles."""
+    words, number = {"type": "nominal"}, {"type": "quantitative", "format": ".5g"}
+    kinds = dict.fromkeys(("label", "told", "model"), words)
+    return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]
+
+
+def rules(data: dict[str, Any], low: str, high: str, color: str, width: int) -> dict[str, Any]:
+    place = {
+        "x": axis(low, ""),
+        "x2": {"field": high},
+        "y": MODEL,
+    }
+    return {"data": data, "mark": {"type": "rule", "color": color, "strokeWidth": width}, "encoding": place}

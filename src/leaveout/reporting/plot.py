@@ -1,0 +1,821 @@
+"""Plots of estimates.
+
+Each function returns its axes. It draws on a new figure of pyplot's, which a notebook shows and `plt.show()` does, or on the
+axes that are given. No function touches matplotlib's global style.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ..data.arrays import places, written
+from ..diagnostics import Influence, cooks_distance, leverage as leverage_of
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..refit import Exact
+from ..validation.compare import compare
+from ..validation.cross_validate import cross_validate
+from ..validation.estimate import Estimate
+from ..validation.metrics import HIGHER
+from .smooth_plots import axes as _axes, smooth as smooth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROUNDING = 1e-16  # errors below it are drawn there
+COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # of answers
+SAID = {  # of the columns of an `Influence`
+    "cook": "Cook's distance",
+    "loss": "held-out loss",
+    "no_update": "loss with no update",
+    "rise": "rise of the loss, held out",
+    "share": "share of the loss",
+    "error": "error of the loss",
+    "moved": "largest change, standard errors",
+    "others": "change of the loss of the others",
+    "prediction": "change of the prediction",
+    "units": "units left out",
+}
+
+
+def _of(estimate: Estimate, what: str) -> str:
+    """Return the label of an axis: its name, followed by the name of the score."""
+    return f"{what}, {estimate.score}" if estimate.score else what
+
+
+def _mean(estimate: Estimate) -> str:
+    """The mean, with the errors that it has."""
+    errors = {"data": estimate.se, "random folds": estimate.monte_carlo_error}
+    known = {name: value for name, value in errors.items() if np.isfinite(value)}
+    said = "".join(f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items())
+    return f"{estimate.mean:.4g}{said}"
+
+
+def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
+    """Names over points, behind what is drawn there; below, to the right or the left where that would cover another name."""
+    sides = {(0, 4): ("center", "bottom"), (0, -4): ("center", "top"), (6, 0): ("left", "center"), (-6, 0): ("right", "center")}
+    behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
+    how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
+    there: list[Any] = []
+    ax.apply_aspect()
+    for name, across, up in zip(written(pd.Index(names)), x, y, strict=True):
+        notes = []
+        for shift, (ha, va) in sides.items():
+            notes.append(ax.annotate(name, (across, up), shift, ha=ha, va=va, **how))
+            covered = [notes[-1].get_window_extent().overlaps(box) for box in there]
+            if not any(covered):
+                break
+        best = notes[-1] if not any(covered) else notes[0]
+        for note in notes:
+            if note is not best:
+                note.remove()
+        there.append(best.get_window_extent())
+
+
+def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+    """Plot the held-out loss of every scored unit against its no-update loss.
+
+    The height above the line is the optimism of the fit. Flagged units are ringed.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        The estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    named : int, default 5
+        The number of units with the largest rise that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.losses(cv).get_xlabel()
+    'loss of a unit with no update, half the squared error'
+    """
+    ax = _axes(ax, (6.0, 5.0))
+    table = estimate.table().dropna(subset=["loss"])
+    lowest = table.no_update.min()
+    ax.axline((lowest, lowest), slope=1, color="0.5", linewidth=0.8, zorder=0, label="loss unchanged")
+    ax.scatter(table.no_update, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue", zorder=3)
+    flagged = table[table.refit.isin(estimate.flagged())]
+    if len(flagged):
+        ax.scatter(flagged.no_update, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
+    label = "unit" if "unit" in table else "refit"
+    worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
+    ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
+    _named(ax, worst[label], worst.no_update, worst.loss)
+    ax.legend(frameon=False, loc="lower right")
+    title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
+    ax.set(xlabel=_of(estimate, f"loss of a {label} with no update"), ylabel=_of(estimate, f"held-out loss of a {label}"))
+    ax.set_title(title, fontsize="medium")
+    return ax
+
+
+def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> "Axes":
+    """Plot the error of every held-out loss against exact refits, beside the error that was reported for it.
+
+    Parameters
+    ----------
+    estimate : Estimate
+        The estimate.
+    exact : Estimate
+        The estimate of the same plan by `Exact()`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.agreement(cv, lo.cross_validate(fit, lo.leave_one_out(8), lo.Exact())).get_ylabel()
+    "true error of a refit's loss"
+    """
+    ax = _axes(ax, (6.0, 5.0))
+    difference = np.abs(estimate.losses - exact.losses)
+    refit = np.arange(len(difference)) if estimate.joint else estimate.plan.refit
+    scored = np.isfinite(difference) & (estimate.error[refit] > 0)
+    true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
+    seen = np.unique(refit[scored])
+    reported, true = (np.maximum(part[seen], ROUNDING) for part in (estimate.error, true))
+    ax.scatter(reported, true, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    ends = [np.min(reported), np.max(reported)]
+    ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0, label="equal")
+    ax.legend(frameon=False, loc="upper left")
+    ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
+    ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
+    return ax
+
+
+def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+    """Plot the difference of the held-out loss of each model from the best, ± its paired standard error.
+
+    The no-update losses are in grey.
+
+    Parameters
+    ----------
+    estimates : dict of str to Estimate
+        The estimates by name.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> import warnings
+    >>> ridge = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared", lo.penalties.Ridge(10.0))
+    >>> other = lo.cross_validate(lo.fit(ridge), lo.leave_one_out(8))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")  # 8 rows are few
+    ...     axes = lo.plot.comparison({"plain": cv, "ridge": other})
+    >>> [label.get_text() for label in axes.get_xticklabels()]
+    ['plain', 'ridge']
+    """
+    ax = _axes(ax, (6.0, 4.0))
+    table = compare(estimates)
+    best, names = table.index[0], list(estimates)
+    table, place = table.loc[names], np.arange(len(names))
+    seen = [estimate.no_update - table["mean"][best] for estimate in estimates.values()]
+    ax.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    ax.plot(place, seen, "o--", color="0.6", markerfacecolor="white", linewidth=0.8, label="with no update")
+    bars = np.nan_to_num(table["se_difference"].to_numpy())
+    ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
+    ax.set_xticks(place, [str(name) for name in names])
+    ax.margins(x=0.1)
+    ax.set(
+        ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
+        title=f"{'best' if table['missing'].any() else 'lowest'}: {best}, {table['mean'][best]:.4g} a unit",
+    )
+    ax.legend(frameon=False)
+    return ax
+
+
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def path(found: Any, ax: "Axes | None" = None) -> "Axes":
+    """Plot the held-out loss ± its standard error under every penalty of a `Path`, with the no-update loss in grey.
+
+    The best is ringed. A line is drawn one standard error above it, below which the simplest is ringed too.
+
+    Parameters
+    ----------
+    found : Path
+        The result of `lo.path`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> found = lo.path(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"), [1.0, 10.0], lo.leave_one_out(8))
+    >>> lo.plot.path(found).get_xlabel()
+    'penalty'
+    """
+    ax = _axes(ax, (6.0, 4.0))
+    table, best = found.table(), found.best
+    by_number = table.index.dtype == float and bool((table.index > 0).all())
+    place = table.index.to_numpy() if by_number else np.arange(len(table))
+    order = np.argsort(place)
+    at, held, none, bars = (part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T))
+    bars = np.nan_to_num(bars)
+    ax.plot(at, none, color="0.6", linewidth=0.8, label="with no update")
+    if by_number:
+        ax.fill_between(at, held - bars, held + bars, color="tab:blue", alpha=0.15, linewidth=0, label="± standard error")
+        ax.plot(at, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out")
+        ax.set_xscale("log")
+    else:
+        ax.errorbar(at, held, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1, capsize=3, label="held out, ± SE")
+        ax.set_xticks(place, [str(value) for value in table.index])
+    marks = {"best": (best, "tab:red")}
+    if np.isfinite(best.estimate.se):
+        level = best.estimate.mean + best.estimate.se
+        ax.axhline(level, color="tab:orange", linewidth=0.8, linestyle="--", zorder=0, label="one SE above the best")
+        marks["simplest below it"] = (found.one_standard_error, "tab:orange")
+    for name, (point, color) in marks.items():
+        x = place[found.points.index(point)]
+        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
+        ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
+    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
+    return ax
+
+
+def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
+    """Plot the criterion of every trial of a `Tuning` against a hyperparameter, ± its standard error.
+
+    Pruned trials are hollow, and the best is ringed.
+
+    Parameters
+    ----------
+    found : Tuning
+        The result of `lo.tune`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    name : str, optional
+        The hyperparameter; the first by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> model = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared")
+    >>> build = lambda l2: model.under(lo.penalties.Ridge(l2))
+    >>> found = lo.tune(build, {"l2": (0.1, 10.0)}, lo.leave_one_out(8), sampler="path", trials=3)
+    >>> lo.plot.tuning(found).get_xlabel()
+    'l2'
+    """
+    ax = _axes(ax, (6.0, 4.0))
+    name = next(iter(found.space)) if name is None else name
+    if name not in found.space:
+        raise ValueError(f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}.")
+    made = [trial for trial in found.made if np.isfinite(trial.value)]
+    by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric in HIGHER else 1
+    place = lambda trial: trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
+    kept, rest = [trial for trial in made if not trial.said], [trial for trial in made if trial.said]
+    at, value = np.array([place(trial) for trial in kept]), np.array([sign * trial.value for trial in kept])
+    bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in kept])
+    ax.errorbar(at, value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=0.6, alpha=0.8, label="trials")
+    if rest:
+        shown = [sign * trial.value for trial in rest]
+        ax.plot([place(trial) for trial in rest], shown, "o", mfc="none", color="0.6", markersize=4, label="pruned")
+    ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": "tab:red", "linestyle": "none"}
+    said = _said(found.best.hyper[name])
+    ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
+    if by_number:
+        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # whose marks have room where all are close
+    else:
+        ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
+    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
+    """Plot the held-out loss of every scored unit against its leverage, with flagged units ringed and labelled.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    estimate : Estimate
+        Its estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    named : int, default 5
+        The number of units with the largest rise that are labelled too.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.leverage(fit, cv).get_xlabel()
+    'leverage'
+    """
+    per_unit = estimate.per_unit()
+    if estimate.joint or len(per_unit) != fit.objective.num_units:
+        raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
+    ax = _axes(ax, (6.0, 5.0))
+    table = pd.DataFrame(
+        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.averaged(estimate.baseline)}
+    )
+    ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    plan, names = estimate.plan, estimate.names()
+    flagged = table.loc[np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])].dropna()
+    if len(flagged):
+        ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
+        ax.legend(frameon=False)
+    most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
+    _named(ax, names[most], table.leverage[most], table.loss[most])
+    ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
+    title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
+    ax.set(xlabel="leverage", ylabel=_of(estimate, "held-out loss"), title=title)
+    return ax
+
+
+def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0) -> "Axes":
+    """Plot held-out losses against those of exact refits, for a sample of the refits.
+
+    The bars are the reported errors.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    estimate : Estimate
+        Its estimate.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    sample : int, default 50
+        The number of refits. Half of them have the largest reported errors, the others are random.
+    seed : int, default 0
+        The seed of the sample.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.against_exact(fit, cv, sample=4).get_xlabel()
+    'held-out loss of exact refits, half the squared error'
+    """
+    plan = estimate.plan
+    worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
+    rest = np.setdiff1d(np.arange(plan.num_refits), worst)
+    drawn = np.random.default_rng(seed).choice(rest, min(sample - len(worst), len(rest)), replace=False)
+    chosen = np.sort(np.r_[worst, drawn])
+    spans = [np.arange(plan.indptr[k], plan.indptr[k + 1]) for k in chosen]
+    entries = np.concatenate(spans)
+    indptr = np.cumsum([0, *map(len, spans)])
+    some = Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], plan.num_units)
+    exact = cross_validate(fit, some, Exact())
+    mine = estimate.losses[chosen if estimate.joint else entries]
+    bars = estimate.error[chosen if estimate.joint else np.repeat(chosen, np.diff(indptr))]
+    ax = _axes(ax, (6.0, 5.0))
+    seen = np.isfinite(exact.losses) & np.isfinite(mine)
+    truth, mine, bars = exact.losses[seen], mine[seen], np.where(np.isfinite(bars), bars, 0.0)[seen]
+    if not len(truth):
+        raise ValueError("plot.against_exact: none of the refits drawn has a loss; see Estimate.flagged().")
+    ax.axline((truth.min(), truth.min()), slope=1, color="0.5", linewidth=0.8, zorder=0)
+    ax.errorbar(truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8)
+    title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
+    ax.set(xlabel=_of(estimate, "held-out loss of exact refits"), ylabel="held-out loss, as estimated", title=title)
+    return ax
+
+
+def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
+    """Plot Cook's distance of every unit from the fit without it, or another column of an `Influence`.
+
+    The errors of the refits of an `Influence` are drawn where they are large enough to see.
+
+    Parameters
+    ----------
+    found : Fit or Influence
+        A fit, or the result of `lo.influence`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    by : str, default "cook"
+        A column of an `Influence`, or a parameter.
+    named : int, default 5
+        The number of the largest that are named.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.influence(fit).get_ylabel()
+    "Cook's distance"
+    """
+    ax = _axes(ax, (8.0, 3.5))
+    error = None
+    if isinstance(found, Fit):
+        names = found.objective.units.names
+        values = pd.Series(cooks_distance(found), index=pd.RangeIndex(found.objective.num_units) if names is None else names)
+        values.index.name, by = values.index.name or "unit", "cook"  # type: ignore[assignment]
+    else:
+        values, error = found.column(by), found.rows.get(f"{by}_error")
+    index = values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
+    counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
+    x, words = index.to_numpy() if counted else np.arange(len(values)), written(values.index)
+    if error is not None:
+        bars = np.where(np.isfinite(error), error, 0.0)
+        ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
+    ax.vlines(x, 0, values, color="tab:blue", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    size = values.abs().to_numpy(float)
+    most = [k for k in np.argsort(-size)[:named] if np.isfinite(size[k])]
+    for k in most:
+        at, below = float(values.iloc[k]), values.iloc[k] < 0
+        where: dict[str, Any] = {"xytext": (0, -3 if below else 3), "va": "top" if below else "bottom"}
+        ax.annotate(words[k], (x[k], at), textcoords="offset points", ha="center", fontsize=8, **where)
+    ax.margins(x=0.02, y=0.12)
+    if (values.dropna() >= 0).all():
+        ax.set_ylim(bottom=0)
+    ax.set(
+        xlabel=f"{values.index.name}{'' if counted else ', in order'}", ylabel=SAID.get(by, f"change of {by}, standard errors")
+    )
+    return ax
+
+
+def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+    """Plot mean held-out losses with their errors.
+
+    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, where folds are random. A thick line
+    is the approximation error.
+
+    Parameters
+    ----------
+    found : dict of str to Estimate
+        The estimates by name.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
+    >>> lo.plot.estimates({"line": cv}).get_xlabel()
+    'held-out loss a unit, half the squared error'
+    """
+    if not found:
+        raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
+    ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
+    bars: dict[str, tuple[float, dict[str, Any]]] = {
+        "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
+        "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
+        "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
+    }
+    told = set()
+    for place, estimate in enumerate(found.values()):
+        sizes = estimate.se, estimate.monte_carlo_error, estimate.approximation_error
+        for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
+            if np.isfinite(size):
+                label: Any = None if name in told else name
+                ax.errorbar(estimate.mean, place + aside, xerr=size, fmt="none", label=label, **style)
+                told.add(name)
+        ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
+        label = "no update" if place == 0 else None
+        ax.plot(estimate.no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=label)
+    ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
+    scores = {estimate.score for estimate in found.values()}
+    first = next(iter(found.values()))
+    label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
+    ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
+    ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    return ax
+
+
+def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5) -> "Axes":
+    """Plot a series, shaded by the most probable path of states of a fitted hidden Markov model.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of an `HMM`.
+    estimate : Estimate, optional
+        Its estimate: the steps with the highest held-out losses are ringed and labelled.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    channel : int, default 0
+        The channel of the series.
+    named : int, default 5
+        The number of steps that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
+    """
+    hmm: Any = getattr(fit, "objective", None)
+    if not callable(getattr(hmm, "decode", None)):
+        got = type(fit if hmm is None else hmm).__name__
+        raise TypeError(f"plot.states: the first argument is a Fit of a hidden Markov model; got {got}.")
+    if estimate is not None and estimate.plan.num_units != len(hmm.x):
+        raise ValueError("plot.states: the estimate must score steps; leave estimate= out where sequences are held out.")
+    ax = _axes(ax, (9.0, 3.5))
+    path = hmm.decode(fit)
+    index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
+    words = written(index)
+    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+    x, at, path = hmm.x[:, channel], index.to_numpy(), np.asarray(path)
+    starts = np.flatnonzero(np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0])
+    for start, end in zip(starts, [*starts[1:], len(x) - 1], strict=True):
+        ax.axvspan(at[start], at[end], color=f"C{path[start] % 10}", alpha=0.15, linewidth=0)
+    ax.plot(at, x, color="0.4", linewidth=0.7, zorder=1)
+    for k in np.unique(path):
+        ax.scatter(at[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}")
+    if estimate is not None:
+        losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
+        most = losses.index.to_numpy()
+        ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+        for t in most:
+            ax.annotate(words[t], (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+    ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set(xlabel=index.name, ylabel=hmm.labels.name)
+    return ax
+
+
+def field(
+    fit: Any, coordinates: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, which: int = 0, named: int = 5
+) -> "Axes":
+    """Map a fitted Markov random field or Gaussian field: its edges, and its sites in the colour of their state or effect.
+
+    A site has the colour of its most probable state, pale where that is not certain.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of an `MRF` or a `GaussianField`.
+    coordinates : array_like, `[sites, 2]`
+        The sites, across and up.
+    estimate : Estimate, optional
+        Its estimate: the sites with the highest held-out losses are ringed and labelled.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    which : int, default 0
+        The field to map, of several.
+    named : int, default 5
+        The number of sites that are labelled.
+
+    Returns
+    -------
+    Axes
+        The axes.
+    """
+    mrf: Any = getattr(fit, "objective", None)
+    if not hasattr(mrf, "edges"):
+        got = type(fit if mrf is None else mrf).__name__
+        raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}.")
+    effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
+    number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
+    at = np.asarray(coordinates, float)
+    if at.shape != (sites, 2) or not np.isfinite(at).all():
+        raise ValueError(f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}.")
+    if not 0 <= which < number:
+        raise ValueError(f"plot.field: which must be a field, 0 to {number - 1}; got {which}.")
+    if estimate is not None and estimate.plan.num_units != number * sites:
+        raise ValueError("plot.field: the estimate must score sites; leave estimate= out where whole fields are held out.")
+    ax = _axes(ax, (6.0, 6.0))
+    names = pd.RangeIndex(sites) if mrf.labels.index is None else mrf.labels.index
+    if isinstance(coordinates, pd.DataFrame):
+        order = places("plot.field", "coordinates", coordinates.index, "x", names)
+        at = at if order is None else at[order]
+    ends = at[mrf.edges]
+    ax.plot(*np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1)
+    if effects is None:
+        _states_of(ax, at, np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which])
+    else:
+        far = float(np.abs(effects).max())
+        drawn = ax.scatter(*at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2)
+        ax.figure.colorbar(drawn, ax=ax, label="effect", shrink=0.7)
+    if estimate is not None:
+        losses = pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
+        most = losses.index.to_numpy()
+        ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    if estimate is not None:
+        _named(ax, names[most], *at[most].T)
+    return ax
+
+
+def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
+    """Sites in the colour of their most probable state, `probable` `[sites, states]`."""
+    state, K = probable.argmax(1), probable.shape[1]
+    certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(len(at))
+    for k in range(K):
+        mine = state == k
+        ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
+        ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
+
+
+def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
+    """Plot the mean loss at every level of injection, the curve e that explains it, and its extrapolations to zero.
+
+    Nothing was observed left of the first point: every training set holds leaks there already.
+
+    Parameters
+    ----------
+    result : LeakageResult
+        The result of `lo.leakage.leakage_corrected`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(np.arange(40), 3)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=40)[groups]
+    >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
+    >>> leakage = lo.leakage.RecordLeakage(0.05)
+    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> lo.plot.leakage(found).get_ylabel()
+    'loss'
+    """
+    ax = _axes(ax, (6.5, 4.5))
+    pooled, curve = result.pooled, result.curve
+    share = pooled.A @ pooled.grid
+    seen = curve["leaked"] <= share.max()
+    ax.axvspan(0, share[0], color="0.93", linewidth=0, zorder=0, label="not seen")
+    ax.plot(curve["leaked"][seen], curve["loss"][seen], color="tab:blue", linewidth=1.2, label="e, the loss by what leaked")
+    bars = 2 * np.sqrt(np.diag(pooled.noise))
+    ax.errorbar(share, pooled.b, bars, fmt="o", markersize=4, color="0.3", linewidth=0.8, label="levels, ± 2 Monte-Carlo SE")
+    for (name, value), marker in zip(result.extrapolants.items(), ("D", "v", "^"), strict=True):
+        label = f"{name}: {value:.4g}"
+        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=label)
+    ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
+    errors = {"Monte Carlo": (result.se_mc, -0.03, 2.0), "data": (result.se_data, -0.055, 1.0)}
+    for name, (size, aside, width) in errors.items():
+        if np.isfinite(size) and not result.refusal:
+            at, label = aside * share.max(), f"± {size:.2g}, {name}"
+            ax.errorbar(at, result.estimate, size, color="tab:red", elinewidth=width, capsize=3, label=label, clip_on=False)
+    what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
+    known = "".join(f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size))
+    title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g}{known}"
+    ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
+    """Plot the score against the expected share of tested records with a mate in training.
+
+    It shows the score as filed, the scores at every cut, and, at zero, the answers with their intervals.
+
+    Parameters
+    ----------
+    report : LeakageReport
+        The report of `lo.leakage.leakage_report`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = X[:, 0] + rng.normal(size=60)
+    >>> linkage = lo.leakage.Linkage.from_pairs([(2 * k, 2 * k + 1, 0.6) for k in range(30)], 60)
+    >>> options = {"groups": np.arange(60), "scoring": "mse", "answers": ["purge"]}
+    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, **options)
+    >>> lo.plot.leakage_report(found).get_xlabel()
+    'expected share of tested records with a mate in training'
+    """
+    ax = _axes(ax, (7.5, 4.8))
+    table, naive = report.table, report.answers["naive"]
+    there = [name for name in table.index[1:] if not table.refusal[name]]
+    width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
+    ax.axhline(naive.score, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    color = dict(zip(table.index, COLORS, strict=True))
+    for name, curve in report.curves.items():
+        scores = naive.score + curve.difference
+        ax.errorbar(curve.exposed, scores, 2 * curve.se, fmt="o", markersize=4, color=color[name], linewidth=0.8)
+        for cut, x, top in zip(curve.cut, curve.exposed, scores + 2 * curve.se, strict=True):
+            ax.annotate(
+                f"{cut:.2g}", (x, top), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
+                fontsize=7, color=color[name],
+            )  # fmt: skip
+    for place, name in enumerate(["naive", *there]):
+        row = table.loc[name]
+        at = -width * (0.06 + 0.07 * (len(there) - place)) if place else width
+        ends = np.abs([[row.score - row.low], [row.high - row.score]])
+        between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
+        label = f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}"
+        ax.errorbar(at, row.score, np.nan_to_num(ends), fmt="D", markersize=6, capsize=3, color=color[name], label=label)
+        if place and np.isfinite(naive.exposed):
+            ax.plot([naive.exposed, 0], [naive.score, row.score], color=color[name], linewidth=0.6, alpha=0.6, zorder=0)
+    ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    limits = ax.get_xlim()
+    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])  # left of zero stand the answers
+    ax.set_xlim(limits)
+    if there:
+        below = ax.get_xaxis_transform()
+        ax.text(-width * (0.025 + 0.035 * len(there)), -0.02, "answers", transform=below, ha="center", va="top", fontsize=8)
+    ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
+    chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}" if report.recommended else "no answer to believe"
+    ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
+    ax.legend(frameon=False, fontsize=8, title="* believed" if report.recommended else None, title_fontsize=8)
+    return ax

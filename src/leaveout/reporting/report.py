@@ -1,0 +1,365 @@
+"""A cross-validation, or several side by side, or what came of leaking clusters, as one page that needs nothing else."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..data.arrays import written as worded
+from ..leakage._told import LeakageReport
+from ..validation.checks import Check
+from ..validation.compare import compare
+from ..validation.estimate import Estimate
+from .leakage_page import page_of
+from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, Table, axis, data_of, rules, tooltip, written
+
+MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
+MODELS = 12  # whose losses stand side by side in a table
+
+
+def report(
+    found: Estimate | LeakageReport | Mapping[str, Estimate],
+    path: str | os.PathLike,
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
+
+    The page holds the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
+    searched and downloaded, the audit, and the calls that reproduce it. Nothing is fetched when it is opened.
+
+    Parameters
+    ----------
+    found : Estimate, LeakageReport, or mapping of str to Estimate
+        The result; several estimates, `{name: estimate}`, are compared.
+    path : path
+        The file to write; its name ends in .html.
+    title : str, optional
+        The title of the page.
+    notes : sequence of str, default ()
+        Notes below the answer.
+
+    Returns
+    -------
+    Path
+        The file that was written. Needs Jinja2 and vl-convert (`pip install 'leaveout[report]'`).
+
+    Raises
+    ------
+    ValueError
+        If the name does not end in .html, or the estimates cannot be compared (as by `compare`).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(9.0)[:, None], np.arange(9.0) ** 2, "squared"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = lo.report(lo.cross_validate(fit, lo.leave_one_out(9)), f"{folder}/page.html")
+    >>> page.name
+    'page.html'
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"report: path must be the name of a file; got {path!r}.")
+    file = Path(path)
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
+    if isinstance(found, Mapping) and len(found) == 1:
+        (found,) = found.values()
+    if isinstance(found, LeakageReport):
+        page = page_of(found, title)
+    elif isinstance(found, Estimate):
+        page = _of_one(found, title)
+    elif isinstance(found, Mapping) and all(isinstance(each, Estimate) for each in found.values()):
+        page = _of_several(dict(found), title)
+    else:
+        what = ", ".join(sorted({type(each).__name__ for each in (found.values() if isinstance(found, Mapping) else [found])}))
+        raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}.")
+    return written(page, file, notes)
+
+
+# one estimate
+
+
+def _of_one(found: Estimate, title: str) -> Page:
+    plan, model = found.plan, found.labels.get("objective", "").partition(",")[0]
+    asked = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
+    rows, missing = _rows(found)
+    what = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}." if missing else ""
+    tables = [Table("rows", "Refits" if found.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
+    if found.audit is not None and len(found.audit):
+        tables.append(Table("audit", "Audit", f"{found.labels.get('audit', '')}.", found.audit))
+    return Page(
+        title or f"{model or 'A model'} on data that it has not seen",
+        f"What does the model lose on data that it has not seen? {asked}",
+        _answers(found),
+        [("", each) for each in found.checks()],
+        ", ".join(found.mute),
+        _pictures(found),
+        tables,
+        {"": found._facts()} | ({} if found.fit is None else {"The fit": found.fit._lines()}),
+        _calls(found),
+        list(filter(None, [found.labels.get("note", "")])),
+    )
+
+
+def _pictures(found: Estimate) -> list[Figure]:
+    """Draw the pictures of units; none where losses are joint, or where there are none."""
+    if found.joint or _units(found).empty:
+        return []
+    return [_against(found), _carried(found), *([_in_order(found)] if _is_series(found) else [])]
+
+
+def _is_series(found: Estimate) -> bool:
+    return bool(found.plan.serial and found.plan.blocks is None and not found.joint)
+
+
+def _answers(found: Estimate) -> list[tuple[str, str, str]]:
+    se, error = found.standard_error, found.approximation_error
+    unit = "a refit, joint" if found.joint else "a unit"
+    try:
+        known = found.interval()
+        interval = (f"{known.low:.4g} to {known.high:.4g}", f"for the mean on new units, method {known.method!r}")
+    except ValueError as none:
+        interval = ("not available", str(none).partition(": ")[2])
+    plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+    proved = found._approximation().partition(", ")[2]
+    missing, held = found._missing, int(found._at.held.sum())
+    without = f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
+    metrics = [(name, f"{found.metrics[name]:.5g}", found._metric(name).partition(" ")[2]) for name in found.metrics]
+    return [
+        (
+            "Held-out loss",
+            f"{found.mean:.5g}{plus}",
+            f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}{without}",
+        ),
+        ("95 % interval", *interval),
+        ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
+        ("With no update", f"{found.no_update:.5g}", "of data that the model was fitted to: too low"),
+        *metrics,
+    ]
+
+
+def _calls(found: Estimate) -> list[str]:
+    """Write the calls that give the same numbers, and a checksum that identifies the data."""
+    asked = "".join(f", {part}" for part in filter(None, [found.labels.get("asked", "")]))
+    settings = "" if found.fit is None else found.fit.settings
+    plan = found.plan.call or f"lo.Plan(...)  # {found.plan.num_refits} refits of {found.plan.widths} each"
+    lines = [
+        f"fit = lo.fit(...)  # {'; '.join(filter(None, (found.labels.get('objective', ''), settings)))}",
+        f"plan = {plan}",
+        f"cv = lo.cross_validate(fit, plan, lo.{found.labels.get('refit', 'Certified()')}{asked})",
+    ]
+    if found.response is not None:
+        number = hashlib.sha256(np.ascontiguousarray(found.response, np.float64).tobytes()).hexdigest()[:16]
+        lines.append(f"# the response, {found.plan.num_units} units as float64, has the SHA-256 {number}…")
+    return lines
+
+
+def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
+    """The rows of largest loss, and how many there are beside them."""
+    table = found.table()
+    table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
+    table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
+    first = ["unit", "loss", "no_update", "rise", "refit", "error", "result"]
+    return table[[name for name in first if name in table]].head(MOST), max(0, len(table) - MOST)
+
+
+def _units(found: Estimate) -> pd.DataFrame:
+    """Tabulate every unit with a loss: its label, its losses held out and not, and whether its refit is flagged."""
+    plan, names = found.plan, found.names()
+    words = worded(names)
+    flagged = np.zeros(plan.num_units, bool)
+    flagged[plan.index[plan.held & np.isin(plan.refit, found.flagged())]] = True
+    label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
+    held, none = found.per_unit(), found.averaged(found.baseline)
+    told = np.where(flagged, "flagged", "not flagged")
+    units = pd.DataFrame(
+        {"place": _places(names), "label": label, "loss": held, "none": none, "rise": held - none, "told": told}
+    )
+    units["share"] = np.abs(held) * found._weight / max(np.nansum(np.abs(held) * found._weight), 1e-300)
+    return units[np.isfinite(held) & np.isfinite(none)]
+
+
+def _places(names: pd.Index) -> Any:
+    """Return the positions of the units in order: their times, as browsers read these in their own zone, else their numbers."""
+    times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
+    if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
+        return np.arange(len(names))
+    return [time.isoformat() for time in times.tz_localize(None)]
+
+
+SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
+
+
+def _against(found: Estimate) -> Figure:
+    units = _units(found)
+    flagged = units.index[units["told"] == "flagged"]
+    if cut := len(units) > POINTS:
+        most, others = units["rise"].nlargest(POINTS // 2).index, units.sample(POINTS // 2, random_state=0).index
+        units = units.loc[[*{*flagged[: POINTS // 2], *most, *others}]].sort_index()
+    low, high = units[["loss", "none"]].min().min(), units[["loss", "none"]].max().max()
+    line = {
+        "data": {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
+        "mark": {"type": "line", "color": GREY},
+    }
+    color = {"field": "told", "type": "nominal", "scale": {"domain": ["not flagged", "flagged"], "range": [BLUE, RED]}}
+    place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
+    points = {
+        "data": data_of(units.drop(columns="share")),
+        "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0.65},
+        "encoding": place | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": tooltip(**SAID, told="its refit")},
+    }
+    shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
+    text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
+    return Figure("against", "What each row loses by being left out", text, [line | {"encoding": place}, points], 360)
+
+
+def _carried(found: Estimate) -> Figure:
+    units = _units(found).nlargest(BARS, "share")
+    total = units["share"].sum()
+    bars = {
+        "data": data_of(units),
+        "mark": {"type": "bar", "color": BLUE},
+        "encoding": {
+            "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
+            "x": axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}),
+            "tooltip": [*tooltip(**SAID), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}],
+        },
+    }
+    of = int(np.isfinite(found.per_unit()).sum())
+    text = f"The {len(units)} rows of largest loss, of {of}, are {total:.0%} of it all."
+    return Figure("carried", "Which rows carry the loss", text, [bars], 22 * len(units) + 40)
+
+
+def _in_order(found: Estimate, model: str = "") -> Figure:
+    units, name = _units(found), found.names().name
+    some = units.iloc[:: -(-len(units) // POINTS)]
+    dated = not pd.api.types.is_numeric_dtype(units["place"])
+    across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
+    place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**SAID)}
+    thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
+    mark = {"type": "line", "color": BLUE, "strokeWidth": 1, "point": {"filled": True, "size": 16, "color": BLUE}}
+    text = f"Runs of large losses are times that the model does not know.{thin}"
+    title = "Losses in order" + (f", {model}" if model else "")
+    return Figure("order", title, text, [{"data": data_of(some), "mark": mark, "encoding": place}], 240)
+
+
+# several
+
+
+def _of_several(found: dict[str, Estimate], title: str) -> Page:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = compare(found)
+    said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in found.values())]
+    first = found[table.index[0]]
+    rows = pd.DataFrame({"unit": first.names() if not first.joint else np.arange(first.plan.num_refits)})
+    losses = pd.DataFrame({str(name): found[name].per_unit() for name in table.index[:MODELS]})
+    rows = pd.concat([rows, losses], axis=1)
+    what = f"The held-out loss of every unit under {'each model' if len(found) <= MODELS else f'the best {MODELS} models'}."
+    cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
+    models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
+    return Page(
+        title or "Which model loses least on data that it has not seen",
+        f"Which of {len(found)} models loses least on data that they have not seen? All are asked for the same units.",
+        _compared(table, first),
+        _together(found),
+        ", ".join(sorted({code for each in found.values() for code in each.mute})),
+        [_means(table, found), _differences(table), *([_in_order(first, str(table.index[0]))] if _is_series(first) else [])],
+        [Table("models", "Models", _ranked(table), models), Table("rows", "Rows", what + cut, rows.head(MOST))],
+        {str(name): each._facts() for name, each in found.items()},
+        [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],
+        [*filter(None, dict.fromkeys(said))],
+    )
+
+
+def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]]:
+    best, second = table.iloc[0], table.iloc[1]
+    plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
+    score = first.score or "a loss that is not known by name"
+    sure = f"it is worse than {table.index[0]} with probability {second.worse:.2g}" if np.isfinite(second.worse) else ""
+    return [
+        (
+            "Best" if table["missing"].any() else "Lowest mean",
+            str(table.index[0]),
+            f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}{_without(table, best)}",
+        ),
+        ("Next", str(table.index[1]), f"{second['mean']:.5g}{plus(second.se)} a unit{_without(table, second)}"),
+        ("Difference", f"{second.difference:.4g}{plus(second.se_difference)}", f"paired, unit by unit; {sure}".rstrip("; ")),
+        (
+            "Approximation",
+            f"± {second.approximation_error:.1g}",
+            "on that difference, for refits that were not made to the end",
+        ),
+    ]
+
+
+def _ranked(table: pd.DataFrame) -> str:
+    return "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
+
+
+def _without(table: pd.DataFrame, model: pd.Series) -> str:
+    """Say which losses the mean of a model does not count, if any model lacks some."""
+    if not table["missing"].any():
+        return ""
+    return f"; of the losses that all models have: this one lacks {model['missing'] or 'none'}"
+
+
+def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:
+    """List the checks, once for all models that share one."""
+    of: dict[Check, list[str]] = {}
+    for name, estimate in found.items():
+        for each in estimate.checks():
+            of.setdefault(each, []).append(str(name))
+    order = sorted(of, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
+    return [("all models" if len(of[each]) == len(found) else ", ".join(of[each]), each) for each in order]
+
+
+def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
+    own = [found[name] for name in table.index]
+    frame = table[["mean", "se"]].assign(
+        model=list(map(str, table.index)), error=[e.approximation_error for e in own], none=[e.no_update for e in own]
+    )
+    for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
+        frame[low], frame[high] = (frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1))
+    data = data_of(frame)
+    told = tooltip(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
+    dot = lambda name, **mark: {
+        "data": data,
+        "mark": {"type": "point", "size": 60, **mark},
+        "encoding": {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told},
+    }
+    layers = [
+        rules(data, "low", "high", BLUE, 1),
+        rules(data, "least", "most", ORANGE, 6),
+        dot("none", color=GREY, filled=False),
+        dot("mean", color=BLUE, filled=True),
+    ]
+    text = "Dots are held-out losses, thin lines their standard errors, thick ones the refits' errors; rings have no update."
+    return Figure("means", "Held-out losses", text, layers, 34 * len(table) + 40)
+
+
+def _differences(table: pd.DataFrame) -> Figure:
+    frame = table.iloc[1:][["difference", "se_difference", "worse"]].assign(model=list(map(str, table.index[1:])))
+    half = frame["se_difference"].fillna(0.0)
+    data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
+    told = tooltip(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
+    place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
+    dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 60, "color": BLUE}, "encoding": place}
+    zero = {"data": {"values": [{"at": 0.0}]}, "mark": {"type": "rule", "color": GREY}, "encoding": {"x": axis("at", "")}}
+    text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
+    return Figure(
+        "differences",
+        "Differences from the best",
+        text,
+        [zero, rules(data, "low", "high", BLUE, 1), dots],
+        34 * len(frame) + 40,
+    )

@@ -1,0 +1,279 @@
+"""The smooth terms of a fitted additive model, and means of new rows, with intervals that know what depends on what.
+
+Without a plan the covariance of θ̂ is φ̂H⁻¹, that of the penalties read as priors: on average over a term's values its
+intervals cover what they say (D. Nychka, JASA 83, 1988). It splits into what the data vary by and the square of what smoothing
+hides,
+
+    H⁻¹ = H⁻¹(Σ ω ℓ″ x xᵀ)H⁻¹ + H⁻¹PH⁻¹.
+
+With a plan that leaves every unit s out with its neighbourhood α_s, the first is the jackknife's (Wood, arXiv 2404.16490),
+
+    J = Σ_s d_s D_sᵀ,      d_s = θ̂ − θ_{−s},      D_s = θ̂ − θ_{−α_s}
+
+symmetrised, without what is negative of it, refits by a Newton step, and λ chosen again in each to first order where `smooth`
+chose it by that plan; the second is scaled term by term as J exceeds it, √r_j on either side, r_j the ratio of the two mean
+variances of the term over the rows. Quantiles are t's, of as many degrees as such a sum over neighbourhoods has,
+(Σ_s k_ss)² / Σ_s Σ_{a in α_s} k_sa², k the term's part of the influence matrix.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._runtime.display import kind_of
+from .._runtime.jax import float64
+from ..data.arrays import index_of, matched
+from ..diagnostics.measures import dispersion
+from ..models.glm.rows import column
+from ..models.smooth.additive import Additive
+from ..models.smooth.terms import LABELS, Bound
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..refit import NewtonStep
+from ..validation.cross_validate import adapted
+from .smooth import Choice, Smoothing, data_of
+from .smoothing_criterion import Minimum, Neighbourhoods, Penalised, minimum
+
+Array = np.ndarray
+POINTS, SIDE = 200, 40  # of a curve; along each side of a surface
+
+
+class Spread(NamedTuple):
+    """The covariance of θ̂, and the degrees of freedom of its estimate."""
+
+    covariance: Float[Array, "params params"]
+    degrees: dict[str, float]  # by term; of the whole predictor under ""
+
+
+class Asked(NamedTuple):
+    """A fit of an additive model, the plan that describes the dependence of units, and the choice of λ by it."""
+
+    fit: Fit
+    plan: Plan | None
+    choice: Choice | None
+
+    @property
+    def model(self) -> Any:
+        return self.fit.objective
+
+
+def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> Asked:
+    found, fit = fit, fit.fit if isinstance(fit, Smoothing) else fit
+    own = isinstance(found, Smoothing) and plan is None
+    if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
+        of = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
+        raise TypeError(f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}.")
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
+        raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
+    if own:
+        return Asked(fit, found.plan, found.choice if found.method == "NCV" else None)
+    return Asked(fit, None if plan is None else adapted(caller, fit.objective, plan, NewtonStep()), None)
+
+
+def spread(asked: Asked) -> Spread:
+    """Return the standard deviations of the curves, by the priors that the penalties are or by the neighbourhoods of a plan."""
+    fit, model, plan = asked.fit, asked.model, asked.plan
+    data = data_of(model)
+    here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
+    inverse = here.root.T @ here.root
+    spans = {name: span for name, (_, span) in model.smooths.items()}
+    if plan is None:
+        phi = float(dispersion(fit)[0])
+        left = np.sum(data.weight > 0) - np.sum((data.x @ here.root.T) ** 2 * here.curvature[:, None])
+        degrees = float(left) if model.loss_function.dispersed else np.inf
+        return Spread(phi * inverse, dict.fromkeys(["", *spans], degrees))
+    plan, alone = _scoring(plan)
+    jackknife = _jackknife(data, here, plan, alone, asked.choice)
+    seen = (data.x.T * here.curvature) @ data.x
+    own = inverse @ seen @ inverse
+    scale = np.ones(len(inverse))
+    for span in [*spans.values(), *_single(model, len(inverse))]:
+        ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(seen[span, span] * own[span, span])
+        scale[span] = np.sqrt(max(ratio, 0.0))
+    hidden = np.multiply.outer(scale, scale) * (inverse @ here.penalty @ inverse)
+    return Spread(jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans}))
+
+
+def _single(model: Additive, size: int) -> list[slice]:
+    """Return the coefficients that belong to no smooth term, one by one."""
+    among = {k for _, span in model.smooths.values() for k in range(span.start, span.stop)}
+    return [slice(k, k + 1) for k in range(size) if k not in among]
+
+
+def _scoring(plan: Plan) -> tuple[Plan, Plan]:
+    """Return the refits that score something, and those that leave out only what they score."""
+    scored = np.bincount(plan.refit[plan.held], minlength=plan.num_refits) > 0
+    plan = plan if scored.all() else plan.some(np.flatnonzero(scored))
+    held = plan.held
+    indptr = np.r_[0, np.cumsum(np.bincount(plan.refit[held]))]
+    return plan, Plan(indptr, plan.index[held], plan.weight[held], held[held], plan.num_units)
+
+
+def _share(alone: Plan) -> Float[Array, " refits"]:
+    """Return the weight of each refit, so that every unit counts once."""
+    times = np.bincount(alone.index, minlength=alone.num_units)
+    return np.diff(alone.indptr) / np.bincount(alone.refit, times[alone.index])
+
+
+def _jackknife(data: Penalised, here: Minimum, plan: Plan, alone: Plan, choice: Choice | None) -> Float[Array, "params params"]:
+    """Compute the jackknife covariance J."""
+    near, far = (Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here) for some in (alone, plan))
+    if choice is not None:
+        by_rho = scipy.linalg.solve_triangular(here.root.T, choice.by_rho.T).T  # whitened
+        near, far = (d + choice.moves(some) @ by_rho for d, some in ((near, alone), (far, plan)))
+    total = (near.T * _share(alone)) @ far
+    values, vectors = np.linalg.eigh((total + total.T) / 2)
+    return here.root.T @ (vectors * np.maximum(values, 0.0)) @ vectors.T @ here.root
+
+
+def _degrees(data: Penalised, here: Minimum, plan: Plan, alone: Plan, spans: dict[str, slice]) -> dict[str, float]:
+    """Return the degrees of freedom of J, by terms."""
+    bent, share, found = np.sqrt(np.maximum(here.curvature, 0.0)), _share(alone), {}
+    inverse, q = here.root.T @ here.root, data.x.shape[1]
+    for name, span in spans.items():
+        rows = (bent[:, None] * data.x[:, span]) @ np.linalg.cholesky(inverse[span, span])
+        total, spread = 0.0, 0.0
+        for batch in plan.batches(2**18, q, q):
+            units = np.minimum(np.asarray(batch.rows.index), len(rows) - 1)
+            held, left = np.asarray(batch.rows.held), (1 - np.asarray(batch.rows.weight)) ** 2
+            k = np.matmul(rows[units], rows[units].swapaxes(1, 2))
+            total += share[batch.refits] @ np.sum(np.where(held, np.einsum("rkk->rk", k), 0.0), axis=1)
+            spread += share[batch.refits] @ np.einsum("rk,rl,rkl->r", held * 1.0, left, k**2)
+        found[name] = float(total**2 / spread)
+    return found
+
+
+@float64
+def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> pd.DataFrame:
+    """Compute the smooth terms of an additive model on a grid, with intervals.
+
+    The intervals are for each value by itself, and cover at their level on average over the term. The uncertainty of λ is
+    not in them.
+
+    Parameters
+    ----------
+    fit : Fit or Smoothing
+        The result of `lo.smooth`, whose plan is used, or a fit of `lo.Additive`.
+    plan : Plan, optional
+        A plan whose neighbourhoods account for the dependence of units. Without one the intervals are by the priors that the
+        penalties are.
+    level : float, default 0.95
+        The coverage.
+    points : int
+        The number of points of each term.
+
+    Returns
+    -------
+    DataFrame
+        `term`, its columns, `value`, `se`, `low`, `high`. A term with a numeric `by` shows the effect of one unit of that.
+
+    Raises
+    ------
+    TypeError
+        If the model is not additive.
+    ValueError
+        If the level is not between 0 and 1, or the model is not determined.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> sorted(lo.curves(fit, points=5).columns)
+    ['high', 'low', 'se', 'term', 'value', 'x']
+    """
+    asked = _asked("curves", fit, plan, level)
+    known = spread(asked)
+    tables = [_curve(asked.fit, term, span, known, level, points) for term, span in asked.model.smooths.values()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _curve(fit: Fit, term: Bound, span: slice, known: Spread, level: float, points: int) -> pd.DataFrame:
+    grid = _grid(term, points)
+    design = term.basis.design(*grid)
+    value = design @ fit.vector[span]
+    se = np.sqrt(np.einsum("np,pq,nq->n", design, known.covariance[span, span], design))
+    reach = _quantile(known.degrees[term.label], level) * se
+    names = term.term.columns
+    flat = [part for x in grid for part in (x.T if x.ndim == 2 else [x])]
+    table = pd.DataFrame({"term": term.label, **dict(zip(names, flat, strict=True))})
+    return table.assign(value=value, se=se, low=value - reach, high=value + reach)
+
+
+def _quantile(degrees: float, level: float) -> float:
+    return float(scipy.stats.t.ppf((1 + level) / 2, degrees))
+
+
+def _grid(term: Bound, points: int) -> list[Array]:
+    """Return the values of the columns at which a term is shown, as its basis reads them."""
+    kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
+    axes: list[Array] = []
+    for x, kind in zip(term.columns, kinds, strict=True):
+        parts = x.T if x.ndim == 2 else [x]
+        many = points if sum(len(each.T) if each.ndim == 2 else 1 for each in term.columns) == 1 else SIDE
+        axes += [np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), many) for part in parts]
+    mesh = [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
+    if len(term.columns) == 1:
+        return [np.column_stack(mesh) if term.columns[0].ndim == 2 else mesh[0]]
+    return [part[:, None] if x.ndim == 2 else part for part, x in zip(mesh, term.columns, strict=True)]
+
+
+@float64
+def mean_interval(
+    fit: Fit | Smoothing, X_new: Any, plan: Plan | None = None, level: float = 0.95, *, offset: ArrayLike | None = None
+) -> pd.DataFrame:
+    """Predict the mean response of new rows by an additive model, with intervals.
+
+    An interval for the response itself is `lo.interval`. A level of a random effect that is not in the data is at its mean.
+
+    Parameters
+    ----------
+    fit, plan, level
+        As in `lo.curves`.
+    X_new : table
+        The new rows, with the columns of the model's terms.
+    offset : array_like, `[rows]`, optional
+        The offset of the new rows, where the model has one.
+
+    Returns
+    -------
+    DataFrame
+        `prediction`, `low`, `high` of each row.
+
+    Raises
+    ------
+    TypeError
+        If the model is not additive.
+    ValueError
+        If values are missing, or an offset is given that the model does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> lo.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
+    (2, 3)
+    """
+    asked = _asked("mean_interval", fit, plan, level)
+    model = asked.model
+    if (offset is None) != (model.offset is None):
+        raise ValueError(f"mean_interval: the model has {'no' if model.offset is None else 'an'} offset; give offset= like it.")
+    _, frame, offset = matched("mean_interval", X_new=X_new, offset=offset)
+    design = np.asarray(model.new_rows("mean_interval", frame))
+    shift = 0.0 if offset is None else column("mean_interval", "offset", offset, len(design))
+    known = spread(asked)
+    reach = _quantile(known.degrees[""], level) * np.sqrt(np.einsum("np,pq,nq->n", design, known.covariance, design))
+    eta = design @ asked.fit.vector + shift
+    link = model.loss_function.inverse_link
+    ends = np.sort([np.asarray(link(eta - reach)), np.asarray(link(eta + reach))], axis=0)
+    return pd.DataFrame({"prediction": np.asarray(link(eta)), "low": ends[0], "high": ends[1]}, index=index_of(X_new))

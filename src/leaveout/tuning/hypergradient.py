@@ -1,0 +1,467 @@
+"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one adjoint solve a refit.
+
+    θ̂ = argmin F(·, 1; ρ),      θ_o = θ̂ + q_o,      H_o q_o = −∇F(θ̂, w_o; ρ),      V(ρ) = Σ_o S_o(θ_o; ρ)
+
+With r_o = ∇S_o(θ_o), p_o = H_o⁻¹ r_o and Φ_o(θ; ρ) = p_oᵀ (∇F + ∇²F q_o)(θ, w_o; ρ),
+
+    dV = Σ_o ∂_ρ (S_o − Φ_o) + dθ̂ᵀ Σ_o (r_o − ∇Φ_o),      dθ̂ = −H⁻¹ ∂_ρ ∇F(θ̂, 1; ρ)
+
+JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, which alone has hyperparameters, it is by arrays
+
+    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
+
+(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers). Closed forms, which JAX cannot
+differentiate, are fitted again a little to each side of every hyperparameter.
+
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where coefficients come and go. The
+loss of exact refits has kinks there and no jumps, so V is theirs. With u = σ or θ_g/‖θ_g‖, and H_o restricted to the parameters
+that a refit does not hold at zero,
+
+    dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.checkpoint import Told, kept
+from .._runtime.codes import RESULTS
+from .._runtime.jax import Array, Arrays, PyTree, followed, jax, jnp, traced
+from ..linalg.design import Dense, weighed
+from ..objectives.batched import fold_weights, held_out, own_passes, weights_of
+from ..objectives.closed_form import AbstractClosedForm
+from ..objectives.objective import AbstractObjective, unravel
+from ..optimize.active_set import Kinked, at_rest
+from ..optimize.fit import Fit, fit as minimum
+from ..plans.plan import Batch, Plan
+from ..refit import AbstractRefit, Exact, NewtonStep, Refitted
+from ..refit._anchor import anchored
+from ..refit._descent import Descent
+from ..refit._enclosure import Enclosure
+from ..refit._linear import losses as losses_at
+from ..refit._margins import followed as along_zeros
+from ..validation.cross_validate import Gathered, begun
+from ..validation.estimate import Estimate
+from ..validation.scoring import Asked
+
+Build = Callable[..., AbstractObjective]
+# of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
+Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
+FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
+PAIRS = 2e7  # of rows of two classes, that are compared
+STEP = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
+WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
+
+
+class Looked(NamedTuple):
+    """An estimate without errors, its criterion with the gradient, and the held-out predictors, where these are pooled."""
+
+    estimate: Estimate
+    value: float
+    slope: Float[np.ndarray, " hyper"]
+    center: Float[np.ndarray, " units"] | None = None
+
+
+def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
+    """Build the objective, with numbers as arrays, so that nothing is compiled anew where they are leaves."""
+    found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
+    if not isinstance(found, AbstractObjective):
+        what = f"{type(found).__name__}" + (", give its .objective" if isinstance(found, Fit) else "")
+        raise TypeError(f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {what}.")
+    return found
+
+
+def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
+    """Return the weight of each loss in the mean over some units (or refits, for joint losses); over all if `among` is None."""
+    if found.joint:
+        some = np.ones(found.plan.num_refits) if among is None else among.astype(float)
+        return some / some.sum()
+    weight = np.ones(found.plan.num_units) if found.unit_weight is None else found.unit_weight
+    return shared(found.plan, weight if among is None else weight * among)
+
+
+def shared(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
+    """Return the weight of each loss in the weighted mean over units; a unit that is scored often counts once."""
+    times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
+    each = weight / np.maximum(times, 1) / weight[times > 0].sum()
+    return np.where(plan.held, each[plan.index], 0.0)
+
+
+def mean(found: Estimate, among: np.ndarray | None) -> float:
+    """Compute the mean loss over the units (or refits) `among`; over all if it is None."""
+    return found.mean if among is None else float(np.where(share := shares(found, among), found.losses, 0.0) @ share)
+
+
+class Slopes:
+    """The held-out losses of a plan after one Newton step, and the gradient of their mean in the hyperparameters of `build`.
+
+    Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
+    once for all calls.
+    """
+
+    def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
+        self.build, self.names, self.pooled = build, tuple(names), pooled
+        self.alone: bool | None = None  # do hyperparameters enter the penalty alone?
+
+    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> Looked:
+        """Compute the criterion and its gradient at a fit, over the units `among` those asked for, or over all."""
+        if fit.factor is None:
+            raise ValueError(
+                f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
+            )
+        gathered, batches = begun(Asked(fit, plan, None), criterion(fit))
+        found = gathered.found
+        told = kept(lambda: self._told(fit, rho, gathered, batches, among))
+        for name in told.keys() & FILLED:
+            getattr(found, name)[...] = told[name]
+        slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
+        return Looked(found, float(told["value"]), slope, told.get("center"))
+
+    def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
+        """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
+        if fit.objective.parameters.kinks() is not None:
+            told = self._by_refits(fit, rho, gathered, batches, among)
+        elif self._closed(fit, rho):
+            told = self._by_arrays(fit, rho, gathered, batches, among)
+        elif self.pooled is not None:
+            raise ValueError(
+                "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
+                "use sampler='optuna'."
+            )
+        elif isinstance(fit.objective, AbstractClosedForm):
+            told = {"value": _stepped(gathered, batches, among)}
+        else:
+            slope = self._derived(fit, rho, gathered, batches, among)
+            told = {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
+        arrays = {name: getattr(gathered.found, name) for name in FILLED}
+        return told | {name: part for name, part in arrays.items() if part is not None}
+
+    def _traced(self, rho: Array) -> AbstractObjective:
+        """The objective as a function of hyperparameters."""
+        try:
+            return traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
+        except TypeError as error:
+            raise TypeError(f"{error} Or use sampler='optuna', which derives nothing.") from error
+
+    # linear predictors under a quadratic penalty
+
+    def _closed(self, fit: Fit, rho: np.ndarray) -> bool:
+        model = fit.predictors
+        if model is None or not model.separate or model.design.outputs > 1 or model.loss is not model.unit_loss:
+            return False
+        return self._alone(rho)
+
+    def _alone(self, rho: np.ndarray) -> bool:
+        if self.alone is None:
+            jax.eval_shape(self._looked_at, rho)
+        return bool(self.alone)
+
+    def _looked_at(self, rho: Array) -> None:
+        parts = (part for name, part in vars(self._traced(rho)).items() if name != "penalty")
+        leaves = jax.tree.leaves(list(parts))
+        self.alone = not any(followed(leaf) or callable(leaf) for leaf in leaves)  # a function may hold what it likes
+
+    @functools.cached_property
+    def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
+        """Return dP/dρ."""
+
+        def second(rho: Array) -> Array:
+            model: Any = self._traced(rho)
+            return jnp.asarray(model.penalty.second(model.num_features))
+
+        return jax.jit(jax.jacfwd(second))
+
+    def _by_arrays(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> Told:
+        model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
+        looks: Iterable[tuple[Batch, Enclosure]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
+        if self.pooled is not None:  # all predictors are wanted before any slope is known
+            looks = list(looks)
+            told = {"center": _by_unit(found.plan, looks)}
+            weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
+            value, each = self.pooled(model.y, told["center"], weight if among is None else weight * among)
+            for batch, state in looks:
+                adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
+        else:
+            share, told = shares(found, among), {}
+            for batch, state in looks:
+                (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
+                adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
+            value = mean(found, among)
+        change = np.asarray(self._penalty(rho))
+        slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
+        return told | {"value": np.asarray(value), "slope": slope}
+
+    # refits under a penalty with kinks
+
+    @functools.cached_property
+    def _kinks(self) -> Callable[..., tuple[Array, Array, Array]]:
+        """dP/dρ, of which P is the diagonal, and da/dρ of coefficients and of groups."""
+
+        def parts(rho: Array) -> tuple[Array, Array, Array]:
+            penalty, features = cast(Any, self._traced(rho)).penalty, cast(Any, self._traced(rho)).num_features
+            norms = penalty.norms(features)
+            groups = jnp.zeros(0) if norms is None else norms.weight
+            return (
+                jnp.diagonal(jnp.asarray(penalty.second(features))),
+                jnp.asarray(penalty.kinks(features)),
+                jnp.asarray(groups),
+            )
+
+        return jax.jit(jax.jacfwd(parts))
+
+    def _by_refits(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> Told:
+        if self.pooled is not None or not self._alone(rho):
+            raise TypeError(
+                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
+                "penalty alone; use sampler='optuna'."
+            )
+        kinked, share, slope = fit.objective.parameters.kinks()[0], shares(gathered.found, among), np.zeros(len(rho))
+        change = [np.asarray(part) for part in self._kinks(rho)]
+        for batch in batches:
+            rows, done = batch.rows, along_zeros(criterion(fit), fit, batch.rows, True)
+            assert done.scores is not None
+            gathered.add(batch, done, done.scores)
+            each, theta = np.where(rows.held, share[batch.place], 0.0), done.theta
+            for k in np.flatnonzero(np.isfinite(theta).all(1)):
+                weights = weights_of(rows, fit.objective.num_units, np.array([k]))
+                held = rows.held[k]
+                slope += _turned(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
+        return {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
+
+    # closed forms
+
+    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
+        """Compute the gradient by central differences, from fits that begin at this one."""
+
+        def at(rho: np.ndarray) -> float:
+            objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
+            near = minimum(objective, fit.parameters, num_starts=1)
+            return float(kept(lambda: {"value": _stepped(*begun(Asked(near, plan, None), NewtonStep()), among)})["value"])
+
+        steps = STEP * np.diag(rho)
+        return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
+
+    # everything else, by JAX
+
+    def _made(self, rho: Array, leaves: Sequence[Arrays]) -> AbstractObjective:
+        """Build the objective, with its arrays that do not depend on hyperparameters passed in.
+
+        As constants they would be compiled with every data set.
+        """
+        own, tree = jax.tree.flatten(self._traced(rho))
+        known = zip(own, leaves, strict=True)
+        return jax.tree.unflatten(tree, [mine if followed(mine) or not _is_array(mine) else other for mine, other in known])
+
+    @functools.cached_property
+    def _pulls(self) -> Callable[..., Array]:
+        """Return r_o, the gradients of the held-out losses."""
+
+        def program(rho, leaves, like, args, chunk):
+            objective = self._made(rho, leaves)
+
+            def one(a):
+                index, weight, held, share, theta = a
+                losses = held_out(objective, like, index, weight, held)
+                return jax.grad(lambda v: jnp.sum(share * losses(v)))(theta)
+
+            return jax.lax.map(one, args, batch_size=chunk)
+
+        return jax.jit(program, static_argnums=4)
+
+    @functools.cached_property
+    def _own(self) -> Callable[..., tuple[Array, Array]]:
+        """∂_ρ (S_o − Φ_o) and −∇Φ_o, summed; of an objective that is local of what the listed units add to F."""
+
+        def program(rho, leaves, like, vector, args, chunk):
+            def one(a):
+                return jax.grad(lambda rho, v: self._value(rho, leaves, like, v, a), (0, 1))(rho, vector)
+
+            return jax.tree.map(lambda part: part.sum(0), jax.lax.map(one, args, batch_size=chunk))
+
+        return jax.jit(program, static_argnums=5)
+
+    def _value(self, rho: Array, leaves: Sequence[Arrays], like: PyTree, v: Array, refit: Sequence[Array]) -> Array:
+        """S_o − Φ_o of one refit."""
+        objective = self._made(rho, leaves)
+        index, weight, held, share, theta, p, q = refit
+        scored = jnp.sum(share * held_out(objective, like, index, weight, held)(theta))
+        delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+        seen = fold_weights(objective, index, weight)
+        F = lambda v: objective.perturbation(unravel(v, like), index, delta)
+        slope = jax.grad(F if objective.local else lambda v: objective.loss(unravel(v, like), seen))
+        return scored - p @ sum(jax.jvp(slope, (v,), (q,)))
+
+    @functools.cached_property
+    def _common(self) -> Callable[..., tuple[Array, Array]]:
+        """Slopes in ρ and θ of `pull`ᵀ∇F + tr(∇²F `bent`) at weights of one."""
+
+        def program(rho, leaves, like, vector, pull, bent):
+            def value(rho, v):
+                objective = self._made(rho, leaves)
+                slope = jax.grad(lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units)))
+                turned = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
+                some = 0.0 if bent is None else jnp.sum(jax.lax.map(turned, (jnp.eye(len(v)), bent.T)))
+                return pull @ slope(v) + some
+
+            return jax.grad(value, (0, 1))(rho, vector)
+
+        return jax.jit(program)
+
+    def _derived(
+        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> np.ndarray:
+        share, size, asked = shares(gathered.found, among), fit.num_params, gathered.asked
+        leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
+        by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
+        for batch in batches:
+            state = Descent(fit, batch.rows, own=True)
+            state.begin()
+            done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+            gathered.add(batch, done, asked.losses_of(batch.rows, done))
+            each = share[batch.refits] if asked.joint else np.where(batch.rows.held, share[batch.place], 0.0)
+            chunk = own_passes(fit.objective, batch.rows.index.shape[1])
+            args = (*map(np.asarray, batch.rows[:3]), each, done.theta)
+            r = np.asarray(self._pulls(rho, leaves, fit.theta, args, chunk))
+            p = fit.unwhiten(state.metric.solve(fit.whiten(r), state.u, np.arange(len(r))))
+            q = fit.unwhiten(state.u)
+            own = self._own(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
+            by_rho, by_theta = by_rho + np.asarray(own[0]), by_theta + np.asarray(own[1]) + r.sum(0)
+            pull, bent = pull + p.sum(0), bent + q.T @ p
+        if fit.objective.local:
+            common = self._common(rho, leaves, fit.theta, fit.vector, pull, bent)
+            by_rho, by_theta = by_rho - np.asarray(common[0]), by_theta - np.asarray(common[1])
+        last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
+        return by_rho - np.asarray(last[0])
+
+
+def criterion(fit: Fit) -> AbstractRefit:
+    """Return the strategy whose mean held-out loss the search descends."""
+    return NewtonStep() if fit.objective.parameters.kinks() is None else Exact()
+
+
+def _turned(
+    kinked: Kinked,
+    theta: Float[np.ndarray, " params"],
+    weights: Float[np.ndarray, "1 units"],
+    units: Int[np.ndarray, " held"],
+    share: Float[np.ndarray, " held"],
+    change: Sequence[np.ndarray],
+) -> Float[np.ndarray, " hyper"]:
+    """Return the changes of the losses of one refit, each weighted by `share`."""
+    model, norms, own = kinked.smooth, kinked.norms, ~at_rest(kinked, theta)
+    (omega,), (kappa,) = model.weigh(weights)
+    eta, x = model.eta(theta[None])[0], model.design.x[:, own]
+    curvature = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0])
+    hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[own])
+    coef = theta[: len(change[0])]
+    pull = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
+    if norms is not None:
+        hessian += kappa * norms.of(np.flatnonzero(own)).hessian(theta[own][None])[0]
+        length = norms.lengths(theta)[:, None]
+        each = np.divide(change[2], length, out=np.zeros_like(change[2]), where=length > 0)
+        pull = pull + (norms.member.T @ each)[: len(coef)] * coef[:, None]
+    slope = model.unit_loss.derivatives(eta[units], model.y[units], (1,))[0]
+    adjoint = scipy.linalg.solve(hessian, x[units].T @ (share * slope), assume_a="pos")
+    return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
+
+
+def _stepped(gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+    """Return the criterion, with one Newton step a refit."""
+    for batch in batches:
+        state = Descent(gathered.asked.fit, batch.rows, own=True)
+        state.begin()
+        done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+        gathered.add(batch, done, gathered.asked.losses_of(batch.rows, done))
+    return np.asarray(mean(gathered.found, among))
+
+
+def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.ndarray, " units"]:
+    """Held-out predictors, one a unit."""
+    if not (np.bincount(plan.index[plan.held], minlength=plan.num_units) == 1).all():
+        raise ValueError("tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'.")
+    out = np.full(plan.num_units, np.nan)
+    for batch, state in looks:
+        out[batch.rows.index[batch.rows.held]] = state.center[batch.rows.held]
+    return out
+
+
+def smoothed(
+    y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: Float[np.ndarray, " units"]
+) -> tuple[float, np.ndarray]:
+    """Less the area under the curve, its steps spread over `WIDTH` standard deviations h of the predictors,
+
+        V = −Σ_{i of the upper class} Σ_{j of the lower} w_i w_j σ((η_i − η_j) / (h s)) / ΣΣ w_i w_j,      s² = Σ (η − η̄)² / n
+
+    and its slope in each predictor.
+    """
+    upper = y == y.max()
+    if upper.all() or not np.isin(y, (y.min(), y.max())).all():
+        raise ValueError("tune: metric='auc' by gradient needs two classes; use sampler='optuna'.")
+    if float(upper.sum()) * float((~upper).sum()) > PAIRS:
+        raise ValueError(f"tune: metric='auc' by gradient compares pairs of rows, {PAIRS:.0e} at most; tune the loss instead.")
+    mass = np.outer(weight[upper], weight[~upper])
+    apart, spread = eta - eta.mean(), eta.std()
+    z = apart / (WIDTH * spread)
+    share = scipy.special.expit(z[upper][:, None] - z[~upper])
+    bend = mass / mass.sum() * share * (1 - share)
+    slope = np.zeros(len(y))
+    slope[upper], slope[~upper] = -bend.sum(1), bend.sum(0)
+    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (WIDTH * spread)
+    return -float(np.sum(mass * share) / mass.sum()), slope
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array)
+
+
+def _looked(fit: Fit, batch: Batch, gathered: Gathered) -> Enclosure:
+    """Score a batch of linear predictors after one Newton step."""
+    state = Enclosure(fit, batch.rows)
+    state.look()
+    lost = np.where(state.metric.kept > 0, RESULTS.successful, RESULTS.undetermined)
+    scores = losses_at(fit, batch.rows, state.center)
+    gathered.add(batch, Refitted(state.theta, np.full(len(lost), np.inf), lost, scores, moved=state.first), scores)
+    return state
+
+
+class Adjoint:
+    """The sums Σ p_o and Σ p_o q_oᵀ, and the contributions of single rows to s, whitened."""
+
+    def __init__(self, fit: Fit):
+        self.fit, self.anchor = fit, anchored(fit)
+        rank = len(self.anchor.root)
+        self.pull, self.bent, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
+
+    def add(self, state: Enclosure, slope: Float[np.ndarray, "refits width"]) -> None:
+        """Add a batch, given the gradient of the criterion in each held-out predictor."""
+        metric, everyone, q = state.metric, np.arange(len(slope)), state.u
+        if metric.z is not None:
+            p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), everyone)
+            moved = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum("rkp,rp->rk", metric.z, q)
+        else:
+            rows = [self.anchor.model.design.whitened(units, self.anchor.root) for units in state.units]
+            p = metric.solve(np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone)
+            moved = np.array([(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)])
+        delta = np.zeros(slope.shape)
+        delta[state.each.refit, state.each.place] = state.each.weight - 1.0
+        self.turn += np.bincount(state.units.ravel(), (delta * moved).ravel(), len(self.turn))
+        self.pull += p.sum(0)
+        self.bent += p.T @ q
+
+    def slope(self) -> Float[np.ndarray, "params params"]:
+        """Return G, the gradient of the criterion in P."""
+        anchor, root = self.anchor, self.anchor.root
+        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+        bent = root.T @ self.bent @ root
+        x = cast(Dense, anchor.model.design)
+        s = x.forms(bent[None])[:, 0] + self.turn
+        c = x.pull(weighed(anchor.weight, third * s)[None])[0]
+        return np.outer(self.fit.solve(c) - self.pull @ root, anchor.theta) - bent

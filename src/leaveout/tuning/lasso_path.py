@@ -1,0 +1,387 @@
+"""Least squares under Lasso(α) or ElasticNet(α, ρ), every row left out by itself, for many α along one path.
+
+With X the columns times the roots of the sample weights, an intercept among them, S those that are active at α, σ their signs,
+A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr, leaving row i out makes, while S and σ stay,
+
+    t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,      V = X_S A⁻¹,  M = X − V X_SᵀX,
+
+the residual, the coefficients and the gradient. They stay where these keep their signs, and |g_j + t_i M_ij| ≤ a: then t_i is
+proved. Elsewhere each parameter that leaves zero, or goes there, moves the residual by what it does alone (`refit._margins`),
+and that is an estimate.
+
+α and S are scikit-learn's, by coordinate descent on XᵀX, brought to the end. Where columns only join from one α to the next,
+put in that order, A of each is a leading block of that of the last, and one factor L of that, L Lᵀ = A, is enough: with
+W = L⁻ᵀ, whose first columns are those of each block, A⁻¹ = W Wᵀ and
+
+    h_i = Σ_k (XW)²_ik,      V = XW Wᵀ,      M = X − XW (WᵀXᵀX),
+
+sums over the columns of W, so that the next α adds a few. Columns that leave, or join between two such runs, are ±WWᵀ too:
+A⁻¹ of S ∪ J is that of S and, with C = A_JJ − A_JS A⁻¹ A_SJ, W_J = C^{-½}, W_S = −A⁻¹A_SJ C^{-½}.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from ..linalg.enclosure_theorem import ROUNDING
+from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
+from ..optimize.active_set import LOST, TIED
+from ..plans.plan import Plan
+from ..refit._anchor import SINGULAR
+from ..refit._stacked import Settled
+from .ridge_path import applies as is_least_squares
+
+Array = np.ndarray
+TURNS = 50  # that the active columns may change by at an α before it is given up
+WIDE = 10_000  # active columns times those that may change: beyond it a few rows tell which of them do, and nothing is proved
+DRAWN = 500  # of these rows
+MANY = 250  # active columns beyond which a few rows tell by how much losses are off, and float32 the leverages
+SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # of these rows; of what they tell; what float32 loses
+TOGETHER = 20  # α that may share a factor
+ANEW = 0.5  # of the columns, that come and go: then leverages are made anew
+FILLED = 0.3  # of the rows of W, that are not zero: fewer are taken out before a product
+BLOCK = 1_000  # rows at a time, which stay near the processor
+OFF = 0.5  # of a column's sum of squares: means that are more of it are taken out
+
+
+def applies(objective: object, named: list[AbstractPenalty], plan: Plan) -> bool:
+    """Tell whether the path is of least squares under a lasso or an elastic net."""
+    if not named or not all(isinstance(each, Lasso | ElasticNet) and each.kinked and not each.alpha.ndim for each in named):
+        return False
+    if not is_least_squares(objective) or len({_ratio(each) for each in named}) > 1:
+        return False
+    weight = objective.sample_weight  # type: ignore[attr-defined]
+    return bool((plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all()))
+
+
+def _ratio(penalty: AbstractPenalty) -> float:
+    return float(penalty.l1_ratio) if isinstance(penalty, ElasticNet) else 1.0
+
+
+class Rows:
+    """The columns times the roots of weights, and their products; less large means, where an intercept takes them."""
+
+    def __init__(self, objective):
+        weight = objective.sample_weight
+        self.root = np.ones(objective.num_units) if weight is None else np.sqrt(weight)
+        offset = 0.0 if objective.offset is None else objective.offset
+        self.free = np.arange(objective.design.shape[1]) >= objective.num_features  # columns without a penalty
+        x, self.y = np.asarray(objective.design), self.root * (objective.y - offset)
+        share = self.root**2 / np.sum(self.root**2)
+        mean = np.where(self.free, 0.0, share @ x)
+        large = self.free.any() and np.any(mean**2 > OFF * np.einsum("n,np,np->p", share, x, x))
+        self.mean = mean if large else np.zeros(len(mean))
+        x = x - mean if large else x
+        self.x = x if weight is None else x * self.root[:, None]
+        self.gram, self.pull = self.x.T @ self.x, self.x.T @ self.y
+        self.largest, self.length = np.maximum(self.x.max(0), -self.x.min(0)), np.sqrt(np.einsum("np,np->n", self.x, self.x))
+
+    @functools.cached_property
+    def single(self) -> Float[Array, "units params"]:
+        """The columns in float32."""
+        return np.asarray(self.x, np.float32)
+
+    def path(self, alphas: Float[Array, " alphas"], ratio: float) -> Float[Array, "alphas params"]:
+        """Coefficients of falling α by coordinate descent, of columns less what the intercept takes of them, that at zero."""
+        from sklearn.linear_model import enet_path
+
+        some, theta = np.flatnonzero(~self.free), np.zeros((len(alphas), len(self.free)))
+        gram, pull, y = self.gram[np.ix_(some, some)], self.pull[some], self.y
+        if self.free.any():
+            cross, size = self.gram[some, -1], self.gram[-1, -1]
+            gram, pull = gram - np.multiply.outer(cross / size, cross), pull - cross * (self.pull[-1] / size)
+            y = y - self.x[:, -1] * (self.pull[-1] / size)
+        more = {"precompute": gram, "Xy": pull, "tol": 1e-5, "max_iter": 10_000, "check_input": False}
+        theta[:, some] = enet_path(self.x[:, some[0] : some[-1] + 1], y, l1_ratio=ratio, alphas=alphas / len(y), **more)[1].T
+        return theta
+
+    def shifted(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
+        """Return θ of the columns before they were centred."""
+        return theta - np.multiply.outer(theta @ self.mean, self.free)
+
+
+class Run:
+    """The minimisers at some falling α, given the active columns and their signs at each, where columns only join.
+
+    A of all is a leading block of the last one's. Raises LinAlgError where that has no factor.
+    """
+
+    def __init__(self, rows: Rows, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]):
+        self.rows, self.at, self.a, self.ridge = rows, at, a, ridge
+        listed = rows.free | (sign != 0)
+        some = np.flatnonzero(listed[-1])
+        self.active, self.size = some[np.argsort(np.argmax(listed[:, some], axis=0), kind="stable")], listed.sum(axis=1)
+        self.factor = self._factor(self.active)
+        both = self.forward(np.stack([rows.pull, sign[-1]], axis=1)[self.active])
+        right = np.where(np.arange(len(self.active))[:, None] < self.size, both[:, :1] - both[:, 1:] * a, 0.0)
+        self.theta = np.zeros(listed.shape)
+        self.theta[:, self.active] = self.back(right).T
+        self.gradient = self.theta @ rows.gram - rows.pull
+        leaving = self.theta * sign < 0
+        joining = ~listed & (np.abs(self.gradient) > a[:, None] * (1 + TIED))
+        self.sign = np.where(leaving, 0.0, np.where(joining, -np.sign(self.gradient), sign))
+        self.right = ~(leaving | joining).any(axis=1)
+
+    @property
+    def many(self) -> bool:
+        """Tell whether so many columns are active that a sample of rows gives the moves, and float32 gives h."""
+        return bool(self.size[0] > MANY)
+
+    def _factor(self, some: Int[Array, " some"]) -> Float[Array, "some some"]:
+        """Return the Cholesky factor L of some columns."""
+        own = self.rows.gram.take(some, axis=0).take(some, axis=1)
+        own.flat[:: len(some) + 1] += np.where(self.rows.free[some], 0.0, self.ridge)
+        return scipy.linalg.cholesky(own.T, lower=True, overwrite_a=True, check_finite=False)
+
+    def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
+        """Apply L⁻¹ of the first active columns."""
+        some = len(right)
+        return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, check_finite=False)
+
+    def back(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
+        """Apply L⁻ᵀ of the first active columns."""
+        some = len(right)
+        return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, trans=1, check_finite=False)
+
+    def roots(self, first: int, last: int) -> Float[Array, "params some"]:
+        """Return some columns of W."""
+        out = np.zeros((len(self.rows.gram), last - first))
+        out[self.active[:last]] = self.back(np.eye(last)[:, first:])
+        return out
+
+    def beside(self, more: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
+        """W of some columns beside the first of those that are active. Raises LinAlgError where they hang together."""
+        gram, out, active = self.rows.gram, np.zeros((len(self.rows.gram), len(more))), self.active[:size]
+        if more.size:
+            half = self.forward(gram[np.ix_(active, more)])
+            left = gram[np.ix_(more, more)] - half.T @ half + self.ridge * np.eye(len(more))
+            if np.any(np.diag(left) < LOST * np.diag(gram)[more]):
+                raise np.linalg.LinAlgError
+            root = scipy.linalg.solve_triangular(np.linalg.cholesky(left), np.eye(len(more)), lower=True).T
+            out[more], out[active] = root, -self.back(half @ root)
+        return out
+
+    def after(self, before: "Run | None") -> "Change":
+        """Return the change of the factor from the last α of another run."""
+        first, last = int(self.size[0]), int(self.size[-1])
+        if before is not None and before.ridge == self.ridge and (self.many or not before.many):
+            own = self.active[:first]
+            coming, going = np.setdiff1d(own, before.active), np.setdiff1d(before.active, own)
+            with contextlib.suppress(np.linalg.LinAlgError):
+                if len(coming) + len(going) <= ANEW * first:
+                    parts = before.beside(coming, len(before.active)), self.beside(going, first), self.roots(first, last)
+                    sign = np.repeat([1.0, -1.0, 1.0], [len(coming), len(going), last - first])
+                    return Change(np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False)
+        return Change(self.roots(0, last), np.ones(last), self.size, True)
+
+
+class Change(NamedTuple):
+    """W, the signs ± of W Wᵀ, how many columns of it have come by each α of a run, and whether all that was before is gone."""
+
+    root: Float[Array, "params some"]
+    sign: Float[Array, " some"]
+    ends: Int[Array, " alphas"]
+    anew: bool
+
+    def squares(self, rows: Rows, rough: bool) -> Float[Array, "some units"]:
+        """(XW)² of every column of W, in float32 where that is enough."""
+        data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
+        root = self.root.T.astype(data.dtype)
+        out = root[:, used] @ data.take(used, axis=1).T if len(used) < FILLED * len(self.root) else root @ data.T
+        return np.square(out, out=out)
+
+
+class Few:
+    """V and M at a sample of rows; and, for all columns, the remaining squares and the diagonal of A⁻¹."""
+
+    def __init__(self, rows: Rows, ridge: float):
+        self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
+        self.x = rows.x[self.some]
+        self.along, self.beside = np.zeros_like(self.x), self.x.copy()
+        self.left, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
+
+    def add(self, root: Float[Array, "params some"], sign: Float[Array, " some"], across: Float[Array, "some params"]) -> None:
+        """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
+        scaled = (self.x @ root) * sign
+        self.along += scaled @ root.T
+        self.beside -= scaled @ across
+        self.left -= sign @ across**2
+        self.spread += root**2 @ sign
+
+
+class Minimum:
+    """One α of a run, with r and h, and what leaving out needs."""
+
+    def __init__(self, run: Run, k: int, residual: Float[Array, " units"], h: Float[Array, " units"]):
+        self.rows, self.run, self.a, self.residual, self.h = run.rows, run, float(run.a[k]), residual, h
+        self.theta, self.active = run.theta[k], run.active[: run.size[k]]
+        self.sign, self.coef, self.gradient = run.sign[k, self.active], self.theta[self.active], run.gradient[k]
+        self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
+
+    def sampled(self, few: Few, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
+        """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t + b₂ t |t|.
+
+        The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and each by more.
+        """
+        mine = t[few.some, None]
+        along, beside = few.along[:, self.active], few.beside[:, self.others]
+        h, (move, size) = np.einsum("up,up->u", few.along, few.x), np.zeros((2, len(mine)))
+        gradient, value = self.gradient[self.others] + mine * beside, self.coef - mine * along
+        unit, column = np.nonzero(np.abs(gradient) > self.a)
+        beyond = gradient[unit, column] - self.a * np.sign(gradient[unit, column])
+        _moved(move, size, unit, beside[unit, column], few.left[self.others[column]], beyond, h, -1.0)
+        unit, column = np.nonzero((value * self.sign <= 0) & (self.sign != 0))
+        _moved(move, size, unit, along[unit, column], few.spread[self.active[column]], value[unit, column], h, 1.0)
+        drawn, level = np.stack([t, t * np.abs(t)], axis=1), max(float(np.sqrt(np.mean(t**2))), 1e-300)
+        bend, length = np.linalg.lstsq(drawn[few.some], move, rcond=None)[0], level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
+        share = np.sqrt(np.mean(((move - drawn[few.some] @ bend) / length[few.some]) ** 2))
+        return t + drawn @ bend, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
+
+    def left_out(self, few: Few | None) -> tuple[Array, Array, Bool[Array, " units"]]:
+        """The residual of every row from a refit without it, how far that may be off, and where it is proved."""
+        rows, active, t = self.rows, self.active, self.residual / (1 - self.h)
+        if few is not None:
+            return self.sampled(few, t)
+        root = self.run.roots(0, len(active))[active]
+        inverse, across = root @ root.T, rows.gram.take(active, axis=0).take(self.others, axis=1)
+        inside, level, coef = inverse @ across, np.abs(self.gradient[self.others]), np.abs(self.coef)
+        taken, spread = np.einsum("sj,sj->j", across, inside), np.sqrt(np.diag(inverse))
+        far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0))))
+        reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
+        close, near = self._within(level + reach, coef - far * spread)
+        whole = len(active) * (close.size + near.size) <= WIDE
+        if not whole:  # by what a few rows do
+            some = np.random.default_rng(0).choice(len(t), min(DRAWN, len(t)), replace=False)
+            x, weight = rows.x[some][:, active], np.abs(t[some, None])
+            reach = np.max(weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0)
+            close, near = self._within(level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0))
+        bent = rows.gram[self.others, self.others] + self.run.ridge - taken
+        move, size = self._moves(
+            rows.x if whole else rows.single, t, (close, inside[:, close], bent[close]), (near, inverse[:, near])
+        )
+        return t + move, size if whole else np.maximum(size, size.mean()), (size == 0) & whole
+
+    def _moves(
+        self, data: Array, t: Array, close: tuple[Array, Array, Array], near: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Return the moves of the residuals, and the sums of the sizes of the moves.
+
+        Columns that may join contribute by A⁻¹A_Sj and C of each, and columns that may leave by their columns of A⁻¹.
+        """
+        (move, size), (which, inside, bent), (stays, inverse) = np.zeros((2, len(t))), close, near
+        joins, count, spread = self.others[which], len(which), inverse[stays, np.arange(len(stays))]
+        roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
+        for some in (slice(k, k + BLOCK) for k in range(0, len(t) if roots.size else 0, BLOCK)):
+            x, mine, own = data[some], t[some], (move[some], size[some])
+            both, scale = x[:, self.active] @ roots, mine[:, None].astype(data.dtype)
+            beside, along = x[:, joins] - both[:, :count], both[:, count:]
+            gradient = self.gradient[joins].astype(data.dtype) + scale * beside
+            unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIED))
+            by = beside[unit, column]
+            beyond = self.gradient[joins[column]] + mine[unit] * by - self.a * np.sign(gradient[unit, column])
+            _moved(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
+            value = self.coef[stays].astype(data.dtype) - scale * along
+            unit, column = np.nonzero(value * self.sign[stays] <= 0)
+            by = along[unit, column]
+            _moved(*own, unit, by, spread[column], self.coef[stays[column]] - mine[unit] * by, self.h[some], 1.0)
+        return move, size
+
+    def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> tuple[Array, Array]:
+        """Return the other parameters whose gradient may reach a, and the active ones that may reach zero."""
+        return np.flatnonzero(level >= self.a * (1 - TIED)), np.flatnonzero((least <= 0) & (self.sign != 0))
+
+
+def _moved(
+    move: Array, size: Array, unit: Int[Array, " pairs"], along: Array, bent: Array, beyond: Array, h: Array, side: float
+) -> None:
+    """Add the moves of the residuals of rows, each by a parameter that moves by `beyond`/`bent`.
+
+    Its direction is `along` at the row; without the row it is `along`/(1 − h). Without the row, `bent` is less for
+    parameters that join, and more for others.
+    """
+    kept = 1 - h[unit]
+    bent = bent + side * along**2 / kept
+    each = np.divide(along / kept * beyond, bent, out=np.zeros(len(unit)), where=bent > 0)
+    np.add.at(move, unit, each)
+    np.add.at(size, unit, np.maximum(np.abs(each), 1e-300))
+
+
+def _runs(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]) -> list[Run]:
+    """Split some α into runs of consecutive active sets; an α whose A has no factor is in no run."""
+    own, made = sign[at], list[Run]()
+    ends = np.any((own[1:] != own[:-1]) & (own[:-1] != 0), axis=1) | (np.diff(ridge[at]) != 0)
+    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > MANY)  # float32 proves nothing
+    for some in np.split(at, np.flatnonzero(ends) + 1):
+        try:
+            made.append(Run(rows, some, a[some], float(ridge[some[0]]), sign[some]))
+        except np.linalg.LinAlgError:
+            for half in (some[:1], some[1:]) if len(some) > 1 else ():
+                made += _runs(rows, half, a, ridge, sign)
+    return made
+
+
+def _minima(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]) -> list[Run]:
+    """The minimisers at some α, whose signs are brought to the end; an α at which that is not reached is in none."""
+    done = list[Run]()
+    for _ in range(TURNS):
+        made = _runs(rows, at, a, ridge, sign)
+        done += [run for run in made if run.right.all()]
+        wrong = [run for run in made if not run.right.all()]
+        if not wrong:
+            break
+        at = np.concatenate([run.at for run in wrong])
+        sign[at] = np.concatenate([run.sign for run in wrong])
+    else:
+        at = np.concatenate([run.at[run.right] for run in wrong])
+        done += [run for run in (_runs(rows, at, a, ridge, sign) if at.size else ()) if run.right.all()]
+    return sorted(done, key=lambda run: run.at[0])
+
+
+def _along(rows: Rows, runs: Iterable[Run]) -> Iterator[tuple[int, Minimum, Few | None]]:
+    """Yield, for one α after another, its number, its minimiser, and the sample of rows where many columns are active."""
+    before, h, few = None, np.zeros(len(rows.y)), None
+    for run in runs:
+        change, begin = run.after(before), 0
+        square = change.squares(rows, run.many)
+        across = change.root.T @ rows.gram if run.many else None
+        residuals = rows.y - run.theta @ rows.x.T
+        h, few = np.zeros(len(rows.y)) if change.anew else h, few if run.many and not change.anew else None
+        for k, (size, end) in enumerate(zip(run.size.tolist(), change.ends.tolist(), strict=True)):
+            new = slice(begin, end)
+            h = h + change.sign[new].astype(square.dtype) @ square[new]
+            if few is None and run.many:
+                few, root = Few(rows, run.ridge), run.roots(0, size)
+                few.add(root, np.ones(size), root.T @ rows.gram)
+            elif few is not None and across is not None:
+                few.add(change.root[:, new], change.sign[new], across[new])
+            begin = end
+            yield int(run.at[k]), Minimum(run, k, residuals[k], h), few
+        before = run
+
+
+def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> Settled:
+    """Leave out single rows under every lasso penalty; `plan` names the rows."""
+    rows, ratio, unit = Rows(objective), _ratio(penalties[0]), plan.index
+    alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]
+    order, count = np.argsort(-alphas), len(alphas)
+    a, ridge, sign = alphas[order] * ratio, alphas[order] * (1 - ratio), np.sign(rows.path(alphas[order], ratio))
+    theta, bad = np.zeros((count, len(rows.gram))), np.ones(count, bool)
+    losses, error, baseline = np.full((3, count, len(unit)), np.nan)
+    proved, together = np.zeros((count, len(unit)), bool), np.split(np.arange(count), range(TOGETHER, count, TOGETHER))
+    root, length = rows.root[unit], rows.length[unit]
+    for at, own, few in _along(rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))):
+        if not (len(own.active) and (1 - own.h).min() > SINGULAR):
+            continue
+        k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
+        half = half + 16 * ROUNDING * (np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])) / (1 - own.h[unit])
+        theta[k], bad[k], proved[k] = rows.shifted(own.theta), False, known
+        losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
+        baseline[k] = 0.5 * (own.residual[unit] / root) ** 2
+    weight = root**2
+    mean = losses @ (weight / weight.sum())
+    return Settled(theta, baseline, losses, error, proved, np.zeros_like(proved), None, np.ones(count), mean, bad)

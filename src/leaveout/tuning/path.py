@@ -1,0 +1,450 @@
+"""The regularisation path: an estimate for each of many penalties, in one call.
+
+For least squares under Ridge(α) with every row left out by itself, all estimates come from one eigendecomposition
+(`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are made side by
+side (`refit._stacked`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: all its
+penalties share the work that refits may cost before they are estimated instead of proved, and the exact repetitions that audit
+them.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.display import kind_of
+from .._runtime.interrupt import Interrupted
+from .._runtime.jax import float64
+from .._runtime.progress import Slow
+from ..data.arrays import count, numbers
+from ..linalg.design import Predictors
+from ..models.glm.banded import BandedRidge
+from ..models.glm.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
+from ..objectives.batched import TOGETHER, Penalised, work
+from ..objectives.objective import stored
+from ..optimize.active_set import at_zeros
+from ..optimize.banded_ridge import PerTarget, candidates
+from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
+from ..optimize.newton import factorised, newton
+from ..plans.plan import Plan
+from ..refit import AbstractRefit
+from ..refit._stacked import Leaving, Settled, Stack, groups
+from ..validation.audit import affordable, audited, ranked
+from ..validation.batches import one_thread
+from ..validation.cross_validate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
+from ..validation.estimate import Estimate
+from ..validation.scoring import Asked
+from ..validation.standard_errors import naives
+from .lasso_path import applies as along, lassos
+from .path_result import Judged, Path, Point, shown
+from .ridge_path import applies, ridges
+
+Array = np.ndarray
+COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
+
+Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
+Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
+
+
+@overload
+def path(
+    objective: BandedRidge,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = ...,
+    *,
+    audit: int = ...,
+    checkpoint: File | None = ...,
+) -> PerTarget: ...
+@overload
+def path(
+    objective: Model,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = ...,
+    *,
+    audit: int = ...,
+    checkpoint: File | None = ...,
+) -> Path: ...
+@float64
+def path(
+    objective: Model,
+    penalties: Penalties,
+    plan: Plan,
+    refit: AbstractRefit = DEFAULT,
+    *,
+    audit: int = 5,
+    checkpoint: File | None = None,
+) -> Path | PerTarget:
+    """Cross-validate an objective under each of many penalties, which take the place of its own.
+
+    Parameters
+    ----------
+    objective : GLM, Regression, Cox or BandedRidge
+        The objective.
+    penalties : sequence or mapping of penalties, or of numbers
+        Penalties of `lo.penalties`, in a sequence or, by names, in a mapping; or positive numbers. A number α means
+        `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for the squared loss, C = 1/α for the
+        logistic). If the objective's own penalty is a `Lasso` or an `ElasticNet`, α is that of such a penalty (n times
+        scikit-learn's alpha). For a `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
+    plan : Plan
+        The units to leave out, as in `cross_validate`.
+    refit : AbstractRefit, default `Certified()`
+        The strategy. The penalties share the operations of one call: of many rows left out by themselves, fewer refits are
+        proved and more are estimated.
+    audit : int, default 5
+        The number of refits of the whole path to repeat exactly, as many as a tenth of its operations pay for, or one
+        within half of them. If one is off by more than its error, every penalty is cross-validated by itself.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
+
+    Returns
+    -------
+    Path
+        An estimate under every penalty. For a `BandedRidge`, every refit is in closed form, and a `PerTarget` has the best
+        penalty of each target.
+
+    Raises
+    ------
+    TypeError
+        If the objective has no such penalty.
+    ValueError
+        If the numbers are not positive, finite and distinct.
+    Interrupted
+        On Ctrl-C, with the path of the penalties that are done.
+
+    See Also
+    --------
+    tune : Search several hyperparameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 5))
+    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found.best.value, round(found.best.mean, 3)
+    (1.0, 0.557)
+    """
+    if isinstance(objective, BandedRidge):
+        if checkpoint is not None:
+            raise ValueError("path: a BandedRidge keeps no checkpoint.")
+        return candidates(objective, penalties, plan)
+    if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
+        what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
+        raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
+    kinks = objective.parameters.kinks()
+    objective = objective if kinks is None else kinks[0].glm  # of a fit, of all columns
+    audit = count("path: audit", audit, 0)
+    keep_freed()
+    named, found = _named(objective, penalties), dict[Any, Judged]()
+    labels = {"model": repr(objective), "refit": repr(refit)}
+    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
+    try:
+        with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
+            _find(found, objective, named, plan, refit, audit)
+            said, tables = _checked(found, objective, plan, refit, audit)
+    except KeyboardInterrupt:
+        raise _stopped(found, named, plan, labels) from None
+    points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
+    return Path(points, plan, labels | {"audit": said})
+
+
+def _checked(
+    found: dict[Any, Judged], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
+) -> tuple[str, dict[Any, pd.DataFrame | None]]:
+    """A sentence on the audits, and their tables; after a miss nothing that was judged like it is taken for granted."""
+    said, tables, missed = _audited(found, audit, work(objective, objective.design.shape[1]))
+    if not missed:
+        return said, tables
+    judged = dict(found)
+    found.clear()
+    for value, each in judged.items():
+        found[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
+    return f"{said}: every penalty was cross-validated by itself", {value: each.estimate.audit for value, each in found.items()}
+
+
+def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]) -> Interrupted:
+    """Return the exception for Ctrl-C, with the path of the penalties that are done."""
+    told = f"{len(found)} of {len(named)} penalties"
+    labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
+    points = tuple(Point(value, named[value], found[value], None, "") for value in named if value in found)
+    return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
+
+
+def _mean(found: Estimate) -> float:
+    """Return the mean of an estimate, NaN where some refits have no loss."""
+    asked = found.losses if found.joint else found.losses[found.plan.held]
+    return found.mean if np.isfinite(asked).all() else float("nan")
+
+
+def _known(error: Float[Array, " refits"]) -> float:
+    """Return the mean of the errors over refits that exist."""
+    known = error[np.isfinite(error)]
+    return float(known.mean()) if known.size else 0.0
+
+
+def _whole(each: Judged, estimate: Estimate) -> Judged:
+    """Return a copy with another estimate."""
+    return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
+
+
+def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
+    """The penalties by their labels."""
+    if isinstance(penalties, Mapping):
+        named = {label: resolve(penalty) for label, penalty in penalties.items()}
+    elif isinstance(penalties, Sequence) and any(isinstance(each, AbstractPenalty) for each in penalties):
+        found = [resolve(each) for each in penalties]
+        alphas = [_alpha(each) for each in found]
+        alike = len({type(each) for each in found}) == 1 and None not in alphas and len(set(alphas)) == len(found)
+        named = dict(zip(alphas if alike else range(len(found)), found, strict=True))
+    else:
+        named = _ridges_of(objective, penalties)
+    if not named:
+        raise ValueError("path: give one penalty at least.")
+    for penalty in named.values():
+        penalty.check(objective.design.shape[1] - getattr(objective, "intercept", 0))
+    return named
+
+
+def _alpha(penalty: AbstractPenalty) -> float | None:
+    """Return the single number of a penalty, if it has one."""
+    inner = penalty.penalty if isinstance(penalty, PerWeight) else penalty
+    alpha = getattr(inner, "alpha", None)
+    return None if alpha is None or np.ndim(alpha) else float(alpha)
+
+
+def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"] | None:
+    """Return the α of the penalties if all are ridges with α above zero; else None."""
+    alphas = [_alpha(penalty) if isinstance(penalty, Ridge) else None for penalty in penalties]
+    return np.array(alphas, float) if all(alphas) else None
+
+
+def _scaled(penalty: AbstractPenalty, alpha: float) -> Any:
+    """Return a copy of a lasso, grouped or not, or an elastic net, with another α; None for other penalties."""
+    if isinstance(penalty, PerWeight):
+        inner = _scaled(penalty.penalty, alpha)
+        return None if inner is None else PerWeight(inner, penalty.rows)
+    if isinstance(penalty, ElasticNet):
+        return ElasticNet(alpha, float(penalty.l1_ratio))
+    if isinstance(penalty, GroupLasso):
+        return GroupLasso(alpha, np.argmax(penalty.member, axis=0), penalty.weights)
+    return Lasso(alpha) if isinstance(penalty, Lasso) else None
+
+
+def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
+    """Ridge(α) of numbers α."""
+    alphas = np.asarray(numbers("path", "penalties", values), float)
+    if alphas.ndim != 1 or not (np.isfinite(alphas) & (alphas > 0)).all() or len(np.unique(alphas)) < len(alphas):
+        raise ValueError(
+            f"path: penalties that are numbers must be positive, finite and distinct, in one dimension; got {values!r}. "
+            "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
+        )
+    own = objective.penalty
+    if own.kinked and _scaled(own, 1.0) is not None:
+        return {float(alpha): _scaled(own, alpha) for alpha in alphas}
+    if not isinstance(own, Zero | Ridge):
+        raise ValueError(
+            f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
+            "that kind, such as [lo.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
+        )
+    return {float(alpha): Ridge(alpha) for alpha in alphas}
+
+
+def _find(
+    found: dict[Any, Judged],
+    objective: Model,
+    named: dict[Any, AbstractPenalty],
+    plan: Plan,
+    refit: AbstractRefit,
+    audit: int,
+) -> None:
+    """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
+    plan = adapted("path", objective, plan, refit)
+    judged = functools.partial(_judged, objective, plan, refit)
+    every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
+    found.update({} if every is None else judged(named, every))
+    order = [value for value in named if value not in found]
+    model = _predictors(objective, [named[value] for value in order])
+    thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
+    if model is not None and thetas:
+        for some, every in _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit):
+            found.update(judged(some, every))
+    order = [value for value in order if value not in found]
+    if all(isinstance(value, float) for value in order):
+        order.sort(reverse=True)
+    before = None
+    with Slow("penalties", len(order)) as bar:
+        for value in order:
+            try:
+                posed = objective.under(named[value])
+                own = _anchored(posed, thetas[value]) if value in thetas else fit(posed, before)
+            except (RuntimeError, ValueError) as error:
+                error.add_note(f"In lo.path, under the penalty {shown(value)}.")
+                raise
+            gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
+            before, same, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
+            estimate = replace(gathered.ended(None, ""), fit=same)
+            known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
+            found[value] = Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
+            bar.advance()
+
+
+def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
+    """∇² of quadratic penalties."""
+    features, params = objective.num_features, objective.design.shape[1]
+    second = np.zeros((len(penalties), params, params))
+    for own, penalty in zip(second, penalties, strict=True):
+        own[:features, :features] = penalty.second(features)
+    return second
+
+
+def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
+    """Return the model as data, where it has one output and all penalties are quadratic; it contains the first penalty."""
+    if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
+        return None
+    model = objective.under(penalties[0]).predictors
+    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
+
+
+def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+    """Minimise under each of many quadratic penalties by Newton's method side by side.
+
+    It returns what converges and sees all directions.
+    """
+    (units, params), lanes = model.design.shape, np.arange(len(named))
+    if len(named) * (units + params**2) > TOGETHER:
+        return {}
+    F = Penalised(model, objective.num_units, _seconds(objective, list(named.values())))
+    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
+    alphas = _alphas(list(named.values()))
+    if alphas is not None:
+        order = np.argsort(alphas)
+        first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
+        theta[first] = newton(F, theta[first], first, flat).theta
+        level = np.log(alphas)
+        theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)
+    found = newton(F, theta, lanes, flat)
+    good = found.converged
+    if alphas is None:
+        good &= [factorised(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
+    return {value: theta for value, theta, arrived in zip(named, found.theta, good, strict=True) if arrived}
+
+
+def _of_rows(plan: Plan) -> bool:
+    """Tell whether every refit leaves out one row, or a part of it, and none twice."""
+    alone = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1
+    return bool(alone and np.all(plan.weight <= 1))
+
+
+def _side_by_side(
+    objective: Model,
+    model: Predictors,
+    named: dict[Any, AbstractPenalty],
+    thetas: dict[Any, Array],
+    plan: Plan,
+    refit: AbstractRefit,
+) -> Iterator[tuple[dict[Any, AbstractPenalty], Settled]]:
+    """Single rows left out of fits that are known, by arrays over some of the penalties at a time."""
+    if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
+        return
+    labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
+    second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
+    for some in groups(len(theta), model):
+        stack = Stack(model, second[some], theta[some], leaving, len(theta))
+        baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
+        scale = naives(baseline, stack.weight[plan.index[plan.held]])
+        every = _kept(lambda stack=stack, scale=scale: refit.stacked(stack, scale))
+        if every is None:
+            return
+        yield dict(zip(labels[some], penalties[some], strict=True)), every
+
+
+def _kept(make: Callable[[], Settled | None]) -> Settled | None:
+    """Compute the arrays over penalties, or read them from the checkpoint."""
+
+    def told() -> Told:
+        found = make()
+        return {} if found is None else {name: part for name, part in found._asdict().items() if part is not None}
+
+    parts: dict[str, Any] = kept(told)
+    return Settled(**{"moved": None, **parts}) if parts else None
+
+
+def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> Settled | None:
+    """Ridges, or lassos, of least squares, every row left out by itself."""
+    if _of_rows(plan) and along(objective, list(named.values()), plan):
+        return lassos(objective, list(named.values()), plan)
+    alphas = _alphas(list(named.values()))
+    if alphas is None or not (_of_rows(plan) and applies(objective)):
+        return None
+    return ridges(objective, alphas, plan)
+
+
+def _judged(
+    objective: Model,
+    plan: Plan,
+    refit: AbstractRefit,
+    named: dict[Any, AbstractPenalty],
+    every: Settled,
+) -> dict[Any, Judged]:
+    """Split arrays over penalties into one result a penalty, except for the `bad` ones.
+
+    Fits and estimates are built when they are asked for.
+    """
+
+    def estimate(k: int, fit: Fit) -> Estimate:
+        found = blank(Asked(fit, plan, None), refit, every.baseline[k])
+        parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
+        return replace(found, **parts)
+
+    def chosen(k: int, number: int) -> dict[int, str]:
+        if every.moved is None:
+            return {int(np.argmax(every.error[k])): "largest error"}
+        return ranked(np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number)
+
+    mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
+    found = {}
+    for k, (value, penalty) in enumerate(named.items()):
+        if every.bad[k]:
+            continue
+        make = lambda k=k, penalty=penalty: _anchored(objective.under(penalty), every.theta[k])
+        known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
+        found[value] = Judged(*known, {}, float(every.gradients[k]))
+        if wanting[k]:
+            asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
+            settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
+            found[value] = replace(_whole(found[value], whole), error=_known(whole.error))
+    return found
+
+
+def _anchored(objective: Model, theta: np.ndarray) -> Fit:
+    """Return the fit at given coefficients, none of which is flat."""
+    objective, theta = at_zeros(objective, theta)
+    return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
+
+
+def _audited(found: dict[Any, Judged], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
+    """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed. A
+    gradient takes so many `operations`."""
+    number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
+    order = sorted(found, key=lambda value: -found[value].error)
+    wanted: dict[Any, dict[int, str]] = {}
+    for turn in range(number):
+        value = order[turn % len(order)]
+        listed = list(found[value].chosen(audit).items())
+        if listed:  # else none of them exists
+            wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
+    tables = {}
+    for value, chosen in wanted.items():
+        each, estimate = found[value], found[value].estimate
+        tables[value] = audited(Asked(each.fit, estimate.plan, None), estimate, chosen, each.start)
+    count, missed = sum(map(len, tables.values())), sum(int(table["beyond"].to_numpy().sum()) for table in tables.values())
+    its, refits = ("its", "refit") if count == 1 else ("their", "refits")
+    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables, missed

@@ -1,0 +1,112 @@
+"""Least squares under Ridge(α), every row left out by itself, for many α from one eigendecomposition.
+
+With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) = VΛVᵀ and Z = (X − x̄)V:
+
+    coef(α) = V(Λ + α)⁻¹ZᵀΩ(y − ȳ),      h_i(α) = Σ_j Z_ij²/(Λ_j + α) + 1/Σω,
+    x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
+
+The last is where one Newton step with the fold's own Hessian leads (`refit._linear.one_row`), and of a quadratic the refit
+itself: the theorem of `_proved` holds with C = 0, and what may still be off is rounding, which is bounded as it is there.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from ..linalg.enclosure_theorem import ROUNDING
+from ..models.glm.glm import AbstractRegression
+from ..models.glm.losses import Squared
+from ..plans.plan import Plan
+from ..refit._anchor import GROUP, PASS, SINGULAR
+from ..refit._stacked import Settled
+from ..validation.estimate import ROUNDING as NEGLIGIBLE
+
+Array = np.ndarray
+
+
+def applies(objective: object) -> bool:
+    """Tell whether the objective is least squares."""
+    if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
+        return False
+    dense = isinstance(objective.design, np.ndarray)  # else the principal axes would make it so
+    return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
+
+
+class _Axes:
+    """The rows along the principal axes of their centred scatter, with the sums that the formulas need."""
+
+    def __init__(self, objective: AbstractRegression):
+        x, n = np.asarray(objective.design)[:, : objective.num_features], objective.num_units
+        self.plain = objective.sample_weight is None
+        self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
+        offset = np.zeros(n) if objective.offset is None else objective.offset
+        self.target, self.shift = objective.y - offset, 1 + np.abs(offset) + np.abs(objective.y)
+        self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # of the intercept in a leverage
+        self.center, self.level = self.share * (self.omega @ x), self.share * (self.omega @ self.target)
+        z = x - self.center
+        scatter = (z.T if self.plain else z.T * self.omega) @ z
+        values, self.vectors = np.linalg.eigh(scatter)
+        self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
+        self.pull = (self.omega * (self.target - self.level)) @ self.z
+        self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
+        self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # of XᵀΩX
+
+    def repeated(self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]) -> Float[Array, " alphas"]:
+        """Return the factor by which rounding grows: by directions of little curvature, and by columns that repeat one another.
+
+        The latter is H_jj (H⁻¹)_jj, where columns repeat one another or the intercept.
+        """
+        spread = (self.values.max(initial=0.0) + alpha) * inverse.max(1, initial=0.0)
+        own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
+        level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
+        return np.max([spread, own.max(1, initial=1.0), level], axis=0)
+
+
+def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Settled:
+    """Leave out single rows under every α, several α at a time; `plan` names the rows."""
+    axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
+    parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
+    theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))
+    proved = np.ones(error.shape, bool)
+    return Settled(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
+
+
+def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Array, ...]:
+    omega, unit = axes.omega, plan.index
+    in_order = np.array_equal(unit, np.arange(len(omega)))
+    taken = lambda part: part if in_order else part[..., unit]
+    inverse = 1 / (axes.values + alpha[:, None])
+    beta = inverse * axes.pull
+    slope = beta @ axes.z.T  # η − y, and ℓ′
+    slope += axes.level - axes.target
+    pulled = slope if axes.plain else omega * slope
+    gradient, total = pulled @ axes.z + alpha[:, None] * beta, pulled.sum(1)  # what rounding left
+    coef = beta @ axes.vectors.T
+    level = axes.level - coef @ axes.center
+    seen, lost = taken(slope), (1 - plan.weight) * omega[unit]
+    kept = taken(inverse @ axes.square.T)
+    kept += axes.share
+    kept *= -lost
+    kept += 1  # 1 − ω h
+    held = taken((gradient * -inverse) @ axes.z.T)
+    held += seen - (axes.share * total)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        held /= kept
+        losses, off = 0.5 * held**2, np.abs(held)
+        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
+        half += off
+        half += np.abs(level)[:, None] + taken(axes.shift)
+        half *= 4 * ROUNDING
+        held -= seen
+        np.abs(held, out=held)
+        held /= kept
+        held *= ROUNDING * axes.repeated(alpha, inverse)[:, None]
+        half += held
+        off += 0.5 * half
+        error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²
+        scored = plan.held * omega[unit]
+        mean = losses @ scored / scored.sum()
+        resolved = (kept.min(1) > SINGULAR) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
+    losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
+    baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
+    theta = np.c_[coef, level] if axes.share else coef
+    return theta, baseline, losses, error, mean, resolved

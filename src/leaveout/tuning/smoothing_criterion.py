@@ -1,0 +1,322 @@
+"""Criteria that choose smoothing parameters, and their exact gradients in ρ = log λ, by arrays alone.
+
+    F(θ, w; ρ) = Σ_n w_n ω_n ℓ_n(x_nᵀθ) + ½ θᵀP θ,   P = Σ_j e^ρ_j S_j,       θ̂ = argmin F(·, 1; ρ),   H = ∇²F(θ̂, 1)
+
+In neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490) every refit o is one Newton step, θ_o = θ̂ + q_o:
+
+    V = Σ_o Σ_{s held in o} share_s ℓ_s(x_sᵀθ_o),      p_o = H_o⁻¹ ∂V/∂θ_o,      H_o = ∇²F(θ̂, w_o)
+    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_n ω_n ℓ‴_n s_n x_n,      s_n = Σ_o w_on (x_nᵀp_o)(x_nᵀq_o)
+
+(`hypergradient` has this for any plan and model, one fit after another. Here θ̂ is kept from one ρ to the next, and no errors
+are estimated.) The derivative by a unit's weight in every fit is, with m_n = Σ_o w_on x_nᵀp_o,
+
+    ∂V/∂w_n = Σ share_s ℓ_s [s is n] − ω_n (ℓ′_n m_n + ℓ″_n s_n) + ω_n ℓ′_n x_nᵀH⁻¹c
+
+Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of log|H| through θ̂:
+
+    R = F/φ + ½ log|H| − ½ log|P|₊ + ½ (n − m) log φ,      φ = 1, or of squared losses 2F/(n − m), m the unpenalised
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+
+from ..linalg.design import weighed
+from ..optimize.hessian_factor import IndefiniteHessianError
+from ..plans.plan import Batch, Plan
+
+Array = np.ndarray
+STEPS = 100  # of Newton's method
+NEAR = 1e-10  # of F: a squared decrement below is one of which Newton steps square the rest, to the floor of float64
+SURE = 0.99  # of one: a trace below it leaves a matrix positive definite
+FEW = 12  # scored units of a refit up to which one solve does for all
+FLAT = 1e-9  # of the largest eigenvalue: those of a penalty below are none
+
+
+class Looked(NamedTuple):
+    """The criterion, its slope in ρ; every held-out loss by the plan's entries, NaN where none; ∂V/∂w of every unit."""
+
+    value: float
+    slope: Float[Array, " smooths"]
+    losses: Float[Array, " entries"] | None = None
+    by_weight: Float[Array, " units"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Penalised:
+    """Rows, losses and penalties: what F is made of. `spans` say of which coefficients a penalty is."""
+
+    x: Float[Array, "units params"]
+    offset: Any
+    y: Float[Array, " units"]
+    weight: Float[Array, " units"]
+    loss: Any
+    matrices: tuple[Array, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    def penalty(self, rho: Float[Array, " smooths"]) -> Float[Array, "params params"]:
+        total = np.zeros((self.x.shape[1],) * 2)
+        for strength, matrix, (a, b) in zip(np.exp(rho), self.matrices, self.spans, strict=True):
+            total[a:b, a:b] += strength * matrix
+        return total
+
+    def along(self, rho: Float[Array, " smooths"], G: Float[Array, "params params"]) -> Float[Array, " smooths"]:
+        """⟨∂P/∂ρ_j, G⟩."""
+        each = [np.sum(matrix * G[a:b, a:b]) for matrix, (a, b) in zip(self.matrices, self.spans, strict=True)]
+        return np.exp(rho) * np.array(each)
+
+    def derivatives(self, eta: Array, orders: tuple[int, ...], units: Any = slice(None)) -> tuple[Array, ...]:
+        return self.loss.derivatives(eta, self.y[units], orders)
+
+    def eta(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
+        return self.x @ theta + self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """θ̂ at some ρ: the predictors there, ω ℓ′, ω ℓ″, and L⁻¹, H = L Lᵀ."""
+
+    theta: Float[Array, " params"]
+    value: float
+    penalty: Float[Array, "params params"]
+    eta: Float[Array, " units"]
+    slope: Float[Array, " units"]
+    curvature: Float[Array, " units"]
+    root: Float[Array, "params params"]
+    logdet: float
+
+    def solve(self, v: Array) -> Array:
+        return self.root.T @ (self.root @ v)
+
+
+def minimum(model: Penalised, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> Minimum:
+    """Minimise F by Newton's method with halved steps, from θ.
+
+    Raises IndefiniteHessianError where H is singular, RuntimeError where F has no minimum.
+    """
+    penalty = model.penalty(rho)
+
+    def at(theta: Array) -> tuple[Array, float]:
+        eta = model.eta(theta)
+        with np.errstate(all="ignore"):
+            value = float(np.sum(weighed(model.weight, model.derivatives(eta, (0,))[0])) + 0.5 * theta @ penalty @ theta)
+        return eta, value if np.isfinite(value) else np.inf
+
+    (eta, value), before = at(theta), np.inf
+    for _ in range(STEPS):
+        slope, curvature = (weighed(model.weight, part) for part in model.derivatives(eta, (1, 2)))
+        H = (model.x.T * curvature) @ model.x + penalty
+        root, logdet = _root(H)
+        whitened = root @ (model.x.T @ slope + penalty @ theta)
+        step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
+        near = gain <= NEAR * max(1.0, abs(value))
+        if near and gain > before / 4:  # no closer by rounding, which heavy penalties amplify
+            return Minimum(theta, value, penalty, eta, slope, curvature, root, logdet)
+        while size > 1e-10:
+            new, lower = at(theta - size * step)
+            if near or lower <= value - 1e-4 * size * gain:
+                break
+            size /= 2
+        theta, eta, value, before = theta - size * step, new, lower, gain
+    raise RuntimeError(
+        "smooth: no minimum was reached at some λ; the data may be separated: a larger low end of λ keeps off it."
+    )
+
+
+def _root(H: Array) -> tuple[Array, float]:
+    """L⁻¹ and log|H|, judged with the diagonal scaled to one."""
+    size = np.sqrt(np.maximum(H.diagonal(), 1e-300))
+    try:
+        factor = np.linalg.cholesky(H / np.multiply.outer(size, size))
+    except np.linalg.LinAlgError:
+        factor = np.zeros((1, 1))
+    if factor.diagonal().min() ** 2 < 1e-13:
+        raise IndefiniteHessianError(
+            "smooth: the terms repeat one another, or the rows do not determine them. A te() holds what s() of its columns "
+            "say: take ti(). s(x, by=z) of numbers z holds what z alone says: leave z out of the other terms."
+        )
+    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0] / size, 2 * float(np.sum(np.log(factor.diagonal() * size)))
+
+
+@dataclass(eq=False)
+class Neighbourhoods:
+    """V of a plan; θ̂ of the last ρ is where the next begins."""
+
+    model: Penalised
+    plan: Plan
+    share: Float[Array, " entries"]
+    theta: Float[Array, " params"]
+    looks: int = 0
+    batches: list[Batch] = field(init=False)
+
+    def __post_init__(self) -> None:
+        q = self.model.x.shape[1]
+        self.batches = list(self.plan.batches(2**18, q, q * q))
+
+    def without(self, units: Array) -> "Neighbourhoods":
+        """The criterion of the data without some units: they weigh nothing in any fit, and are not scored."""
+        weight = np.where(units, 0.0, self.model.weight)
+        share = np.where(units[self.plan.index], 0.0, self.share)
+        return Neighbourhoods(replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta)
+
+    def __call__(self, rho: Float[Array, " smooths"]) -> Looked:
+        model, n = self.model, len(self.model.y)
+        self.looks += 1
+        here = minimum(model, rho, self.theta)
+        self.theta = here.theta
+        z = model.x @ here.root.T
+        length = np.sum(z**2, axis=1)
+        losses, sums = np.full(len(self.plan.index), np.nan), _Sums(n, len(here.root))
+        for batch in self.batches:
+            self._add(batch, here, z, length, losses, sums)
+        third = weighed(model.weight, model.derivatives(here.eta, (3,))[0])
+        s = np.einsum("np,np->n", z @ sums.bent, z) + sums.turned
+        moved = here.solve(model.x.T @ weighed(third, s))
+        pull, bent = sums.pull @ here.root, here.root.T @ sums.bent @ here.root
+        G = np.outer(moved - pull, here.theta) - bent
+        scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * np.nan_to_num(losses), 0.0), n)
+        m = z @ sums.pull + sums.pulled
+        by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
+        return Looked(float(np.nan_to_num(self.share) @ np.nan_to_num(losses)), model.along(rho, G), losses, by_weight)
+
+    def _add(self, batch: Batch, here: Minimum, rows: Array, length: Array, losses: Array, sums: "_Sums") -> None:
+        """A batch of refits."""
+        n, held = len(self.model.y), np.asarray(batch.rows.held)
+        units, delta, z, metric = self._left(batch, here, rows, length)
+        g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
+        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= FEW else np.zeros((len(z), 0), int)
+        at = np.take_along_axis(z, few[:, :, None], 1)  # what is scored, where that is little: solved for along with q
+        q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
+        eta = here.eta[units] + _along(z, q)
+        value, slope = self.model.derivatives(eta, (0, 1), units)
+        losses[batch.place[held]] = value[held]
+        pulls = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
+        if scored <= FEW:
+            weight = np.take_along_axis(pulls, few, 1)
+            p = sum((weight[:, [k]] * each for k, each in enumerate(back)), np.zeros(q.shape))
+        else:
+            p = metric.solve(_sum(pulls, z)[:, None])[:, 0]
+        own = delta * _along(z, p)
+        sums.pull += p.sum(0)
+        sums.bent += p.T @ q
+        sums.pulled += np.bincount(units.ravel(), own.ravel(), n)
+        sums.turned += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
+
+    def moves(self, here: Minimum) -> Float[Array, "refits params"]:
+        """θ_o − θ̂ of every refit, whitened."""
+        rows, out = self.model.x @ here.root.T, np.zeros((self.plan.num_refits, len(here.root)))
+        length = np.sum(rows**2, axis=1)
+        for batch in self.batches:
+            units, delta, z, metric = self._left(batch, here, rows, length)
+            out[batch.refits] = -metric.solve(_sum(delta * here.slope[units], z)[:, None])[:, 0]
+        return out
+
+    def _left(self, batch: Batch, here: Minimum, rows: Array, length: Array) -> tuple[Array, Array, Array, "_Metric"]:
+        """Return the units that refits leave out, their weight changes, their whitened rows, and the curvature without them."""
+        units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
+        delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
+        bend = delta * here.curvature[units]
+        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < SURE)
+
+
+class _Sums:
+    """Over all refits, whitened: Σ p, Σ p qᵀ, and what single rows' weights take from m and s."""
+
+    def __init__(self, units: int, params: int):
+        self.pull, self.bent = np.zeros(params), np.zeros((params, params))
+        self.pulled, self.turned = np.zeros(units), np.zeros(units)
+
+
+def _sum(weight: Float[Array, "refits width"], z: Float[Array, "refits width params"]) -> Float[Array, "refits params"]:
+    return np.matmul(weight[:, None, :], z)[:, 0]
+
+
+def _along(z: Float[Array, "refits width params"], v: Float[Array, "refits params"]) -> Float[Array, "refits width"]:
+    return np.matmul(z, v[:, :, None])[:, :, 0]
+
+
+def _least(bend: Float[Array, "refits width"], length: Float[Array, "refits width"]) -> Float[Array, " refits"]:
+    """Return a lower bound on the eigenvalues of `Σ bend z zᵀ`: the trace of its negative part."""
+    return np.sum(np.minimum(bend, 0.0) * length, axis=1)
+
+
+class _Metric:
+    """`I + Σ bend z zᵀ` of every refit; IndefiniteHessianError where one that is not `sure` leaves too little."""
+
+    def __init__(self, z: Float[Array, "refits width params"], bend: Float[Array, "refits width"], sure: Array):
+        self.z, self.bend = z, bend
+        self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
+        turned = z.swapaxes(1, 2)
+        self.whole = np.matmul(z, turned) if self.low else np.matmul(turned * bend[:, None, :], z)
+        size = np.eye(self.whole.shape[1])
+        if not sure.all():
+            gone = np.sqrt(np.maximum(-bend[~sure], 0.0))
+            _determined(size - _both(gone, self.whole[~sure]) if self.low else size + self.whole[~sure])
+        self.whole = size + (bend[:, :, None] * self.whole if self.low else self.whole)
+
+    def solve(self, rhs: Float[Array, "refits columns params"]) -> Float[Array, "refits columns params"]:
+        if not self.low:
+            return np.linalg.solve(self.whole, rhs.swapaxes(1, 2)).swapaxes(1, 2)
+        inner = np.linalg.solve(self.whole, self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2)))
+        return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
+
+
+def _both(root: Array, matrix: Array) -> Array:
+    return root[:, :, None] * matrix * root[:, None, :]
+
+
+def _determined(matrices: Float[Array, "refits size size"]) -> None:
+    if not len(matrices):
+        return
+    try:
+        np.linalg.cholesky(matrices - 1e-12 * np.eye(matrices.shape[1]))
+    except np.linalg.LinAlgError:
+        raise IndefiniteHessianError(
+            "smooth: without its rows some refit does not determine every coefficient. Give smaller neighbourhoods, or fewer "
+            "basis functions (k=); classes that are separated are told by no λ: give one, by model.smoothed(10.0)."
+        ) from None
+
+
+@dataclass(eq=False)
+class Restricted:
+    """R, the Laplace approximation of −log of the restricted likelihood; exact of squared losses."""
+
+    model: Penalised
+    profiled: bool  # is φ estimated?
+    theta: Float[Array, " params"]
+    looks: int = 0
+
+    def __call__(self, rho: Float[Array, " smooths"]) -> Looked:
+        model = self.model
+        self.looks += 1
+        here = minimum(model, rho, self.theta)
+        self.theta = here.theta
+        logdet, inverse, rank = self._penalty(rho)
+        units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
+        phi = 2 * here.value / units if self.profiled else 1.0
+        value = here.value / phi + 0.5 * (here.logdet - logdet + (units * np.log(2 * np.pi * phi) if self.profiled else 0.0))
+        # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
+        third = weighed(model.weight, model.derivatives(here.eta, (3,))[0])
+        size = np.sum((model.x @ here.root.T) ** 2, axis=1)
+        moved = here.solve(model.x.T @ weighed(third, size))
+        G = 0.5 * (np.outer(here.theta, here.theta) / phi + here.root.T @ here.root - np.outer(moved, here.theta))
+        return Looked(value, model.along(rho, G - 0.5 * inverse))
+
+    def _penalty(self, rho: Float[Array, " smooths"]) -> tuple[float, Array, int]:
+        """log|P|₊, its slope in P, and the rank; of each group of coefficients that penalties share by itself."""
+        model, logdet, rank = self.model, 0.0, 0
+        inverse, whole = np.zeros((model.x.shape[1],) * 2), model.penalty(rho)
+        for a, b in {*model.spans}:
+            parts = [
+                matrix / np.trace(matrix) for matrix, span in zip(model.matrices, model.spans, strict=True) if span == (a, b)
+            ]
+            values, vectors = np.linalg.eigh(sum(parts))  # what any of them sees, whatever λ
+            seen = vectors[:, values > FLAT * values[-1]]
+            factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
+            half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
+            inverse[a:b, a:b] = half.T @ half
+            logdet, rank = logdet + 2 * float(np.sum(np.log(factor.diagonal()))), rank + seen.shape[1]
+        return logdet, inverse, rank

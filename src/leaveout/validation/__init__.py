@@ -1,0 +1,1 @@
+"""Cross-validation: batches of refits, scores, metrics, standard errors, intervals, audit, comparison, checks."""

@@ -1,0 +1,237 @@
+"""Audit a few refits of every call: repeat them exactly by another method, and compare.
+
+Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts where a refit stands. It shares
+no metric, bound or estimate with the strategies. Which refits are repeated, and how many, does not depend on the clock: those
+of the longest first step, those of the largest error, and some at random. They take at most a tenth of the operations of the
+call, or one refit is repeated if that is no more than half of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.checkpoint import Told
+from .._runtime.parallel import steps
+from .._runtime.progress import Slow
+from ..objectives.batched import function, listed, weights_of
+from ..optimize.active_set import NoMinimiser, minimised
+from ..optimize.fit import Fit
+from ..refit._least_norm import least_norm
+from .estimate import Estimate
+from .scoring import Asked
+
+Array = np.ndarray
+SHARE = 0.1  # of the operations of a call
+REPEATING = 30  # gradients that one repetition takes, about
+TRIFLE = 2e8  # operations that take a tenth of a second or less
+STEPS = 60  # of Newton's method
+REACHED = 1e-9  # of the length of the way: a step that is shorter is the last
+SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
+REASONS = ("longest step", "largest error", "random")
+
+
+def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
+    """Draw a pseudo-random number for each refit by hashing its number, so that it does not depend on the other refits."""
+    mixed = refit.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
+
+
+class Candidates:
+    """The refits of an estimate that are most worth repeating, and the parameters that each of them reached."""
+
+    def __init__(self, found: Estimate, number: int):
+        self.found, self.number = found, number
+        self.moved, self.exists = np.zeros(len(found.error)), np.zeros(len(found.error), bool)
+        self.start: dict[int, Array] = {}
+
+    def add(
+        self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[list[int]], Array] | None
+    ) -> None:
+        """Add refits with the lengths of their first steps.
+
+        `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None where no
+        parameters are formed.
+        """
+        self.moved[refits], self.exists[refits] = moved, True
+        if theta is None or not self.number:
+            return
+        best = set().union(*_orders(*self._told, self.number))  # of a batch among its `foremost`
+        mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
+        if mine:
+            self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
+            self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
+
+    @property
+    def _told(self) -> tuple[Array, Array, Array, Array]:
+        return self.exists, self.moved, self.found.error, self.found.proved
+
+    def chosen(self, number: int) -> dict[int, str]:
+        """Choose at most `number` refits, and no more than the caller allowed; return the reason for each."""
+        return ranked(*self._told, min(number, self.number))
+
+
+def ranked(
+    exists: Bool[Array, " refits"],
+    moved: Float[Array, " refits"],
+    error: Float[Array, " refits"],
+    proved: Bool[Array, " refits"],
+    number: int,
+) -> dict[int, str]:
+    """Choose `number` of the refits that exist, taking the reasons in turn; return the reason for each."""
+    orders, out = _orders(exists, moved, error, proved, number), {}
+    for turn in range(min(number, len(orders[0]))):
+        refit = next(refit for refit in orders[turn % 3] if refit not in out)
+        out[refit] = REASONS[turn % 3]
+    return out
+
+
+def _orders(exists: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
+    """List the foremost refits by each reason."""
+    refits = np.flatnonzero(exists)
+    places = _places(refits, moved[refits], error[refits], proved[refits], number)
+    return [refits[order].tolist() for order in places]
+
+
+def _places(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[Int[Array, " number"]]:
+    """Return the positions of the foremost refits by each reason, estimated errors before proved ones.
+
+    The random order uses `_chance`, one number for each refit.
+    """
+    orders = [np.lexsort((-key, proved)) for key in (moved, error)]
+    return [order[:number] for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
+
+
+def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> Int[Array, " some"]:
+    """Return the positions, in order, of those refits of a batch that may be among the foremost of all."""
+    return np.unique(np.concatenate(_places(refits, moved, error, proved, number)))
+
+
+def affordable(gradients: float, operations: float) -> int:
+    """The number of repetitions that a tenth of a call pays for, given its gradients and the operations of one of these. One is
+    made too where it takes half of the whole or less, or so little that nobody waits for it."""
+    one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
+    return max(int(SHARE * gradients / REPEATING), int(one))
+
+
+def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
+    """The minimiser that descent from `start` reaches, whitened, and whether it was reached; steps keep off flat directions,
+    along which F has nothing but its rounding."""
+    F, whitened, flat = function(fit.objective, fit.theta, weights), fit.whiten, np.asarray(fit.null_space)
+
+    def look(u):
+        value, slope = F.look(fit.at(u))
+        return value, whitened(slope)
+
+    u, (value, gradient) = start.copy(), look(start)
+    for _ in range(STEPS):
+        size = float(np.linalg.norm(gradient))
+        if not size:
+            return u, True
+        product = F.products(fit.at(u))
+        along = lambda v, of=product: _along(of, flat, fit.unwhiten(np.ravel(v)), whitened)
+        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):  # of rounding along what nothing determines
+            step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
+        step = step if step @ gradient < 0 else -gradient
+        if np.linalg.norm(step) <= REACHED * (1 + np.linalg.norm(u)):
+            return u + step, True
+        length, (new, slope) = 1.0, look(u + step)
+        fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F can no longer tell
+        while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:
+            length /= 2
+            new, slope = look(u + length * step)
+        if fine and not np.linalg.norm(slope) < 0.5 * size:  # the floor
+            return u, True
+        if length <= 1e-10:
+            return u, False
+        u, value, gradient = u + length * step, new, slope
+    return u, False
+
+
+def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened: Callable[[Array], Array]) -> Array:
+    """∇²F times a move, and as much curvature along flat directions as the coordinates have there."""
+    return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
+
+
+def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
+    """Least squares of least norm, by SciPy's `lstsq` on the rows that stay, in a basis of full rank of what is no flat
+    direction; whether rounding leaves the rank open. None of other models."""
+    if (known := least_norm(fit)) is None:
+        return None
+    p, ridge = known.x.shape[1], known.ridge
+    omega = weights * known.weight
+    x, y = known.x[omega > 0], known.y[omega > 0]
+    omega = omega[omega > 0]
+    mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
+    level = omega @ y / omega.sum() if known.intercept else 0.0
+    flat = np.asarray(fit.null_space)[:, :p]
+    basis = np.eye(p) if known.cut or known.penalised or not len(flat) else scipy.linalg.null_space(flat)
+    rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
+    target = np.sqrt(omega) * (y - level)
+    if ridge.any():
+        rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
+    size = 32 * max(rows.shape) * 2.0**-52
+    found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
+    assert s is not None
+    least = max(known.cut, size) * s.max(initial=0.0)
+    clear = not np.any((s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3)))
+    coef = basis @ found
+    return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear
+
+
+def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
+    """The minimiser that descent from θ reaches, and whether it was reached."""
+    if (solved := _solved(fit, weights)) is not None:
+        return solved
+    u, reached = repeated(fit, weights, fit.back(start - fit.vector))
+    return fit.at(u), reached
+
+
+def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool]:
+    """Minimise under a penalty with kinks by coordinate descent from zero; return θ, and whether it was reached."""
+    try:
+        return minimised(fit.objective.parameters.kinks()[0], weights).theta, True
+    except NoMinimiser:
+        return fit.vector, False
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """Repeat one refit: descend from where it stands to its minimiser, and return the losses there and their places."""
+
+    asked: Asked
+    start: dict[int, Array]
+
+    def __call__(self, refit: int) -> Told:
+        asked, fit = self.asked, self.asked.fit
+        _, place, rows = asked.plan.one(refit, listed(fit.objective))
+        weights = weights_of(rows, asked.plan.num_units)[0]
+        kinked = fit.objective.parameters.kinks() is not None
+        theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, self.start.get(refit, fit.vector))
+        value = asked.losses(rows, theta[None])[0]
+        exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
+        return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
+
+
+def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
+    """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
+
+    `beyond` marks refits that are off by more than their reported error. Descent begins at `start`, or at θ̂ for a refit that
+    `start` does not contain.
+    """
+    lines = []
+    with Slow("audit", len(chosen)) as bar:
+        for refit, told in steps(Repeated(asked, start), list(chosen)):
+            exact, reached, error = told["exact"], bool(told["reached"]), float(found.error[refit])
+            reported = found.losses[[refit] if asked.joint else told["place"]]
+            off = float(np.abs(reported - exact).sum())
+            beyond = reached and off > error * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum())
+            known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
+            lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
+            bar.advance()
+    return pd.DataFrame(lines, columns=["refit", "reason", "reported", "exact", "error", "difference", "beyond"])

@@ -1,0 +1,221 @@
+"""Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results one by one.
+
+Results are kept in a checkpoint where the caller asked for one. How a plan is cut into batches depends on the model and the
+plan only.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._runtime.checkpoint import Told
+from .._runtime.interrupt import Interrupted
+from .._runtime.parallel import single_threaded, steps
+from .._runtime.progress import Slow
+from ..linalg.sparse_design import Sparse
+from ..objectives.batched import listed, work
+from ..objectives.contiguous_folds import Runs
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned, called
+from ..optimize.fit import Fit
+from ..optimize.starts import cores
+from ..plans.plan import CAPACITY, Batch, Plan, Rows
+from ..refit import AbstractRefit, Refitted, completed, expandable, followed, is_narrow
+from ..refit._linear import unit_losses
+from ..refit._probes import by_probes
+from . import minima as minima
+from .estimate import Estimate
+from .scoring import Asked, scores
+
+SHARED = 1e7  # operations of one gradient of every refit, from which cores and workers share them
+PARTS = 16  # batches at least, where these are shared
+NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
+SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
+
+Tell = Callable[[Batch, Refitted, NDArray], Told]  # what a batch that was refitted says, wherever that was
+Merge = Callable[[Batch, Told], None]  # what a batch said when it was refitted
+Losses = Callable[[Rows, Refitted], NDArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Refitter:
+    """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of the batch.
+
+    The object holds all that another process needs.
+    """
+
+    fit: Fit
+    refit: AbstractRefit
+    scale: NDArray
+    number: NDArray
+    losses: Losses | None
+    tell: Tell
+
+    def __call__(self, batch: Batch) -> Told:
+        rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
+        done = followed(self.refit, self.fit, rows, judge=self.losses is not None)
+        rows, done = completed(self.fit, batch.rows, done)
+        values = np.zeros(0) if self.losses is None else self.losses(rows, done)
+        return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
+
+
+@dataclass(frozen=True, eq=False)
+class NotUpdated:
+    """Compute the losses of a batch at θ̂, with no update."""
+
+    asked: Asked
+
+    def __call__(self, batch: Batch) -> Told:
+        fit = self.asked.fit
+        return {"losses": self.asked.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))}
+
+
+class Walk:
+    """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the results in order.
+
+    Where no parameters have to be `formed`, batches of single rows are large.
+    """
+
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
+        self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
+        linear = isinstance(fit.objective, AbstractLinearPredictor)
+        self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)  # wide products use all cores by themselves
+        self.done = 0  # refits
+        self.whole, self.runs = self._together()
+        self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
+
+    def _together(self) -> tuple[Batch | None, Runs | None]:
+        """Return all refits as one batch, if each leaves out one short run of units; else None."""
+        fit, plan = self.fit, self.plan
+        if fit.objective.costs.runs is None or plan.weight.any():
+            return None, None
+        if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
+            return None, None
+        (batch,) = plan.batches(plan.num_refits * plan.num_units + 1, 1, 0, uniform=True)
+        found = expandable(fit, batch.rows)
+        return (batch, found) if found is not None else (None, None)
+
+    def _made(self) -> Iterator[Batch]:
+        fit, plan = self.fit, self.plan
+        if self.whole is not None and self.refit.together:
+            yield self.whole
+            return
+        narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
+        wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
+        own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
+        least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
+        uniform = not fit.objective.local  # there a pass over all units is made anyway
+        probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
+        smooth = fit.objective.parameters.kinks() is None
+        model = (fit.closed if probed else fit.predictors) if narrow and smooth and not self.formed else None
+        each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
+        for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
+            if fit.predictors is not None:
+                yield batch
+                continue
+            index, weight, held = map(aligned, batch.rows[:3])
+            yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the batches, which may be iterated over several times; small plans keep them in memory."""
+        return self._made() if self.kept is None else self.kept
+
+    def over(self, make: Callable[[Batch], Told], merge: Merge) -> None:
+        """Apply `make` to every batch, and merge the results in order."""
+        with contextlib.closing(steps(make, self.batches(), self.threads)) as made:
+            for batch, told in made:
+                merge(batch, told)
+
+    def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
+        """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
+
+        `known` holds the losses with no update, where these have been computed already.
+        """
+        scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
+
+        def merged(batch, told):
+            merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
+            self.done += len(batch.refits)
+            bar.advance(len(batch.refits))
+
+        with Slow("refits", self.plan.num_refits) as bar:
+            self.over(Refitter(self.fit, self.refit, scale, number, losses, tell), merged)
+
+    @contextlib.contextmanager
+    def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
+        """Raise `Interrupted` with the result so far on Ctrl-C."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
+
+    def baseline(self, asked: Asked) -> NDArray[np.float64]:
+        """Compute the losses with no update."""
+        fit, plan = self.fit, self.plan
+        if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
+            every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
+            each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
+            return np.where(plan.held, each[plan.index], np.nan)
+        baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
+        if self.whole is not None and self.runs is not None and asked.evaluate is None:
+            losses, _ = self.runs.scores(fit.vector)
+            put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
+            return baseline
+        self.over(NotUpdated(asked), lambda batch, told: put(baseline, batch, told["losses"]))
+        return baseline
+
+    def _scale(self, known: Estimate | None) -> float:
+        """Return the naive standard error of the no-update mean, or zero where the strategy's tolerance does not need it."""
+        if known is not None:
+            return known.scale
+        if not self.refit.in_standard_errors:
+            return 0.0
+        own = Asked(self.fit, self.plan, None)
+        return blank(own, self.refit, self.baseline(own)).scale
+
+
+def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
+    """Limit BLAS to one thread where more threads gain nothing and would wait for each other on a busy core."""
+    sparse = isinstance(getattr(objective, "design", None), Sparse)  # whose products are not those of BLAS
+    linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
+    return single_threaded() if linear else contextlib.nullcontext()
+
+
+def put(out: NDArray, batch: Batch, values: NDArray) -> None:
+    """Write the losses of a batch to their places in `out`."""
+    if values.ndim == 1:
+        out[batch.refits] = values
+    else:
+        out[batch.place[batch.rows.held]] = values[batch.rows.held]
+
+
+def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+    """Return an estimate that has the losses with no update, and no refits yet."""
+    fit, count = asked.fit, asked.plan.num_refits
+    weight = fit.objective.units.weight
+    size = f"{fit.num_params} parameters{fit.of_rank}"
+    what = f"{called(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    return Estimate(
+        losses=np.full_like(baseline, np.nan),
+        error=np.full(count, np.inf),
+        result=np.zeros(count, np.int64),
+        plan=asked.plan,
+        baseline=baseline,
+        unit_weight=None if weight is None else np.asarray(weight),
+        score=asked.title,
+        response=_response(fit),
+        classes=fit.objective.units.classes > 0,
+        fit=replace(fit),  # without what its refits make of it
+        call=(refit, asked.evaluate),
+        labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
+        proved=np.zeros(count, bool),
+        elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
+    )
+
+
+def _response(fit: Fit) -> NDArray | None:
+    units = fit.objective.units
+    found = units.target if units.response is None else units.response
+    return None if found is None else np.asarray(found)

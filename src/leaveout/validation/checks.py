@@ -1,0 +1,472 @@
+"""Checks of a cross-validation: problems, certain or possible, each with a code, as a linter reports them.
+
+    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
+           rows of one unit
+    LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
+    LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
+
+A missed problem costs less than a false alarm. A problem that is only possible is therefore reported where a second sign of it
+is seen.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.codes import RESULTS
+from .._runtime.jax import float64
+from ..data.arrays import written
+from ..optimize.fit import Fit
+from ..plans.plan import Plan, Rows
+from .metrics import repeats
+from .scoring import predictions
+from .standard_errors import independent
+
+Array = np.ndarray
+ROWS = 200_000  # beyond which rows are not compared with one another
+VALUES = 10  # of a column that measures something; one of fewer counts kinds
+NATURAL = 10  # times as many copies as chance makes of such columns are no chance
+IDS = 20  # whole numbers or more, of a column that is called one
+REPEATED = 1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
+LARGEST = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
+HEAVY, FAIR = 0.3, 10  # of the loss: a share of one unit that is told, and how many times its own share at least
+PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
+LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
+STEPS = 20  # rows that are in time order by chance in no data
+BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
+BY_CHANCE = 1e-3  # by which residuals are as much alike within folds that were drawn
+SURE = 3.0  # standard errors of a correlation
+FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
+ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
+CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?")
+
+
+class Check(NamedTuple):
+    """One problem that the checks of an estimate found.
+
+    Attributes
+    ----------
+    code : str
+        The code, such as "LO101". `lo.CHECKS` lists all codes with their severities and remedies.
+    severity : str
+        "error" (a number is not to be trusted), "warning" or "info".
+    reason : str
+        What was found.
+    remedy : str
+        What to do about it.
+
+    See Also
+    --------
+    Estimate.checks : The checks of a cross-validation.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> print(lo.Check("LO202", "info", "20 independent units", "take the standard error for a rough number"))
+    LO202 info: 20 independent units; take the standard error for a rough number
+    """
+
+    code: str
+    severity: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.severity}: {'; '.join(filter(None, (self.reason, self.remedy)))}"
+
+
+def _parted(code: RESULTS) -> tuple[str, str]:
+    """Split the message of a code into a reason and its last part, the remedy."""
+    if not code:
+        return "the error is above a tenth of the standard error", "use Exact()"
+    reason, _, remedy = code.message.rpartition("; ")
+    return (reason, remedy) if reason else (remedy, "")
+
+
+MADE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
+GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
+CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and what to do
+    "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
+    "LO102": ("warning", "leave it out of the features; if it names what rows share, lo.groups leaves that out whole"),
+    "LO103": ("warning", "look at that row first: without it the answer may be another"),
+    "LO104": ("info", "drop one, or read their coefficients together; predictions are not harmed"),
+    "LO105": ("warning", "stratify the folds, or merge classes"),
+    "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
+    "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
+    "LO202": ("info", "take the standard error for a rough number"),
+    "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
+    **{
+        f"LO{300 + code}": ("error" if code in GRAVE else "info" if code == RESULTS.kink else "warning", _parted(code)[1])
+        for code in RESULTS
+    },
+}
+
+
+def check(code: str, reason: str) -> Check:
+    """Build a `Check` from its code and the reason; severity and remedy belong to the code."""
+    severity, remedy = CHECKS[code]
+    return Check(code, severity, reason, remedy)
+
+
+def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
+    """Return the codes to mute; ValueError on a code that does not exist."""
+    codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
+    wrong = [code for code in codes if code not in [*CHECKS]]
+    if wrong:
+        raise ValueError(f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}.")
+    return codes
+
+
+def of_data(fit: Fit, plan: Plan) -> list[Check]:
+    """Check the rows and columns of the model."""
+    data = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit}
+    found = data | {"LO201": _in_time, "LO203": _together}
+    told = ((code, look(fit, plan)) for code, look in found.items())
+    return [check(code, reason) for code, reason in told if reason]
+
+
+def of_losses(
+    losses: Float[Array, " units"], weight: Float[Array, " units"], plan: Plan, names: pd.Index, what: str
+) -> list[Check]:
+    """Check the losses of units, or the joint losses of refits."""
+    size = np.nan_to_num(np.abs(losses) * weight)
+    share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
+    heaviest, found = int(share.argmax()), []
+    if share[heaviest] > max(HEAVY, FAIR / n):
+        found.append(check("LO103", f"{what} {written(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
+    if what == "row":
+        units = independent(losses, weight, plan)
+        if units.enough and units.units < FEW:
+            found.append(check("LO202", f"the standard error is over {units.units} independent units, fewer than {FEW}"))
+    return found
+
+
+def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
+    """Report the codes of the flagged refits and, as information, of the refits that cross a kink. Advice to use the strategy
+    that made them is left out."""
+    codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
+    refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
+    found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    made = strategy.startswith("Exact(")
+    return [each._replace(remedy=MADE) if made and "Exact()" in each.remedy else each for each in found]
+
+
+def _listed(refits: Int[Array, " some"]) -> str:
+    shown = ", ".join(map(str, refits[:8]))
+    return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
+
+
+# copies
+
+
+def _copied(fit: Fit, plan: Plan) -> str:
+    """Find held-out rows of which their own refit sees a copy, unless there are so few kinds that rows are equal by chance."""
+    columns, own = _columns(fit)
+    if not columns or plan.num_units > ROWS:
+        return ""
+    leaks = _seen(_kinds(columns), plan)
+    if not leaks.size or leaks.size <= NATURAL * _by_chance(columns, own):
+        return ""
+    return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
+
+
+def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
+    """Mark the held-out rows whose own refit sees another row of their kind."""
+    size = np.bincount(label)
+    if size.max() == 1:
+        return np.zeros(0, np.int64)
+    distinct, where = np.unique(plan.refit * len(size) + label[plan.index], return_inverse=True)
+    out = np.bincount(where, plan.weight == 0, len(distinct))[where]
+    return np.unique(plan.index[plan.held & (size[label[plan.index]] > out)])
+
+
+def _of_one_unit(fit: Fit, plan: Plan) -> str:
+    """Find rows of one unit: rows equal in all features, whose residuals are more alike than those of near rows.
+
+    There must be more of them than independent columns would give by chance. Such units were measured several times, and never
+    changed. Where the model only misses a curve, near rows are as much alike.
+    """
+    features = list(fit.objective.units.features().values())
+    if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
+        return ""
+    label = _kinds(features)
+    leaks, chance = _seen(label, plan), math.prod(map(_alike_share, features))
+    if len(np.unique(label[leaks])) < PAIRED or _alike_share(label) <= NATURAL * chance:
+        return ""
+    left = _residuals(fit)
+    if left is None:
+        return ""
+    order = np.argsort(label, kind="stable")
+    pairs = np.concatenate([np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, LAGS + 1)])
+    alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
+    if not alike > SURER * error:
+        return ""
+    near, off = _correlation(left, *_neighbours(features, label))
+    if not (alike - max(near, 0.0) > SURER * math.hypot(error, off) and alike > LEAST * near):
+        return ""
+    return (
+        f"{len(leaks)} rows have all features of others that their own refits see, and residuals that correlate {alike:.2f} "
+        f"(of the nearest other rows {near:.2f}), as if they were of one unit"
+    )
+
+
+def _correlation(left: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]) -> tuple[float, float]:
+    """Return the correlation of the residuals of pairs, and its standard error under no correlation."""
+    a, b = left[one], left[other]
+    size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
+    return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
+
+
+def _neighbours(
+    features: list[Float[Array, " units"]], label: Int[Array, " units"]
+) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
+    """Pair one row of each of some kinds with one row of each of the nearest other kinds.
+
+    Distances are between features in units of their standard deviations.
+    """
+    rows = np.unique(label, return_index=True)[1]
+    z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
+    some = np.random.default_rng(0).permutation(len(rows))[:ASKED]
+    near = scipy.spatial.cKDTree(z).query(z[some], LAGS + 1)[1][:, 1:]
+    return np.repeat(rows[some], LAGS), rows[near.ravel()]
+
+
+def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
+    """List the numbers of the rows, one array each: features and offset, then the response; and count the latter.
+
+    The list is empty where a unit is no row.
+    """
+    units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
+    features = list(units.features().values())
+    given = (offset, units.target if units.response is None else units.response) if features else (None, None)
+    more, own = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in given)
+    return features + more + own, len(own)
+
+
+def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
+    """Number the kinds of rows, so that equal rows have one number.
+
+    Rows are compared by their projections on a random direction, summed column by column: a product of matrices would round
+    equal rows differently.
+    """
+    value = np.zeros(len(columns[0]))
+    for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
+        value += share * column
+    return np.unique(value, return_inverse=True)[1]
+
+
+def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
+    """Return the number of rows that would have a copy by chance, by the columns that measure something.
+
+    It is the number if no column depended on another, or, if that is more (polynomials and splines of one column), the
+    number by how often rows that differ agree in all features. The last `own` columns are no features.
+    """
+    n, last = len(columns[0]), len(columns) - own
+    rows = np.unique(_kinds(columns), return_index=True)[1]
+    measured = [len(np.unique(column)) >= VALUES for column in columns]
+    alike = [_alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)]
+    features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
+    together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
+    return n * (n - 1) * max(math.prod(alike), together)
+
+
+def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
+    """Return the share of pairs of units that have equal values."""
+    count, n = np.unique(values, return_counts=True)[1], len(values)
+    return float(count @ (count - 1)) / (n * (n - 1))
+
+
+# columns
+
+
+def _words(name: str) -> str:
+    """Write a name in small letters, its words apart."""
+    return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
+
+
+def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
+    """Return the distinct values of a column as whole multiples of the least step between two of them.
+
+    The result is empty where they are no such multiples. A column may thus be scaled.
+    """
+    values = np.unique(column)
+    if len(values) < 2:
+        return np.zeros(0, np.int64)
+    steps = (values - values[0]) / np.diff(values).min()
+    near = steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3
+    return np.round(steps).astype(np.int64) if near else np.zeros(0, np.int64)
+
+
+def _named(fit: Fit, plan: Plan) -> str:
+    """Find columns of whole numbers that are called ids."""
+    del plan
+    features = fit.objective.units.features()
+    found = [name for name, column in features.items() if ID.fullmatch(_words(name)) and len(_whole(column)) >= IDS]
+    if not found:
+        return ""
+    count = len(np.unique(features[found[0]]))
+    return f"{_quoted(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
+
+
+def _repeated(fit: Fit, plan: Plan) -> str:
+    """Find columns that the others predict almost exactly.
+
+    A column that is predicted exactly has no coefficient of its own; the fit reports it.
+    """
+    del plan
+    features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
+    n, many = fit.objective.num_units, len(features)
+    if not 2 <= many <= n - 2 or many**2 * n > LARGEST:
+        return ""
+    z = np.stack([(column - column.mean()) / column.std() for column in features.values()])
+    value, vector = np.linalg.eigh(z @ z.T / n)
+    if value[0] < 1e-13 * many:
+        return ""
+    inflation = (vector**2 / value).sum(1)
+    found = [name for name, times in zip(features, inflation, strict=True) if times > REPEATED]
+    if not found:
+        return ""
+    return f"{_quoted(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
+
+
+def _lacking(fit: Fit, plan: Plan) -> str:
+    """Find classes that a refit leaves out whole."""
+    target = fit.objective.units.target
+    if not fit.objective.units.classes or target is None:
+        return ""
+    kinds, label, size = np.unique(target, return_inverse=True, return_counts=True)
+    out = plan.weight == 0
+    key, count = np.unique(plan.refit[out] * len(kinds) + label[plan.index[out]], return_counts=True)
+    gone = key[count == size[key % len(kinds)]]
+    if not len(gone):
+        return ""
+    lost = np.unique(gone % len(kinds))
+    listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
+    return f"{_listed(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
+
+
+# folds
+
+
+@float64
+def _together(fit: Fit, plan: Plan) -> str:
+    """Folds of rows that belong together, in a plan that takes every row for independent: runs of rows in time order, or rows
+    whose residuals are more alike within folds than any drawing of folds makes them."""
+    said, number = "the standard error takes rows for independent, but ", repeats(plan)
+    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
+        return ""
+    clock = next(_clocks(fit, plan), "")
+    if clock and _are_runs(plan):
+        return f"{said}folds are runs of rows in time order, by {clock}"
+    if _rolls(plan):
+        return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
+    if number is None:
+        return ""
+    mine = plan.held & (number[plan.refit] == 0)
+    unit, fold = plan.index[mine], np.unique(plan.refit[mine], return_inverse=True)[1]
+    size = np.bincount(fold)
+    within = len(unit) - len(size)
+    residuals = _residuals(fit) if 1 < len(size) <= within else None
+    if residuals is None or not np.isfinite(left := residuals[unit]).all():
+        return ""
+    means = np.bincount(fold, left) / size
+    between = float(size @ (means - left.mean()) ** 2) / (len(size) - 1)
+    ratio = between / max(float(np.sum((left - means[fold]) ** 2)) / within, 1e-300)
+    if scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE:
+        return ""
+    return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+
+
+def _rolls(plan: Plan) -> bool:
+    """Whether every refit scores a run of rows and sees none that follows it."""
+    if not _are_runs(plan):
+        return False
+    out = plan.weight == 0
+    last = np.full(plan.num_refits, -1)
+    np.maximum.at(last, plan.refit[plan.held], plan.index[plan.held])
+    after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=plan.num_refits)
+    return bool(np.all(after == plan.num_units - 1 - last) and after.any())
+
+
+def _are_runs(plan: Plan) -> bool:
+    """Is all that each refit scores a run of rows, not every row by itself?"""
+    refit, unit = plan.refit[plan.held], plan.index[plan.held]
+    first, last = np.full(plan.num_refits, plan.num_units), np.full(plan.num_refits, -1)
+    np.minimum.at(first, refit, unit)
+    np.maximum.at(last, refit, unit)
+    size = np.bincount(refit, minlength=plan.num_refits)
+    alone = size.max() == 1 and bool(plan.held.all())
+    return not alone and bool(np.all((last - first + 1 == size) | (size == 0)))
+
+
+# time
+
+
+def _in_time(fit: Fit, plan: Plan) -> str:
+    """Find rows in time order with correlated neighbouring residuals, and refits that see both neighbours of a held-out row."""
+    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
+        return ""
+    clock = next(_clocks(fit, plan), "")
+    if not clock or _between(plan).mean() <= BETWEEN:
+        return ""
+    correlation = _alike(fit)
+    if not correlation > SURE / math.sqrt(plan.num_units):
+        return ""
+    return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
+
+
+def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
+    """Yield the names of columns, or of the index, that tell the time of rows and never decrease."""
+    names = plan.names
+    if names is not None and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _told(names.name)) and _runs(names):
+        yield "their index" if names.name is None else f"their index {str(names.name)!r}"
+    for name, column in fit.objective.units.features().items():
+        if _told(name) and _runs(pd.Index(column)):
+            yield f"the column {name!r}"
+
+
+def _told(name: object) -> bool:
+    return name is not None and CLOCK.fullmatch(_words(str(name))) is not None
+
+
+def _runs(index: pd.Index) -> bool:
+    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= STEPS
+
+
+def _between(plan: Plan) -> Bool[Array, " held"]:
+    """Mark the held-out rows whose refit sees both the row before and the row after."""
+    refit, unit, n = plan.refit[plan.held], plan.index[plan.held], plan.num_units
+    gone = plan.weight == 0
+    out = plan.refit[gone] * n + plan.index[gone]
+    sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
+    return sees(unit - 1) & sees(unit + 1)
+
+
+def _alike(fit: Fit) -> float:
+    """Return the correlation of successive residuals of the fit; nothing where a row has no single residual."""
+    left = _residuals(fit)
+    size = 0.0 if left is None else float(left @ left)
+    return float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+
+
+@float64
+def _residuals(fit: Fit) -> Float[Array, " units"] | None:
+    """Return the residuals of all rows about their mean; None where predictions are not single numbers."""
+    target, everyone = fit.objective.units.target, Rows.of_all(fit.objective.num_units, 1)
+    if target is None:
+        return None
+    mean = predictions(fit, everyone, fit.vector[None], "response")[0]
+    if mean.shape != target.shape:  # of several outputs
+        return None
+    left = target - mean
+    return left - left.mean()

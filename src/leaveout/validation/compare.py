@@ -1,0 +1,459 @@
+"""Comparison of several models: which predicts best, by how much, and with what uncertainty."""
+
+import abc
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._runtime.codes import RESULTS
+from .._runtime.provided import provided
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
+from ..plans.plan import Plan
+from .estimate import ROUNDING, Estimate
+from .standard_errors import Spread, independent
+
+Array = np.ndarray
+FEW, CLOSE, SIGN = (
+    100,
+    4.0,
+    3.0,
+)  # independent units, and a difference of summed log densities, below which standard errors of differences
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
+SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
+DIGITS = 6  # of numbers, as they are printed
+WIDTH = 80  # of a terminal
+
+
+class Compared(NamedTuple):
+    """A number to be compared with others of the same data.
+
+    `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are its values over Monte-Carlo
+    draws that are common to all, weighted by `weight` `[folds]`. `of` names what must be the same in all.
+    """
+
+    value: float
+    more_is_better: bool
+    spread: Spread | None
+    drawn: Float[Array, "folds draws"] | None
+    weight: Float[Array, " folds"] | None
+    of: dict[str, str]
+
+
+class AbstractComparable(abc.ABC):
+    """The interface of results other than estimates that `compare` takes."""
+
+    @abc.abstractmethod
+    def compared(self) -> Compared:
+        """Return the number to compare; ValueError where there is none."""
+
+
+class Comparison(pd.DataFrame):
+    """The table of `compare`, a DataFrame with one row a model, and the estimates that it compares.
+
+    Attributes
+    ----------
+    estimates : dict of str to Estimate
+        The estimates by name.
+
+    See Also
+    --------
+    compare : Make a comparison.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(30, 1))
+    >>> y = 2 * x[:, 0] + rng.normal(size=30)
+    >>> models = {"slope": lo.GLM(x, y, "squared"), "none": lo.GLM(0 * x, y, "squared", lo.penalties.Ridge(1.0))}
+    >>> cv = {name: lo.cross_validate(lo.fit(model), lo.kfold(30, 10, seed=0)) for name, model in models.items()}
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")  # 30 rows are few
+    ...     found = lo.compare(cv)
+    >>> list(found.index), sorted(found.estimates)
+    (['slope', 'none'], ['none', 'slope'])
+    """
+
+    _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
+    estimates: dict[str, Estimate]
+
+    def __repr__(self) -> str:
+        """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
+        them, and the names of the rest."""
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{DIGITS}g}")
+        short = "missing" in self and bool(self["missing"].any())
+        shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
+        others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
+        for name in others:
+            if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
+                shown.append(name)
+        left = [name for name in others if name not in shown]
+        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
+        return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
+
+    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+        """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its name ends in .html.
+        title : str, optional
+            The title of the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+        """
+
+        if not all(isinstance(each, Estimate) for each in self.estimates.values()):
+            raise TypeError("report: pages are of estimates of cross_validate; show this table by its to_markdown().")
+        return provided("report").report(self.estimates, path, title=title)
+
+
+def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None) -> Comparison:
+    """Compare estimates of several models by their paired differences from the best.
+
+    The difference of two models is the mean over units of the difference of their losses. Its standard error is that of the
+    paired difference, by the same rule as `Estimate.se`.
+
+    Every mean is over the losses that all models have: over rows of refits if the folds are the same, else over units. A model
+    that lacks more losses than another is ranked behind it, whatever its mean: what it lacks may be what is hard.
+
+    Parameters
+    ----------
+    estimates : dict of str to Estimate
+        Two or more estimates by name, which score the same units, response and loss. Results of `leakage_corrected` and
+        reports of leakage are compared too, if they share folds, clusters and score.
+    jacobian : dict of str to array-like [units], optional
+        For models of a transformed response z(y), log |dz/dy| of every unit by the model's name. It is subtracted from the
+        losses, as −log p(y) = −log p(z) − log |dz/dy|; for z = log y it is −log y.
+
+    Returns
+    -------
+    Comparison
+        A DataFrame with one row a model, the best first. `mean` and `se` are the model's own. `difference` is that from the
+        lowest mean, and `se_difference` its standard error. `worse` is the probability that the model is worse than the
+        best, Φ(difference / se_difference). `approximation_error` is that of the difference, and `kind` describes the
+        standard error. Where losses are −log densities, `weight` is the weight of the model in the mixture of predictive
+        densities with the lowest mean loss (stacking). For results of leakage, `approximation_error` is the Monte-Carlo
+        error of the difference, over draws that both share.
+
+    Warns
+    -----
+    UserWarning
+        If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
+        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4 and by no more
+        than three standard errors; if a model lacks losses; or if
+        `evaluate` was not the same function for all.
+
+    Raises
+    ------
+    ValueError
+        If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses
+        that are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
+    TypeError
+        If an argument is not an estimate, or not all are of one kind.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman, Using stacking to average Bayesian predictive distributions, 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> y = 2 * X[:, 0] + rng.normal(size=200)
+    >>> fits = {"one": lo.fit(lo.GLM(X[:, :1], y, "squared")), "other": lo.fit(lo.GLM(X[:, 1:], y, "squared"))}
+    >>> table = lo.compare({name: lo.cross_validate(fit, lo.leave_one_out(200)) for name, fit in fits.items()})
+    >>> table[["mean", "difference", "se_difference"]].round(2)
+           mean  difference  se_difference
+    one    0.51        0.00           0.00
+    other  2.36        1.85           0.23
+    """
+    if isinstance(estimates, Mapping) and any(isinstance(each, AbstractComparable) for each in estimates.values()):
+        if jacobian is not None:
+            raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
+        return _of_numbers(estimates)
+    _named(estimates)
+    estimates = _untransformed(estimates, {} if jacobian is None else jacobian)
+    _comparable(estimates)
+    missing = {name: estimate._missing for name, estimate in estimates.items()}
+    values = _in_common(estimates, missing)
+    best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
+    rows = {}
+    for name, estimate in estimates.items():
+        own, difference = estimate._standard_error(values[name]), values[name] - values[best]
+        paired, apart = estimate._standard_error(difference), estimate._mean(difference)
+        rows[name] = {
+            "mean": estimate._mean(values[name]),
+            "se": own.value,
+            "difference": apart,
+            "se_difference": 0.0 if name == best else paired.value,
+            "worse": 0.5 if name == best else _worse(apart, paired.value),
+            "missing": missing[name],
+            "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
+            "kind": own.kind,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
+        table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
+    _warn(table, estimates, values, best)
+    found = Comparison(table.sort_values(["missing", "mean"]))
+    found.estimates = dict(estimates)
+    return found
+
+
+def _of_numbers(given: dict[str, Any]) -> Comparison:
+    """Compare numbers by their influences."""
+    if any(not isinstance(each, AbstractComparable) for each in given.values()):
+        kinds = ", ".join(f"{name!r}: {type(each).__name__}" for name, each in given.items())
+        raise TypeError(f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}.")
+    if len(given) < 2:
+        raise ValueError(f"compare: give two or more results, {{name: result}}; got {len(given)}.")
+    numbers = {name: each.compared() for name, each in given.items()}
+    first, reference = next(iter(numbers.items()))
+    for name, number in numbers.items():
+        other = [what for what in reference.of | number.of if reference.of.get(what) != number.of.get(what)]
+        if other:
+            raise ValueError(f"compare: {first!r} and {name!r} are of another {', '.join(other)}; give both calls the same.")
+    sign = -1.0 if reference.more_is_better else 1.0
+    best = min(numbers, key=lambda name: sign * numbers[name].value)
+    found = Comparison(pd.DataFrame.from_dict({k: _apart(v, numbers[best]) for k, v in numbers.items()}, orient="index"))
+    found = Comparison(found.sort_values("mean", ascending=not reference.more_is_better))
+    found.estimates = dict(given)
+    return found
+
+
+def _apart(number: Compared, best: Compared) -> dict[str, Any]:
+    """Return the row of the table for one number."""
+    same, apart = number is best, number.value - best.value
+    se = se_apart = float("nan")
+    if number.spread is not None and best.spread is not None:
+        se, se_apart = number.spread.error, 0.0 if same else number.spread.minus(best.spread).error
+    error = 0.0 if same else _drawn_error(number, best)
+    towards = -1.0 if number.more_is_better else 1.0
+    worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
+    over = "over clusters, as tested and trained on"
+    names = ("mean", "se", "difference", "se_difference", "worse", "approximation_error", "kind")
+    return dict(zip(names, (number.value, se, apart, se_apart, worse, error, over), strict=True))
+
+
+def _drawn_error(a: Compared, b: Compared) -> float:
+    """Compute the Monte-Carlo error of a difference, over the draws that both share."""
+    if a.drawn is None or b.drawn is None or a.weight is None:
+        return 0.0
+    count = min(a.drawn.shape[1], b.drawn.shape[1])
+    variance = np.var(a.drawn[:, :count] - b.drawn[:, :count], axis=1, ddof=1) / count
+    return float(np.sqrt(a.weight**2 @ variance))
+
+
+def _same_folds(a: Plan, b: Plan) -> bool:
+    parts = ("index", "indptr", "weight", "held")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in parts)
+
+
+def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
+    """Warn of differences that say less than they seem to."""
+    estimate = estimates[best]
+    told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
+    others = table.drop(index=best)
+    for name, row in others.iterrows():
+        if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
+            made = all(estimates[each].labels.get("refit", "").startswith("Exact(") for each in (name, best))
+            told(
+                f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
+                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact()'}."
+            )
+    count = np.isfinite(values[best]).sum()
+    apart = np.abs(others.difference)
+    close = others.index[(apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)]
+    if "weight" in table and len(close):
+        told(
+            f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
+            "about alike, and the standard error of the difference is too small to say more."
+        )
+    if not all(_same_folds(each.plan, estimate.plan) for each in estimates.values()):
+        told("the plans leave out other units: models that see other data are compared, not models alone.")
+    if not estimate.joint:
+        found = [independent(values[name] - values[best], estimate._weight, estimate.plan) for name in others.index]
+        for each in found:
+            if not each.enough:
+                told(f"the difference has no standard error: {each.kind}.")
+        fewest = min((each.units for each in found if each.enough), default=FEW)
+        if fewest < FEW:
+            told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
+
+
+def _worse(difference: float, se: float) -> float:
+    if np.isnan(se):
+        return float("nan")
+    return float(scipy.special.ndtr(difference / se)) if se > 0 else 0.5 + 0.5 * float(np.sign(difference))
+
+
+def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
+    """Compute the weights of the mixture Σ_k a_k p_k with the lowest mean −log density.
+
+    They solve `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0.
+    """
+    losses = np.stack(list(values.values()), axis=1)
+    seen = np.isfinite(losses).all(1) & (weight > 0)
+    losses, weight = losses[seen], weight[seen] / weight[seen].sum()
+    density = np.exp(losses.min(1, keepdims=True) - losses)
+
+    def criterion(free: Array) -> tuple[float, Array]:
+        share = scipy.special.softmax(free)
+        mixed = density @ share
+        slope = -(weight / mixed) @ density
+        return float(-weight @ np.log(mixed)), share * (slope - share @ slope)
+
+    found = scipy.optimize.minimize(criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12)
+    return scipy.special.softmax(found.x)
+
+
+def _named(estimates: dict[str, Estimate]) -> None:
+    """Raise unless the argument maps names to two or more estimates."""
+    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
+        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
+        raise TypeError(
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
+        )
+    if len(estimates) < 2:
+        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+
+
+def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
+    """Estimates whose losses are −log densities of the response as it was measured."""
+    if not isinstance(jacobian, Mapping):
+        raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
+    found = dict(estimates)
+    for name, given in jacobian.items():
+        if name not in estimates:
+            raise ValueError(f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}.")
+        estimate = estimates[name]
+        if estimate.joint or estimate.score not in (LOG_DENSITY, ""):
+            what = "joint" if estimate.joint else estimate.score
+            raise ValueError(
+                f"compare: jacobian is of −log densities of units; the losses of {name!r} are {what}. Ask for "
+                "cross_validate(..., evaluate='log_density')."
+            )
+        labels, names = getattr(given, "index", None), estimate.plan.names
+        value = np.asarray(given, np.float64)
+        if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
+            raise ValueError(
+                f"compare: jacobian of {name!r} must be {estimate.plan.num_units} finite numbers, log |dz/dy| of every unit; "
+                f"got shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
+            )
+        if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
+            raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
+        each = value[estimate.plan.index]
+        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]))
+        found[name] = replace(
+            estimate,
+            losses=estimate.losses - each,
+            baseline=estimate.baseline - each,
+            response=None,
+            labels=estimate.labels | {"note": note},
+        )
+    return found
+
+
+def _comparable(estimates: dict[str, Estimate]) -> None:
+    """Raise ValueError where the responses or the scores differ."""
+    if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
+        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+    for name, estimate in estimates.items():
+        if np.any(estimate.result == RESULTS.interrupted):
+            raise ValueError(f"compare: {name!r} was stopped before all its refits were made; let it go on first.")
+    named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
+    if any(not names.equals(named[0]) for names in named):
+        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
+    known = {name: e for name, e in estimates.items() if e.response is not None}
+    first, own = next(iter(known.items()), ("", None))
+    own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
+    own_scores = all(own_score(e) for e in estimates.values())  # of the user's, who alone knows their scale
+    for name, other in known.items():
+        if own is not None and not _alike(own, other):
+            what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
+            if own_scores:
+                told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
+                warnings.warn(told, stacklevel=3)
+                break
+            raise ValueError(
+                f"compare: {what} not of one thing. Fit all models to the response as it was measured; for one that was "
+                "transformed, compare densities by compare(..., jacobian={name: log |dz/dy|}), or write one evaluate= for all, "
+                "in the units of the original."
+            )
+    weights = [e._weight / e._weight.mean() for e in estimates.values()]
+    if not all(np.allclose(weight, weights[0]) for weight in weights):
+        raise ValueError("compare: the models weigh the units of the mean differently; give all the same sample_weight.")
+    scores = {name: e.score for name, e in estimates.items() if e.score}
+    if len(set(scores.values())) > 1:
+        listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
+        both = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())
+        why = "a density and a probability have no common scale. " if both else ""
+        raise ValueError(
+            f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
+            "'squared_error'), 'absolute_error', 'crps' or another that all have."
+        )
+    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score or "function" in e.labels}
+    ours = [score for name, score in scores.items() if name not in unknown]
+    if (ours and unknown) or len(set(unknown.values())) > 1:
+        alike = f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
+        listed = ", ".join(map(repr, unknown))
+        warnings.warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.", stacklevel=3)
+
+
+def _alike(a: Estimate, b: Estimate) -> bool:
+    """Tell whether two estimates are of one response; classes may be numbered differently, if one to one."""
+    first, second = a.response, b.response
+    assert first is not None and second is not None
+    if first.shape != second.shape:
+        return False
+    if not (a.classes or b.classes):
+        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may come in single precision
+    pairs = np.unique(np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]), axis=1)
+    return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)
+
+
+def _first(a: Array | None, b: Array | None) -> str:
+    if a is None or b is None or a.shape != b.shape:
+        return "of other shapes"
+    at = np.flatnonzero(~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0]
+    return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
+
+
+def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
+    """The losses per unit of several estimates, of what all of them have a loss of: of rows of refits where the folds are the
+    same, so that no unit is averaged over fewer refits in one than in another, else of units."""
+    first = next(iter(estimates.values()))
+    same = all(_same_folds(each.plan, first.plan) for each in estimates.values())
+    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
+    seen = np.isfinite(np.stack(list(losses.values())))
+    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
+    if lacking:
+        warnings.warn(
+            f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
+            "another is ranked behind it.",
+            stacklevel=3,
+        )
+    elif not (seen.all(0) == seen.any(0)).all():
+        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
+    if (seen.all(0) == seen.any(0)).all():
+        return {name: each.per_unit() for name, each in estimates.items()}
+    common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
+    return {name: estimates[name].averaged(each) for name, each in common.items()} if same else common

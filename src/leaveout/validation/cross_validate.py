@@ -1,0 +1,645 @@
+"""Cross-validation: plan → refit → score, in batches of bounded memory.
+
+    θ_o ≈ argmin F(·, w_o),      loss of a held-out unit n = −log p(x_n | all that is seen; θ_o), or the loss asked for
+
+w_o are the weights of refit o of the plan. `Walk` runs over the plan batch by batch. The strategy computes each θ_o and how far
+it is off; `Asked` converts that into an error of the loss; `Gathered` stores both. After the last batch some refits are
+repeated exactly (`audit`), and refits are compared with the fit's other minima (`minima`). `cross_predict` and
+`fold_parameters` run over the same batches, and keep predictions or parameters.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import scipy
+from numpy.typing import NDArray
+
+from .._runtime.checkpoint import File, Told, keeping
+from .._runtime.codes import LOST, RESULTS, among
+from .._runtime.display import kind_of
+from .._runtime.fingerprint import fingerprint
+from .._runtime.interrupt import Interrupted
+from .._runtime.jax import Module, PyTree, float64
+from ..data.arrays import check_times, count, counted
+from ..objectives.batched import weights_of, work
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
+from ..optimize.active_set import without
+from ..optimize.fit import Fit
+from ..plans.plan import Batch, Plan
+from ..refit import AbstractRefit, Certified, Exact, Refitted
+from . import minima as minima
+from .audit import Candidates, affordable, audited, foremost
+from .batches import Merge, Walk, blank, one_thread, put
+from .estimate import Estimate
+from .metrics import Metric, measure, measures
+from .pooled import UNSEEN, Predictions
+from .scoring import Asked, Evaluate, Named, Scored, natural
+
+LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
+LEAST = 0.5  # observations of a part of the model that a refit must be left
+MILD = (
+    RESULTS.successful,
+    RESULTS.kink,
+    RESULTS.not_converged,
+    RESULTS.other_minimum,
+    RESULTS.leaving,
+)  # that an emptied refit may hide behind
+DEFAULT = Certified()
+
+
+@float64
+def cross_validate(
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit = DEFAULT,
+    *,
+    evaluate: Evaluate | Named | None = None,
+    metric: Metric | Sequence[Metric] = (),
+    audit: int = 5,
+    checkpoint: File | None = None,
+) -> Estimate:
+    """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
+
+    Refit o of the plan is θ_o = argmin F(·, w_o), with w_o the weights of the units in it. The loss of a held-out unit n is
+    −log p(x_n | all that is seen; θ_o), or the loss that `evaluate` names. Every loss comes with an error against the exact
+    refit.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fitted model, from `lo.fit`, `lo.anchor` or `lo.from_sklearn` and the like.
+    plan : Plan
+        The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have labels, they are matched by
+        these.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    evaluate : callable or str, optional
+        The loss of held-out units, instead of the objective's own score. A function `evaluate(held, seen, parameters)` gets
+        the numbers of the held-out and of the seen units and the natural parameters of one refit. It returns one loss a
+        held-out unit, or one joint number. It is called in Python once for every refit, and up to seventeen times more
+        around it to estimate the error of its value. The names are "log_density" (normalised; of discrete responses −log of
+        a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model has them. Scores of one
+        name compare models that were fitted by different losses.
+    metric : str or sequence of str, default ()
+        Metrics of the held-out predictions, kept in `Estimate.metrics`. "mse", "mae", "brier" and "accuracy" are means over
+        units, each averaged over the refits that score it. "auc" is that of all predictions together if every unit is scored
+        once, the mean over repeats of k-fold, and otherwise, or if no fold has more than 20 rows and each holds every class,
+        the mean over refits. `Estimate.metric_how` says which.
+    audit : int, default 5
+        The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
+        them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is
+        flagged, and the others that were judged like it are iterated to the end.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+
+    Returns
+    -------
+    Estimate
+        The losses, with an error and a code for every refit.
+
+    Raises
+    ------
+    ValueError
+        If plan and fit have different labels or numbers of units, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the estimate so far.
+
+    See Also
+    --------
+    cross_predict : Held-out predictions instead of losses.
+    fold_parameters : The parameters of every refit.
+    compare : Estimates of several models side by side.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 2))
+    >>> y = X @ [1.0, -1.0] + rng.normal(size=40)
+    >>> fit = lo.fit(lo.GLM(X, y, "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
+    >>> round(cv.mean, 3), round(cv.se, 2)
+    (0.501, 0.09)
+    >>> lo.cross_validate(fit, lo.kfold(40, 5, seed=0), evaluate="squared_error").score
+    'squared error'
+    """
+    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
+    score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
+    pooled = Predictions(plan, "response", judged=True) if metrics else None
+    of = known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
+    with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
+        gathered = walked(Asked(fit, plan, score), refit, audit, pooled)
+        with gathered.stoppable():
+            if evaluate is not None and refit.in_standard_errors:
+                gathered.sharpened()
+            estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
+    estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    if callable(evaluate):
+        estimate.labels["function"] = _way(evaluate)
+    elif not estimate.score or _own_loss(fit.objective):
+        estimate.labels["function"] = _way(_defining(fit.objective))
+    return estimate
+
+
+def _defining(objective: AbstractObjective) -> Callable:
+    """Return the part of a user's model that defines its losses."""
+    parts = (getattr(objective, name, None) for name in ("unit_loss", "score_function", "loss_function"))
+    return next((part for part in parts if part is not None), type(objective))
+
+
+def _own_loss(objective: AbstractObjective) -> bool:
+    """Tell whether the loss of rows is of a user's own class."""
+    loss = type(getattr(objective, "loss_function", None))
+    return issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
+
+
+def _way(evaluate: Callable) -> str:
+    """Return a text that identifies a function by its code, whatever data it holds."""
+    try:
+        return fingerprint(evaluate, data=False)
+    except TypeError:
+        return repr(evaluate)
+
+
+def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
+    """Write the arguments of a call that differ from the defaults, beside plan and strategy."""
+    own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
+    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
+    usual = {"evaluate": "None", "metric": "()", "audit": "5"}
+    return ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
+
+
+def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
+    """Name everything that the result of a call depends on, for the key of its checkpoint."""
+    reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
+    return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
+
+
+@float64
+def scored_together(
+    fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | Scored | None]
+) -> list[Estimate]:
+    """Cross-validate by each of several scores, from the same refits, without audits."""
+    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
+    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
+    asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
+    every = [Gathered(each, blank(each, refit, walk.baseline(each))) for each in asked]
+    tells = [gathered.tell for gathered in every]  # not what they have gathered: it may be said elsewhere
+
+    def tell(batch: Batch, done: Refitted, values: NDArray) -> Told:
+        of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
+        each = enumerate(tell(batch, done, of(tell.asked)) for tell in tells)
+        return {f"{k} {name}": part for k, told in each for name, part in told.items()}
+
+    def merge(batch: Batch, told: Told) -> None:
+        for k, gathered in enumerate(every):
+            gathered.merge(batch, {name.removeprefix(f"{k} "): part for name, part in told.items() if name.startswith(f"{k} ")})
+
+    with walk.stoppable("cross_validate"):
+        walk.refits(tell, merge, own.losses_of)
+    for each in every:
+        if each.asked.evaluate is not None and refit.in_standard_errors:
+            each.sharpened()
+    return [each.estimate((), improve=False) for each in every]
+
+
+def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
+    if evaluate is None or callable(evaluate) or isinstance(evaluate, Scored):
+        return evaluate
+    from .named_scores import scored
+
+    return scored(fit, evaluate)
+
+
+@float64
+def cross_predict(
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit = DEFAULT,
+    kind: Literal["response", "link", "state", "label"] = "response",
+    *,
+    checkpoint: File | None = None,
+) -> NDArray[np.float64]:
+    """Predict each unit from the refits that leave it out, averaged over them.
+
+    Parameters
+    ----------
+    fit, plan, refit, checkpoint
+        As in `cross_validate`.
+    kind : {"response", "link", "state", "label"}, default "response"
+        "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
+        probabilities of hidden states, `[units, states]`. "label" are the codes of the labels that a conditional random
+        field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
+
+    Returns
+    -------
+    ndarray
+        Predictions `[units]` or `[units, outputs]`. NaN for a unit that is never held out, or that no existing refit leaves
+        out.
+
+    Raises
+    ------
+    ValueError
+        If the model has no predictions of this kind, plan and fit do not match, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the predictions so far.
+
+    See Also
+    --------
+    cross_validate : The losses of the held-out units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(6.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], 2 * x + 1, "squared"))
+    >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
+    array([ 1.,  3.,  5.,  7.,  9., 11.])
+    """
+    plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
+    if kind not in fit.objective.units.kinds:
+        raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
+    return held_out(fit, plan, refit, kind, checkpoint).per_unit()
+
+
+def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
+    """Every prediction of a unit by a refit that leaves it out, of a plan that is matched with the fit."""
+    pooled = Predictions(plan, kind)
+    tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
+    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
+        walk = Walk(fit, plan, refit)
+        with walk.stoppable("cross_predict", pooled.per_unit):
+            walk.refits(tell, pooled.merge)
+    return pooled
+
+
+@float64
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
+    """Return the natural parameters of every refit.
+
+    The tolerance is of parameters, whether or not the plan holds units out: `Certified(rtol)` goes on until the distance left
+    is at most `rtol` of the first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+
+    Parameters
+    ----------
+    fit, plan, refit, checkpoint
+        As in `cross_validate`.
+
+    Returns
+    -------
+    dict or pytree of ndarray
+        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does not exist.
+
+    Raises
+    ------
+    ValueError
+        If plan and fit do not match, or `checkpoint` belongs to another run.
+    TypeError
+        If the arguments are not a fit, a plan and a strategy.
+    Interrupted
+        On Ctrl-C, with the parameters so far.
+
+    See Also
+    --------
+    influence : The effect of each refit's left-out units on the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(4.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], x**2, "squared"))
+    >>> lo.fold_parameters(fit, lo.leave_one_out(4))["coef"].ravel().round(3)
+    array([4.   , 2.857, 3.143, 2.   ])
+    """
+    return natural(fit, fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint))
+
+
+def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
+    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    plan = _matched(caller, _objective(caller, fit), plan, refit)
+    theta = np.full((plan.num_refits, fit.num_params), np.nan)
+
+    def merge(batch, told):
+        nonlocal theta
+        if told["theta"].shape[1] != theta.shape[1]:
+            theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
+        theta[batch.refits] = told["theta"]
+
+    tell = lambda _, done, __: {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
+    with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, known(fit, plan, refit)):
+        walk = Walk(fit, plan, refit)
+        with walk.stoppable(caller, lambda: natural(fit, theta)):
+            walk.refits(tell, merge)
+    return theta
+
+
+def refitted(
+    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, Refitted], Told], merge: Merge
+) -> None:
+    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order."""
+    without(caller, fit.objective)
+    keep_freed()
+    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
+    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
+        walk.refits(lambda batch, done, _: tell(batch, done), merge, own.losses_of)
+
+
+@functools.cache
+def keep_freed() -> None:
+    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then on.
+
+    Otherwise it returns what exceeds twice the largest block freed before, and each step of a first call fetches it again:
+    155,000 page faults for 1,000 groups of 20,000 rows, now 4,000.
+    """
+    np.empty(LARGEST_KEPT, np.uint8)
+
+
+def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1) -> "Gathered":
+    """Make every refit of a plan and gather the results; `times` such plans share the work allowed for one."""
+    keep_freed()
+    walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
+    with walk.stoppable("cross_validate"):
+        nothing = blank(asked, refit, walk.baseline(asked))
+    gathered = Gathered(asked, nothing, audit, pooled)
+    assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
+    own = nothing if asked.evaluate is None else None  # tolerances are of own losses
+    with gathered.stoppable():
+        walk.refits(gathered.tell, gathered.merge, asked.losses_of, own)
+    return gathered
+
+
+def begun(asked: Asked, refit: AbstractRefit) -> tuple["Gathered", Iterable[Batch]]:
+    """Return an estimate without its refits, and their batches, for callers that make the refits themselves."""
+    walk = Walk(asked.fit, asked.plan, refit)
+    return Gathered(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
+
+
+def _objective(caller: str, fit: Fit) -> AbstractObjective:
+    """Return the objective of a fit; TypeError if the argument is no fit."""
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
+        )
+    return fit.objective
+
+
+def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+    """Match the plan to the units, by labels where both have them; raise on what cannot be cross-validated."""
+    if not isinstance(plan, Plan):
+        raise TypeError(
+            f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
+        )
+    count, units = objective.num_units, objective.units
+    plan = _of_units(caller, plan, units.names)
+    if plan.num_units != count:
+        labelled = (
+            ""
+            if units.names is None
+            else ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
+        )
+        of = getattr(objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit")
+        raise ValueError(
+            f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
+            f"one for each {of}{labelled}."
+        )
+    if not units.repeatable and np.any(plan.weight > 1):
+        if units.serial is None:
+            raise ValueError(
+                f"{caller}: the plan has weights above 1, as a bootstrap has, but whether the units of this "
+                f"{kind_of(objective)} depend on one another is not known: a weight of two need not be a second copy. Where "
+                "they do not, say so, as by lo.Objective(..., dependence='independent')."
+            )
+        raise ValueError(
+            f"{caller}: the plan has weights above 1, as a bootstrap has, but the units of this "
+            f"{kind_of(objective)} depend on one another: a weight of two there is not a second copy. "
+            "Use contiguous, blocks or leave_future_out, or resample whole sequences."
+        )
+    if not isinstance(refit, AbstractRefit):
+        raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    return plan.matched(caller, units.names)
+
+
+def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
+    """The plan over the units of a fit that lacks some labels, as hosts drop rows with missing values; warns of these."""
+    if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
+        return plan
+    units = plan.names.get_indexer(names)
+    if (units < 0).any() or counted(names):  # labels 0, 1, … may number what is left anew
+        return plan
+    missing = plan.names.difference(names, sort=False)
+    warnings.warn(
+        f"{caller}: {len(missing)} of the plan's {plan.num_units} units are not among those of the fit, such as "
+        f"{missing.tolist()[0]!r}; they leave the plan.",
+        stacklevel=5,
+    )
+    return plan.only(units)
+
+
+def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+    """Return the plan with what the model knows of its units: labels, which have a loss, and their dependence."""
+    plan, units = _matched(caller, objective, plan, refit), objective.units
+    held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
+    if not held.any():
+        raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
+    blocks = units.blocks if plan.blocks is None else plan.blocks
+    if plan.serial:
+        check_times(caller, "the data", units.names)
+    return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """Compute the results of a batch of refits: losses, errors and codes.
+
+    `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the parameters of that many
+    refits which may be repeated.
+    """
+
+    asked: Asked
+    compared: bool
+    audit: int
+    pooled: Predictions | None
+
+    def __call__(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
+        asked, rows = self.asked, batch.rows
+        result, pointwise = np.array(done.result), values.ndim > 1
+        bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
+        result[bad & ~among(result, LOST)] = RESULTS.nonfinite
+        exists = ~among(result, LOST)
+        told = ~among(result, UNSEEN) if pointwise else exists
+        values = np.array(values)
+        values[~told] = np.nan
+        error = asked.error(rows, done, values)
+        known = told & np.isfinite(error)
+        found = {"losses": values, "error": np.where(known, error, np.inf), "exists": exists, "moved": np.asarray(done.moved)}
+        found["proved"] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
+        if self.compared:
+            lower, there = minima.lower(asked.fit, rows, done.theta, exists)
+            result[lower] = RESULTS.other_minimum
+            found |= {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]} if lower.any() else {}
+        leaving = asked.fit.objective.parameters.leaving
+        if leaving is not None:
+            at, weights = np.where(exists[:, None], done.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
+            result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
+        found |= {"result": result, "gradients": np.asarray(done.gradients)}
+        if done.shared is not None and asked.evaluate is None:
+            found |= {"draws": done.shared.draws, "left": np.array([done.shared.left, done.shared.probes])}
+        found |= {} if self.pooled is None else self.pooled.told(asked.fit, rows, done, result)
+        return found | self._starts(batch, done, found)
+
+    def _starts(self, batch: Batch, done: Refitted, found: Told) -> Told:
+        """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
+        formed = self.asked.fit.predictors is None and done.shared is None
+        if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
+            return {}
+        some = np.flatnonzero(found["exists"])
+        moved, error, proved = (found[name][some] for name in ("moved", "error", "proved"))
+        places = foremost(batch.refits[some], moved, error, proved, self.audit)
+        return {"places": places, "start": done.theta[some[places]]}
+
+
+class Gathered:
+    """The arrays of an estimate, filled as batches of refits arrive."""
+
+    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
+        self.asked, self.found, self.pooled = asked, blank, pooled
+        self.tell = Said(asked, blank.elsewhere is not None, audit, pooled)
+        self.candidates, self.gradients = Candidates(blank, audit), 0.0
+        self.made = np.zeros(len(blank.error), bool)
+        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
+
+    @functools.cached_property
+    def emptied(self) -> NDArray[np.bool_]:
+        return _emptied(self.asked.fit, self.asked.plan)
+
+    def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
+        """Add a batch of refits."""
+        self.merge(batch, self.tell(batch, done, values))
+
+    def merge(self, batch: Batch, told: Told) -> None:
+        """Add the results of a batch."""
+        found, refits, exists = self.found, batch.refits, told["exists"]
+        put(found.losses, batch, told["losses"])
+        for name in ("error", "proved", "result"):
+            getattr(found, name)[refits] = told[name]
+        if "draws" in told:
+            if not self.draws.size:
+                self.draws = np.full((len(found.error), told["draws"].shape[1]), np.nan)
+            self.draws[refits], self.left = told["draws"], told["left"]
+        if "lower" in told:
+            assert found.elsewhere is not None
+            put(found.elsewhere, batch.take(told["lower"]), told["elsewhere"])
+        if self.pooled is not None:
+            self.pooled.merge(batch, told)
+        self.gradients += float(told["gradients"])
+        start = (lambda mine: told["start"][np.searchsorted(told["places"], mine)]) if "start" in told else None
+        self.candidates.add(refits[exists], told["moved"][exists], start)
+        self.made[refits] = True
+
+    @contextlib.contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Raise `Interrupted` with the estimate so far on Ctrl-C."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            told = f"cross_validate: stopped after {self.made.sum()} of {len(self.made)} refits"
+            raise Interrupted(told, self.partial) from None
+
+    def partial(self) -> Estimate:
+        """Return the estimate so far; refits that were not made have a code of their own and NaN losses."""
+        found, rest = self.found, ~self.made
+        entries = rest if found.joint else rest[found.plan.refit]
+        for losses in (found.losses, found.baseline, found.elsewhere):
+            if losses is not None:
+                losses[entries] = np.nan
+        found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
+        return self.ended(None, "none, since it was stopped")
+
+    def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
+        """Return the complete estimate with its audit.
+
+        If the audit finds a miss and `improve` is set, the refits judged like it are iterated to the end.
+        """
+        table, said = self._audited(improve) if self.candidates.number else (None, "")
+        found = self.ended(table, said)
+        if self.pooled is None:
+            return found
+        value, se, error, how = measure(metrics, self.asked.fit, self.pooled)
+        return replace(found, metrics=value, metric_se=se, metric_error=error, metric_how=how)
+
+    def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
+        """Return the estimate with the table of an audit and a sentence about it."""
+        found = self.found
+        found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
+        found = replace(found, audit=table, labels=found.labels | {"audit": audit})
+        return found if np.isnan(self.draws).any() or not self.draws.size else found.sharing(self.draws, *self.left.tolist())
+
+    def _audited(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
+        """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""
+        found, candidates = self.found, self.candidates
+        fit = self.asked.fit
+        chosen = candidates.chosen(affordable(self.gradients, work(fit.objective, fit.num_params)))
+        if not chosen and candidates.exists.any():
+            return None, "none: one refit repeated exactly would cost more than all the rest of the call"
+        table = audited(self.asked, found, chosen, candidates.start)
+        missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
+        found.result[missed] = RESULTS.missed
+        its, count = ("its" if len(chosen) == 1 else "their"), f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
+        said = f"{count} repeated exactly, {len(missed)} beyond {its} error"
+        short = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
+        if short:
+            said += f" ({short} more would cost above a tenth of the work)"
+        if len(missed) and improve:
+            alike = ~among(found.result, LOST) & np.isin(found.proved, found.proved[missed])
+            self._to_the_end(np.flatnonzero(alike))
+            said += f"; all {alike.sum()} judged like these were iterated to the end"
+        found.result[missed] = RESULTS.missed
+        return table, said
+
+    def sharpened(self) -> None:
+        """Iterate to the end the refits that are close enough for the model's own loss, but not for the loss asked for."""
+        wide = self.found.flagged()
+        self._to_the_end(wide[~among(self.found.result[wide], LOST)])
+
+    def _to_the_end(self, refits: NDArray[np.int64]) -> None:
+        if refits.size:
+            settled(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
+
+
+def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
+    """Refit some rows of a plan, by the tolerances of the whole plan; `known` has the losses with no update."""
+    some = replace(asked, plan=asked.plan.some(refits))
+    at = refits if asked.joint else np.isin(asked.plan.refit, refits)
+    own = Gathered(some, blank(some, refit, known.baseline[at]))
+    Walk(asked.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, known)
+    return own.found
+
+
+def settled(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
+    """Overwrite some refits of an estimate by those of another, in place."""
+    found.losses[refits if found.joint else np.isin(found.plan.refit, refits)] = some.losses
+    for name in ("error", "result", "proved"):
+        getattr(found, name)[refits] = getattr(some, name)
+
+
+def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
+    """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
+    shares = fit.objective.parameters.shares(fit.theta)
+    if shares is None:
+        return np.zeros(plan.num_refits, bool)
+    change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
+    total = np.asarray(shares).sum(0)
+    return np.any((total + change @ shares < LEAST) & (total >= 2 * LEAST), axis=1)

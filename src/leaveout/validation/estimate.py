@@ -1,0 +1,626 @@
+"""The result of a cross-validation: losses, errors, codes and the plan. Everything else is derived from these.
+
+Three different numbers are printed apart: the sampling error of the mean, the approximation error of the refits, and the
+Monte-Carlo error of random folds.
+"""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .._runtime.codes import RESULTS, among
+from .._runtime.display import Printed
+from .._runtime.provided import provided
+from ..data.arrays import share
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from .arviz import elpd_data
+from .checks import Check, known, of_data, of_losses, of_refits
+from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
+from .standard_errors import StandardError, naive, standard_error
+
+ROUNDING = 1e-8  # of a loss
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..refit import AbstractRefit
+
+
+class Places(NamedTuple):
+    """The refit and the unit of every loss, and whether it is scored."""
+
+    refit: NDArray[np.int64]
+    unit: NDArray[np.int64]
+    held: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate(Printed):
+    """The held-out loss of every scored unit, with an error and a code for every refit.
+
+    `lo.cross_validate` returns it; it is not built by hand. Printing it shows the mean with its sampling error, the
+    approximation error of the refits, the audit and the checks.
+
+    Attributes
+    ----------
+    losses : ndarray
+        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score.
+    error : ndarray, `[refits]`
+        The absolute error of each refit's summed loss against the exact refit.
+    result : ndarray of int, `[refits]`
+        The codes of `lo.RESULTS`.
+    proved : ndarray of bool, `[refits]`
+        Whether a theorem bounds `error`; otherwise it is an estimate.
+    plan : Plan
+        The plan, with what the model knows of its units.
+    baseline : ndarray
+        The losses with no update, in the order of `losses`.
+    metrics, metric_se, metric_error : dict of str to float
+        The metrics that were asked for, their standard errors, and the effect of the refits' errors on them.
+    audit : DataFrame or None
+        The refits that were repeated exactly.
+    elsewhere : ndarray or None
+        The losses at a lower minimum elsewhere, NaN for refits that have none; None if the fit has one minimum.
+    fit : Fit or None
+        The fit, which holds the data. A pickled estimate has none.
+    unit_weight, response, classes, score, labels, mute, call, mean_error
+        The weights of units in the mean, the response and whether it is of classes, the name of the loss, the texts of the
+        printed result, the muted codes, the arguments of the call, and the error of the mean where it is estimated by
+        probes.
+
+    See Also
+    --------
+    cross_validate : Make an estimate.
+    compare : Compare estimates of several models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(30.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], np.sin(x), "squared"))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(30))
+    >>> cv.per_unit().shape, bool(cv.proved.all()), len(cv.flagged())
+    ((30,), True, 0)
+    >>> round(cv.mean, 4), round(cv.no_update, 4)
+    (0.276, 0.2412)
+    """
+
+    losses: NDArray[np.float64]
+    error: NDArray[np.float64]
+    result: NDArray[np.int64]
+    plan: Plan
+    baseline: NDArray[np.float64]
+    unit_weight: NDArray[np.float64] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
+    proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: is `error` a theorem's?
+    elsewhere: NDArray[np.float64] | None = None
+    audit: pd.DataFrame | None = None  # the refits that were repeated exactly
+    metric_se: dict[str, float] = field(default_factory=dict)
+    metric_error: dict[str, float] = field(default_factory=dict)
+    metric_how: dict[str, str] = field(default_factory=dict)  # over what each is a mean, or pooled
+    score: str = ""  # what a loss is, "" where that is not known
+    response: NDArray | None = None  # what the losses are of, where the model has one
+    classes: bool = False  # is `response` the numbers of classes?
+    fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
+    mute: tuple[str, ...] = ()  # codes of checks that are not told
+    call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and what it was scored by, for refits of other plans
+    mean_error: float | None = None  # how far `mean` may be off where errors of refits average out: told by probes
+
+    @property
+    def joint(self) -> bool:
+        """Whether the losses are joint: one loss a refit, rather than one a scored unit."""
+        return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
+
+    @cached_property
+    def _at(self) -> Places:
+        """The places of the losses; a joint loss belongs to its refit, which counts as its own unit."""
+        if self.joint:
+            everyone = np.arange(self.plan.num_refits)
+            return Places(everyone, everyone, everyone >= 0)
+        return Places(self.plan.refit, self.plan.index, self.plan.held)
+
+    @cached_property
+    def _weight(self) -> NDArray[np.float64]:
+        count = self.plan.num_refits if self.joint else self.plan.num_units
+        return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
+
+    @property
+    def _missing(self) -> int:
+        """How many held-out losses that the mean would count do not exist."""
+        return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
+
+    def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
+
+        Parameters
+        ----------
+        losses : ndarray
+            One number for each entry of `losses`.
+
+        Returns
+        -------
+        ndarray, `[units]`
+            The means; NaN for a unit that no refit scores.
+        """
+        scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
+        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # each of them once, in order
+            return losses
+        index = self._at.unit[scored]
+        times, total = np.bincount(index, minlength=n), np.bincount(index, losses[scored], n)
+        return np.where(times > 0, total / np.maximum(times, 1), np.nan)
+
+    def per_unit(self) -> NDArray[np.float64]:
+        """Return the held-out loss of each unit, averaged over the refits that score it.
+
+        Returns
+        -------
+        ndarray, `[units]`
+            NaN for a unit that no refit scores. For a joint score, the loss of each refit, `[refits]`.
+        """
+        return self.averaged(self.losses)
+
+    def _mean(self, values: NDArray[np.float64]) -> float:
+        weight = self._weight
+        seen = np.isfinite(values) & (weight > 0)
+        if not seen.all():
+            values, weight = values[seen], weight[seen]
+        return float(weight @ values / weight.sum()) if len(values) else float("nan")
+
+    @property
+    def mean(self) -> float:
+        """The mean of `per_unit()`, weighted by `sample_weight` where the model has it."""
+        return self._mean(self.per_unit())
+
+    @property
+    def no_update(self) -> float:
+        """The mean loss with no update: the loss of the fit on units that it has seen."""
+        return self._mean(self.averaged(self.baseline))
+
+    @property
+    def standard_error(self) -> StandardError:
+        """The standard error of `mean`, with its kind: a named tuple `value`, `kind`."""
+        return self._standard_error(self.per_unit())
+
+    def _standard_error(self, values: NDArray[np.float64]) -> StandardError:
+        if not self.joint:
+            return standard_error(values, self._weight, self.plan)
+        if np.bincount(self.plan.index[self.plan.held]).max() > 1:
+            return StandardError(np.nan, "not available: joint losses of folds that share units")
+        folds = replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
+        value, kind = standard_error(values, self._weight, folds)
+        return StandardError(value, kind.replace("rows independent", "folds independent"))
+
+    @property
+    def se(self) -> float:
+        """The standard error of `mean`; NaN where it is not available."""
+        return self.standard_error.value
+
+    def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
+        """Compute an interval for the mean loss, on new units, of the models that were refitted.
+
+        It is not an interval for a new response, which `lo.interval` gives. The approximation error of the refits is added
+        on both sides.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage of the interval.
+        method : {"clusters", "blocks", "naive", "corrected", "nested"}, optional
+            "clusters" is Student's t over groups. "blocks" is for a series, by cosines with fixed-b critical values, or for
+            neighbours, as groups. "naive" takes rows as independent. "corrected" is for random folds (Nadeau & Bengio,
+            2003). "nested" is `lo.nested` with its defaults, whose refits are of other folds than the plan's. By default the
+            method follows from what is independent in the plan.
+
+        Returns
+        -------
+        Interval
+            A named tuple `low`, `high`, `level`, `method`.
+
+        Raises
+        ------
+        ValueError
+            If the plan does not have what the method needs, losses are joint, or the run was stopped.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> fit = lo.fit(lo.GLM(rng.normal(size=(50, 2)), rng.normal(size=50), "squared"))
+        >>> found = lo.cross_validate(fit, lo.leave_one_out(50)).interval(0.9)
+        >>> round(found.low, 2), round(found.high, 2), found.method
+        (0.35, 0.64, 'naive')
+        """
+        if self.joint:
+            raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+        if self._stopped():
+            raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
+        level = share("interval: level", level)
+        method = usual(self.plan) if method is None else method
+        if method not in METHODS:
+            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+        if method == "nested":
+            return self._nested(level)
+        if method == "corrected":
+            half = of_folds(self.losses, self._weight, self.plan, level)
+        else:
+            half = half_width(self.per_unit(), self._weight, self.plan, level, method)
+        half += self.approximation_error
+        return Interval(self.mean - half, self.mean + half, level, method)
+
+    def _nested(self, level: float) -> Interval:
+
+        if self.fit is None or self.call is None:
+            raise ValueError(
+                "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
+            )
+        refit, evaluate = self.call
+        return provided("nested").nested(self.fit, level, refit=refit, evaluate=evaluate)
+
+    @property
+    def approximation_error(self) -> float:
+        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored.
+
+        Where errors are estimated by probes, it is three standard errors of the probes' contribution to the mean.
+        """
+        if self.mean_error is not None:
+            return self.mean_error
+        scored = np.ones(self.plan.num_refits) if self.joint else self._summed(np.ones(len(self.losses)))
+        entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
+        heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
+        return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
+
+    def sharing(self, draws: NDArray[np.float64], left: float, probes: float) -> "Estimate":
+        """Return a copy whose error of the mean is estimated by the jackknife over groups of probes.
+
+        Parameters
+        ----------
+        draws : ndarray, `[refits, groups]`
+            The losses without each group of probes.
+        left : float
+            The error of the mean for other reasons.
+        probes : float
+            The number of probes.
+
+        Returns
+        -------
+        Estimate
+            A copy with `mean_error`.
+        """
+        means = np.array([self._mean(self.averaged(each)) for each in draws.T[:, self._at.refit]])
+        spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
+        labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
+        return replace(self, mean_error=float(3 * spread + left), labels=labels)
+
+    def _summed(self, each: NDArray[np.float64]) -> NDArray:
+        """Sum values of losses over the scored losses of each refit, `[refits]`."""
+        scored = self._at.held & np.isfinite(self.losses)
+        return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
+
+    @property
+    def monte_carlo_error(self) -> float:
+        """The error of `mean` by the draw of random folds, by the jackknife over refits.
+
+        It is NaN where the plan scores every unit once, as k-fold does: nothing random is then averaged over.
+        """
+        if self.joint or self.plan.num_refits < 3:
+            return float("nan")
+        scored, n, weight = self.plan.held & np.isfinite(self.losses), self.plan.num_units, self._weight
+        index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
+        times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
+        dropped = np.any(~self.plan.held & (self.plan.weight == 0))  # buffers, or a future: such folds are not drawn
+        if times.max(initial=0) < 2 or dropped:
+            return float("nan")
+        # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
+        often = times[index] > 1
+        mean = total / np.maximum(times, 1)
+        other = np.where(often, (total[index] - losses) / np.maximum(times[index] - 1, 1), 0.0)
+        moved = weight[index] * np.where(often, other - mean[index], -mean[index])
+        lost = weight[index] * ~often
+        whole, mass = np.sum(weight * mean), np.sum(weight[times > 0])
+        refits = self.plan.num_refits
+        means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
+        return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
+
+    def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
+        """List the flagged refits: those with a code that is more than information, or with a large error.
+
+        An error is large if it exceeds `threshold` naive standard errors of the mean for each scored unit. `Exact()` refits
+        them all exactly.
+
+        Parameters
+        ----------
+        threshold : float, default 0.1
+            The allowed error of a scored unit, in naive standard errors of the mean.
+
+        Returns
+        -------
+        ndarray of int
+            The numbers of the refits.
+
+        Raises
+        ------
+        ValueError
+            If `threshold` is negative or not a number.
+        """
+        if not (isinstance(threshold, int | float | np.number) and threshold >= 0):
+            raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
+        count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
+        allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
+        if self.mean_error is not None:  # errors of single losses average out: ten times as much of their standard deviation
+            allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
+        return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
+
+    @property
+    def scale(self) -> float:
+        """The naive standard error of the no-update mean, in which tolerances are stated."""
+        return naive(self.averaged(self.baseline), self._weight)
+
+    def checks(self, mute: Collection[str] = ()) -> list[Check]:
+        """List problems, certain or possible, with the data, the plan and the refits, the gravest first.
+
+        Parameters
+        ----------
+        mute : collection of str, default ()
+            Codes to leave out, beside those of `muted`.
+
+        Returns
+        -------
+        list of Check
+            Each has a code, a severity ("error", "warning", "info"), a reason and a remedy.
+
+        Raises
+        ------
+        ValueError
+            If a code does not exist.
+
+        See Also
+        --------
+        CHECKS : All codes.
+        """
+        hidden = {*self.mute, *known("checks", mute)}
+        return [found for found in self._checked if found.code not in hidden]
+
+    def muted(self, *codes: str) -> "Estimate":
+        """Return a copy that no longer reports some codes, as in `cv.muted("LO201")`.
+
+        The printed result says that they are muted.
+
+        Parameters
+        ----------
+        *codes : str
+            The codes to mute.
+
+        Returns
+        -------
+        Estimate
+            A copy that does not report these codes.
+
+        Raises
+        ------
+        ValueError
+            If a code does not exist.
+        """
+        return replace(self, mute=(*self.mute, *known("muted", codes)))
+
+    @cached_property
+    def _checked(self) -> list[Check]:
+        names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
+        of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
+        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, self.labels.get("refit", ""))]
+        return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
+
+    @cached_property
+    def _of_data(self) -> list[Check]:
+        return [] if self.fit is None else of_data(self.fit, self.plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled or copied: the results of the checks of the data, and not the data."""
+        return {**vars(self), "_of_data": self._of_data, "fit": None, "call": None}
+
+    def __copy__(self) -> "Estimate":
+        return replace(self)
+
+    def table(self) -> pd.DataFrame:
+        """Tabulate the scored units of every refit.
+
+        Returns
+        -------
+        DataFrame
+            One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit` is the unit's label, or
+            its number where the data had no labels. The last two columns are the refit's. Joint losses have no `unit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0]), "squared"))
+        >>> lo.cross_validate(fit, lo.leave_one_out(5)).table()[["refit", "unit", "loss", "no_update"]].round(3)
+           refit  unit   loss  no_update
+        0      0     0  0.000      0.000
+        1      1     1  0.010      0.005
+        2      2     2  0.500      0.320
+        3      3     3  1.724      0.845
+        4      4     4  1.125      0.180
+        """
+        held = self._at.held
+        refit, names = self._at.refit[held], np.array([code.name for code in RESULTS])
+        columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
+        return pd.DataFrame(
+            {"refit": refit, **columns, "loss": self.losses[held], "no_update": self.baseline[held]}
+            | {"error": self.error[refit], "result": names[self.result[refit]]}
+        )
+
+    def names(self) -> pd.Index:
+        """Return the names of the units: their labels, or their numbers.
+
+        Returns
+        -------
+        Index
+            One name a unit.
+        """
+        names = self.plan.names
+        if names is None:
+            return pd.RangeIndex(self.plan.num_units)
+        return names.to_flat_index() if isinstance(names, pd.MultiIndex) else names
+
+    def summary(self) -> pd.DataFrame:
+        """Tabulate the numbers of the printed result.
+
+        Returns
+        -------
+        DataFrame
+            One column, `value`.
+        """
+        rows = {
+            "held-out loss, mean": self.mean,
+            "standard error": self.se,
+            "approximation error": self.approximation_error,
+            "no update, mean": self.no_update,
+            "flagged refits": len(self.flagged()),
+        }
+        missing = int(np.sum(self.result == RESULTS.interrupted))
+        return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
+
+    def _lines(self) -> list[tuple[str, str]]:
+        return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
+
+    def _findings(self) -> list[tuple[str, str]]:
+        """List the lines of the checks, and of the muted codes, for the printed result."""
+        told = [str(found) for found in self.checks()] or ["none"]
+        muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
+        return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """List all printed lines except the checks and the note."""
+        plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
+        known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
+        what += f", {self.score}" if self.score else ""
+        missing = self._missing
+        lines = [
+            ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
+            ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
+            ("stopped", self._stopped()),
+            ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
+            ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
+            ("approximation", self._approximation()),
+            ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
+            ("no update", f"{self.no_update:.6g}"),
+            ("other minimum", self._other_minimum()),
+            *((name, self._metric(name)) for name in self.metrics),
+            ("audit", self.labels.get("audit", "")),
+            ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
+            ("not in the mean", f"{missing} held-out losses that do not exist (see checks)" if missing else ""),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def _stopped(self) -> str:
+        """Say how many refits were made, if the run was stopped."""
+        missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
+        made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
+        return made if missing else ""
+
+    def _other_minimum(self) -> str:
+        if self.elsewhere is None:
+            return ""
+        lower = np.isfinite(self.elsewhere)
+        count = len(np.unique(self._at.refit[lower]))
+        known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
+        mean = self._mean(self.averaged(np.where(lower, self.elsewhere, self.losses)))
+        return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
+
+    def _approximation(self) -> str:
+        """Say how far the mean may be off because of the refits' errors, and how many of these are proved."""
+        if not np.isfinite(self.approximation_error):
+            return "not certified: the errors of some refits are not known (see checks)"
+        count, total = int(np.sum(self.proved)), len(self.error)
+        how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
+        known = f"± {self.approximation_error:.1g} on that mean, {how}"
+        return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
+
+    def _short_interval(self) -> str:
+        """Print an interval where there is no standard error, since a series is too short for blocks."""
+        try:
+            found = self.interval()
+        except ValueError:
+            return ""
+        return f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
+
+    def _metric(self, name: str) -> str:
+        se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
+        sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
+        approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
+        return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
+
+    def to_arviz(self) -> Any:
+        """Convert to ArviZ's `ELPDData` of kind "loo", as `arviz.compare({"name": ...})` takes it. Needs ArviZ.
+
+        The log densities are summed over units. The effective number of parameters is the summed difference between the
+        held-out and the no-update losses.
+
+        Returns
+        -------
+        ELPDData
+            The sum of the log densities, its standard error, and the pointwise values.
+
+        Raises
+        ------
+        ValueError
+            If the losses are not −log densities of units, units have different weights, or a unit has no loss.
+        ImportError
+            If ArviZ is not installed.
+        """
+        if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
+            what = "joint losses" if self.joint else self.score or "a loss that is not known to be a −log density"
+            raise ValueError(f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'.")
+        losses = self.per_unit()
+        if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
+            raise ValueError("to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does.")
+        if not np.isfinite(losses).all():
+            raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
+        return elpd_data(losses, self.averaged(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the held-out loss of each unit against its no-update loss, with flagged units named. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return provided("plot").losses(self, ax=ax)
+
+    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+        """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write; its name ends in .html.
+        title : str, optional
+            The title of the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+        """
+
+        return provided("report").report(self, path, title=title)

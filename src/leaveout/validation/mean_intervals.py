@@ -1,0 +1,90 @@
+"""Intervals for the mean held-out loss, of new data as well as of these: by what is independent.
+
+naive       l̄ ± z s/√n, rows independent (Bayle, Bayle, Janson & Mackey, 2020)
+corrected   l̄ ± t_{J−1} s √(1/J + n₂/n₁), s the SD of J random folds' means (Nadeau & Bengio, 2003)
+clusters    l̄ ± t_{G−1} × the standard error over G groups
+blocks      of a series l̄ ± t_ν √(Λ/n), Λ = Σ_{j ≤ ν} (√(2/n) Σ_i (l_i − l̄) cos(π j (i − ½)/n))² / ν, ν about 0.4 n^{2/3}, whose
+            critical values are those of fixed-b asymptotics (Lazarus, Lewis, Stock & Watson, 2018); of blocks of
+            neighbours as of groups
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from ..plans.plan import Plan
+from .standard_errors import StandardError, independent, naive, standard_error
+
+Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]
+METHODS = get_args(Method)
+SHORTEST = 20  # steps of a series: shorter ones say nothing of their own dependence
+
+
+class Interval(NamedTuple):
+    """An interval for a mean held-out loss."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+def usual(plan: Plan) -> Method:
+    """Return the method that fits the dependence of a plan's units; ValueError where the dependence is not known."""
+    if plan.clusters is not None:
+        return "clusters"
+    if plan.serial is None and plan.blocks is None:
+        raise ValueError(
+            "interval: the objective does not say whether its units depend on one another; name a method, or say so by "
+            'lo.Objective(..., dependence="independent" or "serial").'
+        )
+    return "blocks" if plan.serial or plan.blocks is not None else "naive"
+
+
+def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float, method: str) -> float:
+    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN where a unit has none.
+
+    Raises ValueError where the plan does not have what the method needs.
+    """
+    tail = 0.5 + level / 2
+    if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
+        raise ValueError("interval: it needs two scored units or more.")
+    if method == "naive":
+        return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight)
+    if method == "clusters" and plan.clusters is None:
+        raise ValueError("interval: method='clusters' needs a plan of groups, such as lo.groups(labels).")
+    if method == "blocks" and plan.clusters is None and plan.blocks is None:
+        return _series(losses, weight, tail)
+    found: StandardError = standard_error(losses, weight, plan)
+    if np.isnan(found.value):
+        raise ValueError(f"interval: method={method!r} is {found.kind}.")
+    return float(scipy.stats.t.ppf(tail, independent(losses, weight, plan).units - 1)) * found.value
+
+
+def _series(losses: NDArray[np.float64], weight: NDArray[np.float64], tail: float) -> float:
+    """Compute the half-width for a series, from the first cosines of each step's contribution to the mean."""
+    seen = np.isfinite(losses) & (weight > 0)
+    n = int(seen.sum())
+    if n < SHORTEST:
+        raise ValueError(f"interval: method='blocks' needs a series of {SHORTEST} scored steps or more; got {n}.")
+    own = weight[seen] / np.mean(weight[seen]) * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
+    count = max(2, round(0.4 * n ** (2 / 3)))
+    waves = np.sqrt(2 / n) * scipy.fft.dct(own, type=2)[1 : count + 1] / 2
+    return float(scipy.stats.t.ppf(tail, count) * np.sqrt(np.mean(waves**2) / n))
+
+
+def of_folds(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float) -> float:
+    """Compute the half-width for losses `[entries]` of random folds, corrected for the units that the folds share."""
+    seen = plan.held & np.isfinite(losses)
+    mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
+    if plan.serial or plan.blocks is not None:
+        raise ValueError("interval: method='corrected' is for units that are independent; these are in a series or a field.")
+    if plan.num_refits < 2 or (mass <= 0).any() or plan.weight.any():
+        raise ValueError(
+            "interval: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
+        )
+    means = np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits) / mass
+    share = np.mean(np.bincount(plan.refit[seen], minlength=plan.num_refits) / (plan.num_units - np.diff(plan.indptr)))
+    return float(scipy.stats.t.ppf(0.5 + level / 2, len(means) - 1) * means.std(ddof=1) * np.sqrt(1 / len(means) + share))

@@ -1,0 +1,139 @@
+"""Lower minima: compare refits with the other minima that the fit's starts found.
+
+A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. A second descent starts from every other minimum of `F(·,
+1)`,
+
+    θ ← θ − t C⁻¹∇F(θ, w),      C the Hessian of F(·, 1) at that minimum, t halved where F would rise,
+
+for a few steps first, and to the end where it may lead below the refit. A value of F below the refit's proves that the refit is
+not the global minimiser. If no lower value is found, the refit may still not be the global minimiser.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from .._runtime.cache import once
+from ..objectives.batched import Functions, function, functions
+from ..objectives.contiguous_folds import runs
+from ..objectives.objective import float64
+from ..optimize.fit import Fit
+from ..optimize.newton import LARGE
+from ..optimize.starts import ROUNDING, SAME
+from ..plans.plan import Rows
+
+LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
+DOUBT = 4.0  # times what a refit's own gradient promises that F still falls by: a value must be lower by so much as well
+FLAT = 1e-12  # of the largest curvature: what is along directions in which F is flat
+ENDED = 1e-12  # of F, if no more is promised: float64 resolves no more
+
+
+def compared(fit: Fit) -> bool:
+    """Tell whether the fit has other minima to compare refits with."""
+    return len(fit.minima.value) > 1
+
+
+class Root:
+    """A root S of the inverse Hessian at another minimum, S Sᵀ ≈ H⁻¹."""
+
+    def __init__(self, scale: Float[np.ndarray, "params some"]):
+        self.scale = scale
+
+    def whiten(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits some"]:
+        return gradient @ self.scale
+
+    def unwhiten(self, u: Float[np.ndarray, "refits some"]) -> Float[np.ndarray, "refits params"]:
+        return u @ self.scale.T
+
+
+@once
+def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
+    """List the other minima, raveled, with whitening coordinates at each.
+
+    The coordinates are None, which stands for those of the fit, where the Hessian is too large or not positive definite.
+    """
+    found, F = [], function(fit.objective, fit.theta)
+    for theta in fit.minima.theta[1:]:
+        scale = None  # not the fit: what is kept beside it must not keep it
+        if fit.num_params <= LARGE:
+            values, vectors = np.linalg.eigh(F.hessian(theta))
+            if values[0] > -FLAT * values[-1]:
+                scale = Root(vectors * np.where(values > FLAT * values[-1], np.abs(values), np.inf) ** -0.5)
+        found.append((theta, scale))
+    return found
+
+
+@float64
+def lower(
+    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
+    """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
+
+    `theta` are the refits' parameters, where they exist.
+    """
+    some = np.flatnonzero(exists & _promising(fit, rows))
+    found, best = np.zeros(len(theta), bool), np.array(theta)
+    if some.size:
+        found[some], best[some] = _compared(fit, rows.take(some), theta[some], exists[some])
+    return found, best
+
+
+def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
+    """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
+
+    All refits are marked where one pass does not give F of all of them.
+    """
+    told = runs(fit.objective, fit.theta, rows)
+    if told is None:
+        return np.ones(len(rows.index), bool)
+    own, F, size = fit.value - told.scores(fit.vector)[1], function(fit.objective, fit.theta), fit.num_params
+    found = np.zeros(len(own), bool)
+    for minimum, scale in _others(fit):
+        (value, gradient), (_, joint) = F.look(minimum), told.scores(minimum)
+        at, eye = np.tile(minimum, (size, 1)), np.eye(size)
+        slopes = np.stack([first[1] for first, _ in told.pushed((at, eye, eye))], axis=1)
+        promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
+        found |= ~(value - joint - DOUBT * promised >= own)  # also where it says nothing
+    return found
+
+
+def _compared(
+    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
+    """Compare every refit of a batch with the other minima; return as `lower` does."""
+    best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
+    at = np.where(exists[:, None], theta, fit.vector)
+    _, value, promised = _descended(F, fit, at, exists, 0)
+    least = np.where(exists, value - DOUBT * promised - SAME - ROUNDING * np.abs(value), -np.inf)
+    lowest = least.copy()
+    for minimum, scale in _others(fit):
+        reached, value, promised = _descended(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)
+        worth = exists & (value - DOUBT * promised < lowest)
+        if worth.any():
+            reached, value, _ = _descended(F, scale or fit, reached, worth, ARRIVE)
+            better = worth & (value < lowest)
+            best[better], lowest[better] = reached[better], value[better]
+    return lowest < least, best
+
+
+def _descended(
+    F: Functions, scale: Fit | Root, start: Float[np.ndarray, "refits params"], going: Bool[np.ndarray, " refits"], most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Take at most `most` steps down from `start` for the refits that are `going`.
+
+    Returns the raveled θ, F there, and the decrease of F that one more step would promise.
+    """
+    theta = np.array(start)
+    value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
+    length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
+    for _ in range(most):
+        lanes = np.flatnonzero(going & (promised > ENDED * np.abs(value)) & (length > 1e-6))
+        if not lanes.size:
+            break
+        there = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))
+        tried, slope = F.look(there, lanes)
+        falls = tried < value[lanes]
+        length[lanes] = np.where(falls, np.minimum(1.0, 2 * length[lanes]), length[lanes] / 4)
+        better = lanes[falls]
+        theta[better], value[better], gradient[better] = there[falls], tried[falls], slope[falls]
+        promised[better] = 0.5 * np.sum(scale.whiten(gradient[better]) ** 2, axis=1)
+    return theta, np.where(np.isfinite(value), value, np.inf), promised

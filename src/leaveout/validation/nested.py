@@ -1,0 +1,168 @@
+"""Nested cross-validation: an interval for the mean loss that accounts for the error of cross-validation itself.
+
+For K random folds, the model is refitted without each fold k and without each pair {j, k}. The refit without k gives its loss
+on fold k. The pairs {j, k}, by the losses of their other folds j, estimate the same loss by cross-validation of all but k:
+
+    a_k = (mean of the others' losses − mean of fold k's)²,      b_k = s²_k / n_k,      MSE = (K − 1)/K · mean(a − b)
+
+over folds and repeats. The MSE is kept between s²/n, which holds if all units are independent, and K times that. The centre is
+corrected for the smaller samples of the refits, by how much the losses of the pairs exceed those of the single folds:
+ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates, Hastie & Tibshirani, Journal of the American Statistical Association 119,
+2024). This takes K (K + 1)/2 refits a repeat, here from one fit.
+"""
+
+import numpy as np
+import scipy
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from .._runtime.checkpoint import File, keeping
+from .._runtime.interrupt import stoppable
+from ..optimize.fit import Fit
+from ..plans.plan import Plan, kfold
+from ..refit import AbstractRefit
+from .cross_validate import DEFAULT, cross_validate, known
+from .estimate import Estimate
+from .mean_intervals import Interval
+from .scoring import Evaluate, Named
+
+
+def nested(
+    fit: Fit,
+    level: float = 0.95,
+    *,
+    num_folds: int = 10,
+    repeats: int = 20,
+    refit: AbstractRefit = DEFAULT,
+    evaluate: Evaluate | Named | None = None,
+    seed: int = 0,
+    checkpoint: File | None = None,
+) -> Interval:
+    """Compute an interval for the mean loss of the fitted model on new units, by nested cross-validation.
+
+    With a_k = (mean loss of the other folds − mean loss of fold k)² and b_k = s²_k / n_k, MSE = (K − 1)/K · mean(a − b) over
+    random folds and repeats. The interval is the corrected mean ± z √MSE, widened on both sides by the refits' errors. It is
+    not an interval for a new response, which `lo.interval` gives.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fitted model; its units must be independent and of equal weight.
+    level : float, default 0.95
+        The coverage of the interval.
+    num_folds : int, default 10
+        The number K of random folds, 3 or more, of two units or more each.
+    repeats : int, default 20
+        The number of random partitions into folds. With more repeats the result depends less on `seed`.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    evaluate : callable or str, optional
+        The loss of held-out units, as in `cross_validate`.
+    seed : int, default 0
+        The seed of the folds.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers. One file serves every
+        `level`.
+
+    Returns
+    -------
+    Interval
+        A named tuple `low`, `high`, `level`, `method`.
+
+    Raises
+    ------
+    ValueError
+        If units depend on one another or have different weights, folds have fewer than two units, a refit has no loss,
+        losses are joint, or `checkpoint` belongs to another run.
+    TypeError
+        If the first argument is not a fit.
+    Interrupted
+        On Ctrl-C.
+
+    See Also
+    --------
+    Estimate.interval : Cheaper intervals from one cross-validation.
+
+    References
+    ----------
+    S. Bates, T. Hastie and R. Tibshirani, Journal of the American Statistical Association 119, 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 1))
+    >>> fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=40), "squared"))
+    >>> found = lo.nested(fit, num_folds=4, repeats=2)
+    >>> round(found.low, 2), round(found.high, 2)
+    (0.19, 1.13)
+    """
+    if not isinstance(fit, Fit):
+        raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
+        raise ValueError(f"nested: level must lie between 0 and 1; got {level!r}.")
+    if not all(isinstance(count, int | np.integer) for count in (num_folds, repeats, seed)):
+        raise ValueError(
+            f"nested: num_folds, repeats and seed must be whole numbers; got {num_folds!r}, {repeats!r} and {seed!r}."
+        )
+    if num_folds < 3 or repeats < 1 or 2 * num_folds > fit.objective.num_units:
+        raise ValueError(
+            f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "
+            f"{fit.objective.num_units} units, and {repeats} repeats."
+        )
+    fold = np.stack([_folds(fit.objective.num_units, num_folds, seed + k) for k in range(repeats)])
+    pair = np.transpose(np.triu_indices(num_folds, 1))
+    single = _plan(fold, np.arange(num_folds)[:, None])
+    with stoppable("nested"), keeping("nested", checkpoint, known(fit, single, refit, evaluate=evaluate)):
+        outer, inner = (
+            _losses(cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)) for plan in (single, _plan(fold, pair))
+        )
+    which = pair[inner.plan.refit % len(pair)].sum(1)  # of each loss the pair; less its own fold it is the other one
+    first = inner.plan.refit // len(pair)
+    beside = first * num_folds + which - fold[first, inner.plan.index]
+    apart = _mean(inner.losses, beside) - _mean(outer.losses, outer.plan.refit)
+    spread = _mean(outer.losses**2, outer.plan.refit) - _mean(outer.losses, outer.plan.refit) ** 2
+    size = np.bincount(outer.plan.refit)
+    mse = (1 - 1 / num_folds) * float(np.mean(apart**2 - spread / (size - 1)))
+    least = float(np.std(inner.losses, ddof=1)) / fold.shape[1] ** 0.5
+    se = min(max(mse, 0.0) ** 0.5, least * num_folds**0.5)
+    share = 2 - 2 / num_folds
+    center = np.mean(inner.losses) - share * (np.mean(inner.losses) - np.mean(outer.losses))
+    off = abs(1 - share) * inner.approximation_error + share * outer.approximation_error
+    half = float(scipy.stats.norm.ppf(0.5 + level / 2) * max(se, least) + off)
+    return Interval(float(center) - half, float(center) + half, level, "nested")
+
+
+def _folds(n: int, num_folds: int, seed: int) -> Int[np.ndarray, " units"]:
+    """Return the fold that each unit is in."""
+    plan = kfold(n, num_folds, seed=seed)
+    found = np.empty(n, np.int64)
+    found[plan.index] = plan.refit
+    return found
+
+
+def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets size"]) -> Plan:
+    """Build the plan that leaves out each set of folds together, in every repeat."""
+    units = [np.flatnonzero(np.isin(own, some)) for own in fold for some in sets]
+    index = np.concatenate(units)
+    zeros = np.zeros(len(index))
+    return Plan(np.r_[0, np.cumsum([len(some) for some in units])], index, zeros, zeros == 0, fold.shape[1])
+
+
+def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.bincount(group, values) / np.bincount(group)
+
+
+def _losses(found: Estimate) -> Estimate:
+    """Return the estimate; raise ValueError where nested cross-validation cannot use its losses."""
+    if found.joint:
+        raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+    if found.plan.serial is not False or found.plan.blocks is not None:
+        raise ValueError("nested: it is for units that are independent; cv.interval() knows series, fields and groups.")
+    if found.unit_weight is not None and np.ptp(found.unit_weight) > 0:
+        raise ValueError("nested: units have other sample_weight, which its formulas do not know of; cv.interval() does.")
+    gone = np.sum(~np.isfinite(found.losses))
+    if gone:
+        raise ValueError(f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds.")
+    return found

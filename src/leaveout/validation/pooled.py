@@ -1,0 +1,73 @@
+"""Held-out predictions, summed as batches of refits arrive."""
+
+import functools
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._runtime.checkpoint import Told
+from .._runtime.codes import LOST, among
+from ..optimize.fit import Fit
+from ..plans.plan import Batch, Plan, Rows
+from ..refit import Refitted
+from .scoring import predictions, reach
+
+UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones the units that have are `held`
+
+
+class Predictions:
+    """Predictions of a kind, one for every unit that a refit scores, in the order of the plan, `[scored, ...]`; NaN where there
+    is none. `off` is how far each may be off, if they are `judged`, else zero."""
+
+    def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
+        self.plan, self.kind, self.judged = plan, kind, judged
+        self.values = np.zeros(0) if values is None else values
+        self.off = np.zeros_like(self.values)
+
+    def told(self, fit: Fit, rows: Rows, done: Refitted, result: Int[np.ndarray, " refits"]) -> Told:
+        """Compute the predictions of a batch of refits, and how far they may be off."""
+        at = lambda theta: predictions(fit, rows, theta, self.kind)
+        values = at(done.theta)
+        keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        found = {"predicted": keep, "values": values[keep]}
+        return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
+
+    def merge(self, batch: Batch, told: Told) -> None:
+        """Take the predictions of a batch, computed now or read from the checkpoint."""
+        place, values = self._number[batch.place[told["predicted"]]], told["values"]
+        if not self.values.size:
+            self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
+            self.off = np.zeros_like(self.values)
+        self.values[place] = values
+        if self.judged:
+            self.off[place] = told["off"]
+
+    @functools.cached_property
+    def _number(self) -> Int[np.ndarray, " entries"]:
+        """Number every scored entry of the plan."""
+        return np.cumsum(self.plan.held) - 1
+
+    @property
+    def seen(self) -> Bool[np.ndarray, " scored"]:
+        """Mark the predictions that exist."""
+        if not self.values.size:
+            return np.zeros(int(self.plan.held.sum()), bool)
+        return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
+
+    @property
+    def unit(self) -> Int[np.ndarray, " scored"]:
+        return self.plan.index[self.plan.held]
+
+    @property
+    def refit(self) -> Int[np.ndarray, " scored"]:
+        return self.plan.refit[self.plan.held]
+
+    def per_unit(self) -> Float[np.ndarray, "units ..."]:
+        """Each unit's mean over its refits; NaN where there is none."""
+        if not self.values.size:
+            return np.full(self.plan.num_units, np.nan)
+        seen, total = self.seen, np.zeros((self.plan.num_units, *self.values.shape[1:]))
+        unit = self.unit[seen]
+        np.add.at(total, unit, self.values[seen])
+        times = np.bincount(unit, minlength=self.plan.num_units).astype(float)
+        return total / np.where(times > 0, times, np.nan).reshape(-1, *[1] * (total.ndim - 1))

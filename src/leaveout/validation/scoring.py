@@ -1,0 +1,195 @@
+"""The loss of a batch of refits: the model's own score, a named one, or a user's function; and how far it may be off."""
+
+import abc
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
+from ..objectives.batched import Given, derived, fold_weights, own_passes, shaped
+from ..objectives.closed_form import AbstractClosedForm
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, mapped, placed, repeatable, unravel
+from ..optimize.fit import Fit
+from ..plans.plan import CAPACITY, Plan, Rows, few_more
+from ..refit import Refitted
+
+DIRECTIONS: Literal[8] = 8  # in which a function that nothing is known of is looked at, within what is left to go
+SAFETY = {8: 1.5, 2: 3.0}  # times what so few directions say, if there are more: of a linear function too little once in ten
+
+Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
+Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
+
+
+class Scored(abc.ABC):
+    """A score of every held-out unit, named by its `title`."""
+
+    title: str
+    joint = False  # one number a refit, rather than one a held-out unit?
+
+    @abc.abstractmethod
+    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+        """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
+
+    @abc.abstractmethod
+    def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
+        """Return how far the summed losses of each refit may be off, `[refits]`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The loss that the caller asked for: `evaluate` if it is given, else the model's own score."""
+
+    fit: Fit
+    plan: Plan
+    evaluate: Evaluate | Scored | None
+
+    @property
+    def title(self) -> str:
+        """The name of the losses."""
+        if self.evaluate is None:
+            return self.fit.objective.units.score
+        return self.evaluate.title if isinstance(self.evaluate, Scored) else ""
+
+    @functools.cached_property
+    def joint(self) -> bool:
+        """Tell whether the loss is one number a refit."""
+        if self.evaluate is None:
+            return not self.fit.objective.pointwise
+        if isinstance(self.evaluate, Scored):
+            return self.evaluate.joint
+        parameters = natural(self.fit, self.fit.vector[None])
+        return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
+
+    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+        """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
+        if self.evaluate is None:
+            return scores(self.fit, rows, theta)
+        if isinstance(self.evaluate, Scored):
+            return self.evaluate.losses(rows, theta)
+        parameters, joint = natural(self.fit, theta), self.joint
+        out = np.zeros(len(rows.index) if joint else rows.index.shape)
+        for k in range(len(out)):
+            out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
+        return out
+
+    def losses_of(self, rows: Rows, done: Refitted) -> NDArray[np.float64]:
+        """Return the losses of refits; a batch may already hold the model's own."""
+        return self.losses(rows, done.theta) if self.evaluate is not None or done.scores is None else done.scores
+
+    def _value(self, rows: Rows, k: int, parameters: PyTree) -> NDArray:
+        """Apply the user's function to one refit of a batch."""
+        assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
+        held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
+        seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
+        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)))
+        if value.dtype == object and any(each is None for each in value.ravel()):  # which would be NaN, as what does not exist
+            called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
+            what = "None" if value.ndim == 0 else "None among the losses"
+            raise TypeError(f"evaluate: {called} returned {what}; return one loss a held unit, or one number.")
+        value = np.asarray(value, np.float64)
+        if value.shape not in ((), (len(held),)):
+            raise ValueError(
+                f"evaluate must return one loss a held unit, shape ({len(held)},), or one number; got {value.shape}."
+            )
+        return value
+
+    def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
+        """Return how far the summed losses of each refit may be off; infinite where that is not known."""
+        if self.evaluate is None:
+            return done.error
+        if isinstance(self.evaluate, Scored):
+            return self.evaluate.error(rows, done, losses)
+        each = reach(self.fit, done, losses, lambda theta: self.losses(rows, theta))
+        return each.reshape(len(each), -1).sum(1)
+
+
+def reach(
+    fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
+) -> NDArray[np.float64]:
+    """Estimate how far a function of θ at the reported refits, `at`, may be from its value at the exact refits.
+
+    The exact refits lie in balls around known centres. The function is evaluated at the ends of orthogonal steps of one length.
+    If it is about linear there, these changes are components of its gradient, and their root sum of squares bounds the change.
+    With only some of the directions, drawn at random for each refit, this is an estimate. For functions with one number a
+    refit, no slope is taken to be less than the median slope of the batch. Both ends of each direction are tried, since a tail
+    may be flat on one side.
+    """
+    if done.ball is None:
+        return np.full(at.shape, np.inf)
+    center, radius = done.ball()
+    rank, known, placed_at = center.shape[1], np.isfinite(radius), fit.at if done.at is None else done.at
+    count, reached = min(rank, directions), np.where(known, radius, 0.0)
+    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[0]
+    start = placed_at(center)
+    middle = at if np.array_equal(start, done.theta) else function(start)
+    squares = np.zeros(at.shape)
+    for direction in np.moveaxis(orthogonal, -1, 0):
+        move = reached[:, None] * direction
+        both = [np.abs(function(placed_at(center + sign * move)) - middle) for sign in (1, -1)]
+        squares += np.maximum(*both) ** 2
+    if count < rank and at.ndim == 1:
+        told = (reached > 0) & np.isfinite(squares)
+        steep = np.sqrt(squares[told]) / reached[told]
+        squares = np.maximum(squares, ((np.median(steep) if told.any() else 0.0) * reached) ** 2)
+    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY[count] if count < rank else 1.0)
+    return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
+
+
+@compiled
+def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTree:
+    return jax.vmap(lambda v: objective.parameters.natural(unravel(v, like)))(theta)
+
+
+def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
+    """Return the natural parameters of many refits, with a leading axis for the refits."""
+    if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # of which nothing need be compiled
+        each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
+        return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
+    found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
+
+
+@compiled
+def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
+    """Predict the units of a batch, `size` refits at once."""
+
+    def one(args):
+        index, weight, theta = args
+        return objective.predict(unravel(theta, like), fold_weights(objective, index, weight), index, kind)
+
+    return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
+
+
+def _at_once(fit: Fit, rows: Rows) -> int:
+    """Return how many refits are predicted at once: linear predictors need their own units only."""
+    count, width = rows.index.shape
+    if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
+        return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
+    return own_passes(fit.objective, width)
+
+
+def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+    """Return the model's own losses of a batch, zero where not scored."""
+    model = fit.closed
+    if model is None:
+        return derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
+    index = np.minimum(rows.index, len(model.y) - 1)
+    return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
+
+
+def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
+    """Return the predictions of a batch's units."""
+    model = fit.closed
+    if model is not None:
+        eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
+        with np.errstate(all="ignore"):
+            return eta if kind == "link" else np.asarray(model.inverse_link(eta))
+    F = derived(fit.objective, fit.theta, rows)
+    if isinstance(F, Given):
+        return F.predictions(theta, np.arange(len(theta)), kind)
+    objective, more = shaped(fit.objective, rows)
+    return np.asarray(_predicted(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]

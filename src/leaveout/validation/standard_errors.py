@@ -1,0 +1,218 @@
+"""Standard errors of a mean of held-out losses, according to the dependence between units.
+
+    independent rows     SD / √n
+    clusters             √(G/(G − 1) Σ_g (Σ_{n∈g} s_n (l_n − l̄))²) / Σ s
+    one series           the same over successive blocks, longer than the losses are correlated
+    one field            the same over blocks of neighbouring sites
+
+The SD of folds over √(number of folds) is never used: it goes to zero with more folds of the same data.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from ..plans.plan import Plan
+
+FEWEST = 20  # blocks or clusters below which a block standard error is not to be had
+
+
+class StandardError(NamedTuple):
+    """A standard error and its kind; `value` is NaN where it is not available."""
+
+    value: float
+    kind: str
+
+
+class Independent(NamedTuple):
+    """The independent groups of scored units.
+
+    `label` is the group of each unit, or None if each unit is its own. The other fields are the number of groups, their
+    description, and whether they are enough for a standard error.
+    """
+
+    label: NDArray[np.int64] | None
+    units: int
+    kind: str
+    enough: bool = True
+
+
+class Variance(NamedTuple):
+    """A variance and its degrees of freedom of Student's t."""
+
+    value: float
+    freedom: float
+
+
+class Trained(NamedTuple):
+    """The influence of groups of records through training.
+
+    `group` is the group of each record, and `noise` the Monte-Carlo variance of the squares.
+    """
+
+    change: Float[np.ndarray, " groups"]
+    group: Int[np.ndarray, " records"]
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The influence of the data on a number, and the standard error that follows from it.
+
+    `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the cluster (or record) that each
+    belongs to, or several such partitions, `[partitions, records]`, over which variances are averaged. The influence through
+    training is either `trained`, or `moved` `[folds, folds]`: what fold i adds to the number without fold j in its training,
+    less what it adds as it is.
+    """
+
+    tested: Float[np.ndarray, " records"]
+    unit: Int[np.ndarray, "*partitions records"]
+    trained: Trained | None = None
+    moved: Float[np.ndarray, "folds folds"] | None = None
+
+    @property
+    def error(self) -> float:
+        """The standard error, over independent units."""
+        variance = self._over_units.value
+        if self.trained is not None:
+            change, group, noise = self.trained
+            tested, count = np.bincount(group, self.tested, len(change)), len(change)
+            variance += max((np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0)
+        if self.moved is not None:
+            variance += as_trained(self.moved)
+        return float(np.sqrt(variance))
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom of Student's t."""
+        return self._over_units.freedom
+
+    @property
+    def _over_units(self) -> Variance:
+        there = self.tested != 0
+        return over_units(self.tested[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
+
+    def minus(self, other: "Spread") -> "Spread":
+        """Return the influence of the data on the difference of two numbers of the same records."""
+        both, moved = None, None
+        if self.trained is not None and other.trained is not None:
+            change = self.trained.change - other.trained.change
+            both = self.trained._replace(change=change, noise=self.trained.noise + other.trained.noise)
+        if self.moved is not None and other.moved is not None:
+            moved = self.moved - other.moved
+        return replace(self, tested=self.tested - other.tested, trained=both, moved=moved)
+
+
+def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]) -> Variance:
+    """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of freedom.
+
+    Both are averaged over partitions into units.
+    """
+    found = [_over_units(influence, unit) for unit in partitions]
+    return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
+
+
+def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, " records"]) -> tuple[float, float]:
+    code = np.unique(unit, return_inverse=True)[1]
+    sums, sizes = np.bincount(code, influence), np.bincount(code)
+    if len(sizes) < 2:
+        return float("nan"), 1.0
+    variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
+    single, joint = np.sum(influence**2), np.sum(sizes * (sizes - 1.0)) / len(code)
+    alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)  # the correlation within units
+    each = sizes * (1 + alike * (sizes - 1.0))
+    return variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)
+
+
+def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
+    """Compute what training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+
+    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is `moved` less
+    its mean. The losses of two clusters in different folds depend on one another, since each is in the other's training set.
+    Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all others alike is
+    in no product of first order. Squares of C would count again the variance that is counted as tested.
+    """
+    off = ~np.eye(len(moved), dtype=bool)
+    C = np.where(off, moved - moved[off].mean(), 0.0)
+    return max(float(np.sum(C * C.T)), 0.0)
+
+
+def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> Independent:
+    """Find the independent groups among the units that have a loss."""
+    seen = np.isfinite(losses) & (weight > 0)
+    missing = lambda why: Independent(None, 0, f"not available: {why}", False)
+    if seen.sum() < 2:
+        return missing("fewer than two scored units")
+    label = plan.blocks if plan.clusters is None else plan.clusters
+    if label is not None:
+        grouped, count = plan.clusters is not None, len(np.unique(label[seen]))
+        if count < (2 if grouped else FEWEST):
+            return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
+        few = "; few groups, so a rough number" if count < FEWEST else ""
+        size = round(seen.sum() / count)
+        what = f"groups{few}" if grouped else f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
+        return Independent(label[seen], count, f"over {count} {what}")
+    if plan.serial is None:
+        return missing("the objective does not say whether its units depend on one another")
+    if plan.serial:
+        length = _block_length(losses[seen])
+        count = int(seen.sum()) // length
+        if count < FEWEST:
+            return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
+        return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
+    return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
+
+
+def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
+    """Compute the standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are ignored."""
+    found = independent(losses, weight, plan)
+    if not found.enough:
+        return StandardError(np.nan, found.kind)
+    if found.label is None:
+        return StandardError(naive(losses, weight), found.kind)
+    seen = np.isfinite(losses) & (weight > 0)
+    return StandardError(_over_groups(losses[seen], weight[seen], found.label), found.kind)
+
+
+def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
+    """Compute the standard error as if rows were independent; tolerances are stated in it."""
+    return float(naives(losses[None], weight)[0])
+
+
+def naives(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the naive standard errors of many means, `[means, units]`, over the units that have a loss in all of them."""
+    seen = np.isfinite(losses).all(0) & (weight > 0)
+    some = losses if seen.all() else losses[:, seen]
+    return _over(some, weight[seen]) if seen.sum() > 1 else np.zeros(len(losses))
+
+
+def _over(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the standard errors of weighted means, `[means, units]`, of independent units."""
+    return _root(weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None]))
+
+
+def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64]) -> float:
+    """Compute the standard error of a weighted mean over groups of units with one label."""
+    pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
+    return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None, :])[0])
+
+
+def _root(sums: NDArray) -> NDArray[np.float64]:
+    """Compute √(G/(G − 1) Σ s²) of the sums s over groups."""
+    size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 are no numbers
+    return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
+
+
+def _block_length(losses: NDArray[np.float64]) -> int:
+    """Return the length of blocks: six correlation times (Sokal's window), at least the cube root of the number of losses."""
+    n = len(losses)
+    x = losses - losses.mean()
+    spectrum = np.abs(np.fft.rfft(x, 2 * n)) ** 2
+    rho = np.fft.irfft(spectrum)[:n] / max(np.sum(x**2), 1e-300)
+    time = 1 + 2 * np.cumsum(rho[1:])
+    window = np.flatnonzero(np.arange(1, n) >= 5 * time)
+    tau = max(1.0, time[window[0]] if window.size else n)
+    return int(max(1, min(n, np.ceil(max(6 * tau if tau > 1.5 else tau, n ** (1 / 3))))))
