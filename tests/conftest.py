@@ -21,6 +21,8 @@ import pytest
 import threadpoolctl
 from jaxtyping import install_import_hook
 
+from tests import shapes  # noqa: F401  what the hook finds by its name
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core a worker: threads that wait for one another's take many times as long
     threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
@@ -35,7 +37,7 @@ UNCHECKED = {  # modules that warn in their caller's name, which the check's own
 CHECKED = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.stem != "__init__" and path.parent != SOURCE]
 MODULES = {".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[0] not in ELSEWHERE}
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
-    install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "shapes.arrays")
+    install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "tests.shapes.arrays")
 
 import leaveout as lo
 from leaveout._runtime import exported_programs as _programs

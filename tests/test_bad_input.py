@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import fitted, glm
 
 import leaveout as lo
+from tests.helpers import fitted, glm
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 3))

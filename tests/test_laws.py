@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import OBJECTIVES, fitted, glm, sample_mean, toy_hmm
 from scipy import integrate
 from scipy.special import logsumexp
 
 import leaveout as lo
+from tests.helpers import OBJECTIVES, fitted, glm, sample_mean, toy_hmm
 
 CRFS = ("conditional random field, sequences", "conditional random field, labels")
 MIXED = ("mixed, clusters", "mixed, rows", "mixed, crossed", "mixed, crossed rows")

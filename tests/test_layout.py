@@ -13,9 +13,9 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from helpers import OBJECTIVES
 
 import leaveout as lo
+from tests.helpers import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "leaveout"

@@ -4,11 +4,11 @@ error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) an
 import equinox as eqx
 import numpy as np
 import pytest
-from helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 import leaveout as lo
 from leaveout.refit import Refitted
 from leaveout.refit._descent import Descent
+from tests.helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 
 class Chord(lo.AbstractRefit):

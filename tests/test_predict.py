@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from helpers import toy_hmm
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
@@ -12,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 
 import leaveout as lo
+from tests.helpers import toy_hmm
 
 rng = np.random.default_rng(0)
 N = 60
