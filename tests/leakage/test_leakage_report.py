@@ -22,8 +22,9 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout._runtime import parallel as _workers
-from leaveout.leakage import _blocks, _leakage_report, _page, _splits, _study
+from leaveout.leakage import _blocks, _leakage_report, _splits, _study
 from leaveout.leakage._fits import LeastSquares
+from leaveout.reporting import leakage_page as _page
 from leaveout.validation import standard_errors as _errors
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
