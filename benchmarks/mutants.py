@@ -125,8 +125,8 @@ FAULTS = (
     Fault(
         "rank: the rounding of 1 - h does not count",
         "refit/_anchor.py",
-        "floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))",
-        "floor = SINGULAR",
+        "floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))",
+        "floor = OWN_HESSIAN_BELOW",
         "optimize/test_null_space.py",
     ),
     Fault(
@@ -223,8 +223,8 @@ FAULTS = (
     Fault(
         "second-order paths of closed forms by first differences",
         "objectives/closed_form.py",
-        "PUSH ** (1 if direction is None else 2)",
-        "PUSH ** (1 if direction is None else 1)",
+        "WEIGHT_DIFFERENCE ** (1 if direction is None else 2)",
+        "WEIGHT_DIFFERENCE ** (1 if direction is None else 1)",
         "objectives/test_closed_form.py",
     ),
     Fault(
@@ -697,8 +697,8 @@ FAULTS = (
     Fault(
         "directions are kept as they came",
         "optimize/hessian_products.py",
-        "return Learnt(turn @ directions, turn @ images, beside)",
-        "return Learnt(directions, images, beside)",
+        "return DeflationPreconditioner(turn @ directions, turn @ images, beside)",
+        "return DeflationPreconditioner(directions, images, beside)",
         "optimize/test_hessian_products.py",
     ),
     Fault(
@@ -753,8 +753,8 @@ FAULTS = (
     Fault(
         "too few blocks are enough",
         "validation/standard_errors.py",
-        "FEWEST = 20",
-        "FEWEST = 10",
+        "MIN_BLOCKS = 20",
+        "MIN_BLOCKS = 10",
         "validation/test_standard_errors.py",
     ),
     Fault(
@@ -952,7 +952,7 @@ FAULTS = (
     Fault(
         "time order without residuals that correlate",
         "validation/checks.py",
-        "if not correlation > SURE / math.sqrt(plan.num_units):",
+        "if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):",
         "if not correlation > -1:",
         "validation/test_checks.py",
     ),
@@ -1214,8 +1214,8 @@ FAULTS = (
     Fault(
         "a ball may leave the domain of a loss",
         "models/glm/loss.py",
-        "OUTSIDE = -1e100",
-        "OUTSIDE = 0.0",
+        "OUTSIDE_DOMAIN = -1e100",
+        "OUTSIDE_DOMAIN = 0.0",
         "linalg/test_enclosure_theorem.py refit/test_linear.py",
     ),
     Fault(
@@ -1585,8 +1585,8 @@ FAULTS = (
     Fault(
         "the rank of an end is rounded down",
         "diagnostics/prediction_intervals.py",
-        "int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING)))",
-        "int(np.floor(self.level / self.weight[0] * (1 - ROUNDING)))",
+        "int(np.ceil(self.level / self.weight[0] * (1 - COUNT_ROUNDING)))",
+        "int(np.floor(self.level / self.weight[0] * (1 - COUNT_ROUNDING)))",
         "diagnostics/test_prediction_intervals.py",
     ),
     Fault(
@@ -1746,8 +1746,8 @@ FAULTS = (
     Fault(
         "nested goes on with other folds",
         "validation/nested.py",
-        "known(fit, single, refit, evaluate=evaluate)",
-        "known(fit, num_folds, refit, evaluate=evaluate)",
+        "cache_key(fit, single, refit, evaluate=evaluate)",
+        "cache_key(fit, num_folds, refit, evaluate=evaluate)",
         "_runtime/test_checkpoint.py",
     ),
     Fault(
@@ -1845,8 +1845,8 @@ FAULTS = (
     Fault(
         "an assurance where injection shows nothing",
         "leakage/_injection.py",
-        "LARGEST = 0.25",
-        "LARGEST = 1.0",
+        "MAX_UNCORRECTED_SHARE = 0.25",
+        "MAX_UNCORRECTED_SHARE = 1.0",
         "leakage/test_result.py",
     ),
     Fault(
@@ -1985,8 +1985,8 @@ FAULTS = (
     Fault(
         "predictions without the intercept of classes",
         "diagnostics/prediction_intervals.py",
-        'np.concatenate([known["coef"], known["intercept"][..., None]], -1)',
-        'np.concatenate([known["coef"], 0 * known["intercept"][..., None]], -1)',
+        'np.concatenate([cache_key["coef"], cache_key["intercept"][..., None]], -1)',
+        'np.concatenate([cache_key["coef"], 0 * cache_key["intercept"][..., None]], -1)',
         "test_predict.py",
     ),
     Fault(
@@ -2027,7 +2027,7 @@ FAULTS = (
     Fault(
         "kinks: dependent active columns left as they are",
         "optimize/active_set.py",
-        "found = _polished(posed, theta) if moved else None",
+        "found = _polished(restrict_to_active, theta) if moved else None",
         "found = None",
         "optimize/test_active_set.py",
     ),

@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import leaveout as lo
-from leaveout.leakage._fits import AbstractLearner, Logistic, SupportVector
-from leaveout.leakage._hinge import Hinge
+from leaveout.leakage._fits import AbstractLearner, LogisticFits, SupportVector
+from leaveout.leakage._hinge import HingeFits
 from leaveout.leakage._hosts import Estimator
 from leaveout.leakage._scoring import resolve
 
@@ -41,7 +41,7 @@ def read(data: Data, features: Features, learner: AbstractLearner | None = None,
     """Another learner, or `zeros` where a level is not in the training set, which is what most programs take."""
     _, y, train, test = data
     X = features.X
-    fitted = Hinge(X, y, 1.0, True, False, "label") if learner is None else learner
+    fitted = HingeFits(X, y, 1.0, True, False, "label") if learner is None else learner
     levels = X[:, X.shape[1] if zeros else features.words :]
     return Setting(fitted, "zero_one", y, np.flatnonzero(train), np.flatnonzero(test), levels, 100, 10.0)
 
@@ -57,16 +57,16 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
     as_numbers = ordinal(frame, *columns)
     yield "as the authors' programs", theirs(data, columns)
     yield "zeros where a level is new", read(data, as_levels, zeros=True)
-    yield "all columns standardised", read(data, as_levels, Hinge(X, y, 1.0, True, True, "label"))
-    yield "standardised, zeros", read(data, as_levels, Hinge(X, y, 1.0, True, True, "label"), zeros=True)
-    yield "C = 0.01", read(data, as_levels, Hinge(X, y, 100.0, True, False, "label"))
-    yield "C = 100", read(data, as_levels, Hinge(X, y, 0.01, True, False, "label"))
+    yield "all columns standardised", read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label"))
+    yield "standardised, zeros", read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label"), zeros=True)
+    yield "C = 0.01", read(data, as_levels, HingeFits(X, y, 100.0, True, False, "label"))
+    yield "C = 100", read(data, as_levels, HingeFits(X, y, 0.01, True, False, "label"))
     yield "words as ordinals", read(data, as_numbers)
     yield (
         "squared hinge (LinearSVC), standardised, zeros",
         read(data, as_levels, SupportVector(X, y, 1.0, True, True, "label"), True),
     )
-    yield "logistic regression, standardised, zeros", read(data, as_levels, Logistic(X, y, 1.0, True, True, "label"), True)
+    yield "logistic regression, standardised, zeros", read(data, as_levels, LogisticFits(X, y, 1.0, True, True, "label"), True)
     balanced, radial = SVC(kernel="linear", class_weight="balanced"), SVC()
     yield "classes balanced, standardised, zeros", read(data, as_levels, hosted(as_levels, y, balanced), True)
     yield "radial kernel, standardised, zeros", read(data, as_levels, hosted(as_levels, y, radial), True)

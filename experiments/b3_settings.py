@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import leaveout as lo
 from leaveout.leakage._fits import AbstractLearner, LeastSquares
-from leaveout.leakage._hinge import Hinge
+from leaveout.leakage._hinge import HingeFits
 
 HOME = ["United-States", "El-Salvador", "Germany", "Mexico", "Philippines", "Puerto-Rico"]
 CENSUS = ["age", "education_num", "hours_per_week"], ["race", "occupation"]
@@ -118,7 +118,7 @@ def theirs(data: tuple[pd.DataFrame, NDArray, NDArray, NDArray], columns: tuple[
     frame, y, train, test = data
     X, words = indicated(frame, *columns)
     return Setting(
-        Hinge(X, y, 1.0, True, False, "label"),
+        HingeFits(X, y, 1.0, True, False, "label"),
         "zero_one",
         y,
         np.flatnonzero(train),

@@ -204,7 +204,12 @@ def main(verb: str, kills: int) -> str:
 
 if __name__ == "__main__":
     _checkpoint.PAUSE = 0.0  # every step is written
-    _walk.CAPACITY, _run.CAPACITY, _fits.CAPACITY, _prediction.STEP = 2**9, 2**13, 2**13, 1  # many steps
+    _walk.CAPACITY, _run.FIT_BATCH_ENTRIES, _fits.FIT_BATCH_ENTRIES, _prediction.BLOCKS_AT_A_TIME = (
+        2**9,
+        2**13,
+        2**13,
+        1,
+    )  # many steps
     if sys.argv[1] == "0":
         alone(COMPILED[sys.argv[2]], *map(Path, sys.argv[3:]))
     for verb in sys.argv[2:] or VERBS:

@@ -323,7 +323,7 @@ def test_odd_arguments_are_refused_by_the_name_of_the_call():
 
 
 def test_measures_are_refused_before_anything_is_refitted(monkeypatch):
-    monkeypatch.setattr("leaveout.validation.cross_validate.walked", lambda *_: pytest.fail("refitted"))
+    monkeypatch.setattr("leaveout.validation.cross_validate.run_refits", lambda *_: pytest.fail("refitted"))
     fit, plan = fitted("logistic"), lo.kfold(60, 4)
     for wrong in (dict(metric="r2"), dict(metric=["mse", "gini"]), dict(audit=-1), dict(evaluate="rmse")):
         with pytest.raises(ValueError, match="cross_validate: "):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.refit import Refitted
-from leaveout.refit._descent import Descent
+from leaveout.refit import RefitBatch
+from leaveout.refit._descent import RefitDescent
 from tests.helpers import OBJECTIVES, SLOW, fitted, flat, minimiser
 
 
@@ -17,11 +17,11 @@ class Chord(lo.AbstractRefit):
     steps: int = eqx.field(static=True)
 
     def __call__(self, fit, rows, *, judge=True):
-        state = Descent(fit, rows)
+        state = RefitDescent(fit, rows)
         for _ in range(self.steps):
             state.u = state.u - state.gradient(np.arange(len(state.u)))
         none = np.zeros(len(state.u))
-        return Refitted(state.theta, none + np.inf, none.astype(int), moved=none)
+        return RefitBatch(state.theta, none + np.inf, none.astype(int), moved=none)
 
 
 ORDERS = {

@@ -279,7 +279,8 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
 
 def test_a_fingerprint_is_that_of_another_process():
     """Where strings hash to other numbers."""
-    code = "from tests._runtime.test_checkpoint import *; print(fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted))"
+    code = "from tests._runtime.test_checkpoint import *\n"
+    code += "print(fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -329,7 +330,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
 
 def test_a_run_goes_on_where_there_are_other_cores(tmp_path, monkeypatch):
     fit, file = network(), tmp_path / "run.ckpt"
-    monkeypatch.setattr(_walk, "SHARED", 0.0)
+    monkeypatch.setattr(_walk, "PARALLEL_OPERATIONS", 0.0)
     monkeypatch.setattr(_walk, "cores", lambda: 3)
     whole = lo.cross_validate(fit, PLAN, checkpoint=file)
     monkeypatch.setattr(_walk, "cores", lambda: 1)
@@ -660,7 +661,7 @@ def test_commands_go_on(tmp_path, monkeypatch):
     glm = "glm rows.csv --target y --loss logistic --l2 1 --plan kfold:30"
     plain, first = run(glm), run(f"{glm} --checkpoint run.ckpt")
     with monkeypatch.context() as patch:
-        patch.setattr(_walk, "completed", None)  # nothing is refitted
+        patch.setattr(_walk, "fill_undetermined", None)  # nothing is refitted
         again = run(f"{glm} --checkpoint run.ckpt")
     assert plain.exit_code == 0 and plain.output == first.output == again.output
     other = run(f"{glm.replace('--l2 1', '--l2 2')} --checkpoint run.ckpt")

@@ -108,7 +108,7 @@ def test_functions_that_share_a_name_are_told_apart():
 
 
 def test_the_programs_used_longest_ago_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(_programs, "LARGEST", 25)
+    monkeypatch.setattr(_programs, "MAX_EXPORTED_BYTES", 25)
     for k in range(4):
         (tmp_path / str(k)).write_bytes(b"0123456789")
         os.utime(tmp_path / str(k), (k, k))

@@ -138,7 +138,7 @@ def test_a_killed_worker_changes_nothing(two, tmp_path):
 @pytest.mark.slow
 def test_workers_that_die_again_and_again_are_told_of(two, tmp_path, monkeypatch):
     """And what was done before is kept."""
-    monkeypatch.setattr(_workers, "TRIES", 2)
+    monkeypatch.setattr(_workers, "MAX_WORKER_DEATHS", 2)
     with pytest.raises(RuntimeError, match="ended 2 times with nothing made"):
         lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=Dies(None), checkpoint=tmp_path / "run")
 

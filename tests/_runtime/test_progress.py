@@ -19,7 +19,7 @@ from leaveout._runtime.progress import Slow
 @pytest.fixture
 def terminal(monkeypatch):
     seen = io.StringIO()
-    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE_BAR", 0.05)
     monkeypatch.setattr(_progress, "_console", lambda: Console(file=seen, force_terminal=True, width=100))
     monkeypatch.setenv("FORCE_COLOR", "1")
     return seen
@@ -48,7 +48,7 @@ def test_in_a_notebook_it_needs_widgets(monkeypatch, there):
 
 def test_in_a_file_there_is_nothing(monkeypatch):
     file = io.StringIO()
-    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "SECONDS_BEFORE_BAR", 0.05)
     monkeypatch.setattr(_progress, "_console", lambda: Console(file=file, force_jupyter=False))
     monkeypatch.setattr(_progress.sys, "stderr", file)
     with Slow("refits", 7) as bar:

@@ -57,7 +57,7 @@ CASES = {
 @pytest.fixture(params=CASES)
 def case(request, monkeypatch):
     if request.param.startswith("linked"):
-        monkeypatch.setattr(chain, "SHORT", 2)
+        monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
     lengths, K = CASES[request.param]
     return np.array(lengths), K
 
@@ -105,7 +105,7 @@ def test_enumeration_with_a_matrix_for_each_step(case):
 )
 def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch):
     """The gradient, second and third derivatives along a direction."""
-    monkeypatch.setattr(chain, "SHORT", 2)
+    monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
     lengths, K = np.array(CASES[name][0]), CASES[name][1]
     initial, transition, emission, _ = potentials(lengths, K)
     with jax.enable_x64(True):
@@ -221,7 +221,7 @@ def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
         return where.shape[1], jax.tree.leaves((value, slope, jax.jvp(jax.grad(F, (0, 1)), args, args)[1]))
 
     with jax.enable_x64(True):
-        monkeypatch.setattr(chain, "WIDE", 2)
+        monkeypatch.setattr(chain, "MAX_SCAN_LANES", 2)
         (few, one), (many, several) = summed(1), summed(3)
     assert few == 2 < many and many % 2 == 0
     for a, b in zip(one, several, strict=True):

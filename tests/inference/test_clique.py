@@ -65,10 +65,10 @@ def test_enumeration(name, K, monkeypatch):
     sites, edges = potentials(np.random.default_rng(1), n, graph, K)
     want = enumerated(sites, edges, graph)
     for wide, lanes in ((2**16, 2**21), (4, 1)):  # all tables narrow; and all but the smallest wide, a lane a pass
-        monkeypatch.setattr(passes, "WIDE", wide)
-        monkeypatch.setattr(passes, "NUMBERS", lanes)
+        monkeypatch.setattr(passes, "MAX_MATRIX_ENTRIES", wide)
+        monkeypatch.setattr(passes, "PASS_TABLE_ENTRIES", lanes)
         field = passes.Passes(n, graph, K)
-        some = any(isinstance(step, passes.Wide) for step in field.steps)
+        some = any(isinstance(step, passes.CliquePass) for step in field.steps)
         assert some or K ** (field.width + 1) <= wide
         with jax.enable_x64(True):
             got = log_partition(sites, edges, field), *pair_marginals(sites, edges, field)
@@ -80,7 +80,7 @@ def test_enumeration(name, K, monkeypatch):
 def test_derivatives_of_marginals(wide, monkeypatch):
     """The Hessian of log Z is the covariance of the indicators, whichever way it is differentiated."""
     n, graph, K = 6, GRAPHS["random 2"][1], 3
-    monkeypatch.setattr(passes, "WIDE", wide)
+    monkeypatch.setattr(passes, "MAX_MATRIX_ENTRIES", wide)
     field = passes.Passes(n, graph, K)
     sites, edges = potentials(np.random.default_rng(2), n, graph, K)
     z = np.array(list(itertools.product(range(K), repeat=n)))
@@ -227,13 +227,13 @@ def test_the_need_is_what_is_taken():
 @pytest.mark.slow
 def test_a_better_order_is_looked_for_where_tables_are_many(monkeypatch):
     """A triangulation of random points: less than by any order of least fill; and the same in every call."""
-    monkeypatch.setattr(elimination, "FEW", 2**12)
+    monkeypatch.setattr(elimination, "SMALL_TABLES", 2**12)
     corners = scipy.spatial.Delaunay(np.random.default_rng(0).random((100, 2))).simplices
     pairs = np.sort(np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]]), 1)
     graph = elimination.neighbours(100, np.unique(pairs, axis=0))
     found = elimination.best_scopes(graph, 3)
     tried = min(elimination.entries(scopes, 3) for scopes in elimination._orders(graph, 3))
-    assert elimination.FEW < elimination.entries(found, 3) <= 0.8 * tried
+    assert elimination.SMALL_TABLES < elimination.entries(found, 3) <= 0.8 * tried
     assert list(elimination.best_scopes(graph, 3)) == list(found)
 
 

@@ -74,7 +74,7 @@ def test_shares_of_spanning_trees():
 def test_messages_that_do_not_settle_are_no_numbers(monkeypatch):
     graph = grid(3, 3)
     near = Messages(9, graph, 2, "bethe")
-    monkeypatch.setattr("leaveout.inference.loopy.STEPS", 3)
+    monkeypatch.setattr("leaveout.inference.loopy.MAX_MESSAGE_ROUNDS", 3)
     given = flat(*potentials(np.random.default_rng(0), 9, graph, 2, (1,)))
     assert np.isnan(near.log_partition(given)).all() and np.isnan(near.both(given, edges=True)[1].marginals).all()
 
@@ -117,7 +117,7 @@ def test_how_far_from_exact_is_said():
 
 @pytest.mark.slow
 def test_parts_of_a_field_that_is_too_wide(monkeypatch):
-    monkeypatch.setattr("leaveout.models.hidden.approximation_check.LARGEST", 100)
+    monkeypatch.setattr("leaveout.models.hidden.approximation_check.MAX_PART_ENTRIES", 100)
     x, edges = planted(side=5)
     table = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5, inference="trw").against_exact({"rate": [3.0, 9.0]})
     assert len(table) > 2 and table.sites.iloc[:-1].sum() == 25 == table.sites["all"]

@@ -86,7 +86,7 @@ def test_the_numbers_repeat_and_do_not_depend_on_who_fits():
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     X, y, label = clusters()
-    monkeypatch.setattr(_run, "CAPACITY", 40_000)  # a few draws at a time
+    monkeypatch.setattr(_run, "FIT_BATCH_ENTRIES", 40_000)  # a few draws at a time
     arguments = {
         "groups": label,
         "leakage": lo.RecordLeakage(0.02, 0.05),

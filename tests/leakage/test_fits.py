@@ -13,10 +13,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 import leaveout as lo
-from leaveout.leakage._hinge import Hinge
+from leaveout.leakage._hinge import HingeFits
 from leaveout.leakage._hosts import Estimator, make_learner, prepare
 from leaveout.leakage._injection import FoldInjection, Injection, make_folds, plan_injection
-from leaveout.leakage._models import Fold
+from leaveout.leakage._models import LeakageFold
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 3)) * [1.0, 2.0, 0.5] + 1.0
@@ -60,7 +60,7 @@ def test_levels_that_share_rows_are_the_hosts_own_fits(estimator, y, loss):
     task = prepare("test", estimator, rare, y, loss, "auto")
     ours = make_learner(estimator, rare, y, task.codes, task.measure, None, task.refit)
     theirs = Estimator(estimator, rare, y, task.measure, None)
-    fold = Fold(np.arange(220), np.arange(220, 300), np.arange(300) // 10)
+    fold = LeakageFold(np.arange(220), np.arange(220, 300), np.arange(300) // 10)
     drawn = FoldInjection(fold, 0, "record", np.array([0, 1, 3, 12, 40]), 200, 12, 3).draw(0, 4)
     train, own = drawn.train.reshape(-1, 200), drawn.outside.repeat(5, axis=0)
     made = ours(train, fold.test, own, np.arange(20)), theirs(train, fold.test, own, np.arange(20))
@@ -105,7 +105,7 @@ def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
 def test_support_vectors_attain_the_minimum_whatever_the_scales(penalty):
     wide = np.column_stack([100 * X, X[:, :1] > 1, X[:, :1] <= 1, np.zeros(300)])  # scales apart, columns dependent, one empty
     for data in (X, wide):
-        learner = Hinge(data, (C == "yes") * 1.0, penalty, True, False, "label")
+        learner = HingeFits(data, (C == "yes") * 1.0, penalty, True, False, "label")
         train = RNG.integers(0, 300, (5, 60))
         for rows, found in zip(train, learner.solve(data[train], learner.y[train]), strict=True):
             z = (2 * learner.y[rows] - 1)[:, None] * np.column_stack([data[rows], np.ones(60)])
@@ -122,12 +122,12 @@ def test_support_vectors_of_what_is_degenerate_settle_or_say_that_they_do_not():
     rng = np.random.default_rng(3)
     y = np.arange(40) % 2.0
     for data in (np.column_stack([y, y]), np.zeros((40, 2)), 1e4 * rng.normal(size=(40, 60)), 1e-3 * rng.normal(size=(40, 3))):
-        found = Hinge(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
+        found = HingeFits(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
         host = SVC(kernel="linear", tol=1e-8).fit(data, y)
         loss = lambda beta, b, data=data: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
         assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
     with pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"), np.errstate(all="ignore"):
-        Hinge(data * np.nan, y, 1.0, True, False, "label").solve((data * np.nan)[None], y[None])
+        HingeFits(data * np.nan, y, 1.0, True, False, "label").solve((data * np.nan)[None], y[None])
 
 
 def test_support_vectors_settle_where_whole_corrections_lead_round_in_a_circle():
@@ -137,7 +137,7 @@ def test_support_vectors_settle_where_whole_corrections_lead_round_in_a_circle()
     words = np.eye(4)[[3, 2, 1, 1, 1, 1, 3, 0, 1, 2, 0, 1, 3, 2, 1, 2, 0, 2, 3, 2]]
     others = np.eye(6)[[4, 4, 4, 5, 1, 3, 4, 1, 0, 5, 0, 4, 5, 3, 2, 1, 4, 0, 5, 5]]
     data, y = np.column_stack([age, school, words, others]), np.r_[np.ones(7), 0, 1, 1, np.zeros(5), 1, 1, 0, 0, 0]
-    found = Hinge(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
+    found = HingeFits(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
     host = SVC(kernel="linear", tol=1e-8).fit(data, y)
     loss = lambda beta, b: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
     assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
@@ -192,7 +192,7 @@ def test_a_glm_of_ours_is_refitted_as_scikit_learn_would():
 
 def folds(sizes=(40, 20)):
     labels = np.repeat(np.arange(sum(sizes) // 5), 5)
-    return Fold(np.arange(sizes[0]), np.arange(sizes[0], sum(sizes)), labels)
+    return LeakageFold(np.arange(sizes[0]), np.arange(sizes[0], sum(sizes)), labels)
 
 
 @pytest.mark.parametrize("mechanism, levels", [("record", [0, 1, 5, 9]), ("split", [0, 1, 3, 4])])

@@ -116,7 +116,7 @@ def test_rows_of_a_cluster_share_a_fold_and_the_others_stay():
     fold, clusters = rng.integers(0, 4, 200), rng.integers(0, 60, 200)
     moved = _splits.nearest_folds(fold, clusters)
     assert all(len(np.unique(moved[clusters == c])) == 1 for c in range(60))
-    assert np.bincount(moved).max() <= _splits.ROOM * 50
+    assert np.bincount(moved).max() <= _splits.MAX_FOLD_RATIO * 50
     whole = np.repeat(np.arange(40), 5)
     np.testing.assert_array_equal(_splits.nearest_folds(whole % 4, whole), whole % 4)  # nothing must change
     pieces = np.where(np.arange(200) % 5 == 0, 40 + whole, whole)  # of every cluster one row is cut off: it stays
@@ -362,7 +362,7 @@ def test_what_is_not_listed_enlarges_the_correction():
 
 def test_a_fit_is_made_once_for_what_it_is_to_predict():
     X, y, _, _ = linked()
-    work = _study.Work(LeastSquares(X, y, 0.0, True, False), 0)
+    work = _study.PredictionWork(LeastSquares(X, y, 0.0, True, False), 0)
     train, first, second = np.arange(100), np.arange(100, 130), np.arange(130, 160)
     found = work([_study.Ask(train, first), _study.Ask(train, second), _study.Ask(train, first)])
     model = LinearRegression().fit(X[train], y[train])

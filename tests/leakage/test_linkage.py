@@ -14,7 +14,7 @@ from sklearn.dummy import DummyRegressor
 
 import leaveout as lo
 from leaveout.leakage import _blocks, _chain, _neighbours, _partitions
-from leaveout.leakage._models import Fold
+from leaveout.leakage._models import LeakageFold
 
 GRAPHS = {
     "clique": np.array(list(itertools.combinations(range(5), 2))),
@@ -67,7 +67,7 @@ def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, 
     edges, num = GRAPHS[name], 3000 if exact else 1000
     p = np.random.default_rng(3).uniform(0.15, 0.8, len(edges))
     if not exact:
-        monkeypatch.setattr(_partitions, "EXACT", 1)
+        monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
     monkeypatch.setattr(_chain, "PULL", pull)
     expected, inside = law(edges, p, unlisted, pull)
     drawn = lo.Linkage.from_pairs((*edges.T, p), int(edges.max()) + 1, unlisted=unlisted).partitions(num, seed=1)
@@ -135,7 +135,7 @@ def test_what_is_improbable_counts_for_little(epsilon):
     """Singletons, each with one candidate on the other side."""
     half = np.arange(2000)
     linkage = lo.Linkage.from_pairs((half, half + 2000, np.full(2000, epsilon)))
-    fold = Fold(half + 2000, half, np.arange(4000))
+    fold = LeakageFold(half + 2000, half, np.arange(4000))
     shares = linkage.shares([fold])
     error = 3 * np.sqrt(epsilon / 2000 / 100)
     assert shares.p_test[0] <= epsilon + error and shares.p_train[0] <= epsilon + error
@@ -147,13 +147,13 @@ def test_what_is_improbable_counts_for_little(epsilon):
 def test_shares_by_hand():
     """Entities {0,1,2,6}, {3,7,8}, {4,5}, {9}: the fewer of each are misplaced, of halves either."""
     linkage = lo.Linkage.from_duplicates([(0, 1), (1, 2), (2, 6), (3, 7), (7, 8), (4, 5)], 10)
-    fold = Fold(np.array([0, 1, 2, 3, 4]), np.array([5, 6, 7, 8, 9]), np.arange(10))
+    fold = LeakageFold(np.array([0, 1, 2, 3, 4]), np.array([5, 6, 7, 8, 9]), np.arange(10))
     shares = linkage.shares([fold])
     assert shares.p_train[0] == pytest.approx((1 + 0.5) / 5)  # 3 is V̂'s, 4 perhaps
     assert shares.p_test[0] == pytest.approx((1 + 0.5) / 5)  # 6 is T̂'s, 5 perhaps
     np.testing.assert_array_equal(linkage.mates(fold.train, fold.test), [1, 1, 1, 1, 0])
     assert shares.exposed[0] == pytest.approx(4 / 5)
-    one_sided = linkage.shares([Fold(np.array([0, 1, 2, 3]), np.array([6, 9]), np.arange(10))])
+    one_sided = linkage.shares([LeakageFold(np.array([0, 1, 2, 3]), np.array([6, 9]), np.arange(10))])
     assert one_sided.p_train[0] == 0 and one_sided.p_test[0] == pytest.approx(1 / 2)
 
 
@@ -260,7 +260,7 @@ def test_a_linkage_pickles_and_repeats():
 
 def test_rates_as_given():
     exact = lo.Linkage.from_rates(0.9, 0.81)
-    fold = Fold(np.arange(10, 100), np.arange(10), np.repeat(np.arange(20), 5))
+    fold = LeakageFold(np.arange(10, 100), np.arange(10), np.repeat(np.arange(20), 5))
     assert exact.rates["low"].isna().all() and not exact.knows_pairs
     by_hand = (1 - 0.9) * (20 - 2) / 19
     assert exact.shares([fold]).p_test[0] == pytest.approx(by_hand)
@@ -437,7 +437,7 @@ def test_rates_are_numbers():
 
 
 def test_chains_that_have_not_settled_say_so(monkeypatch):
-    monkeypatch.setattr(_partitions, "EXACT", 1)
+    monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
     links = lambda: lo.Linkage.from_pairs((*GRAPHS["clique"].T, np.full(len(GRAPHS["clique"]), 0.4)))
     links().partitions(10)
     monkeypatch.setattr(_chain, "MOST", 1)

@@ -17,7 +17,7 @@ from leaveout.leakage._hosts import make_learner, prepare
 from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
 from leaveout.leakage._scoring import predicted, resolve_score
 from leaveout.leakage._spread import left_out, units
-from leaveout.validation.standard_errors import Spread, Trained
+from leaveout.validation.standard_errors import InfluenceSpread, Trained
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 SMALL = lo.Injection(num_boot=12, num_levels=6)
@@ -131,34 +131,36 @@ def test_what_training_adds_is_what_leaving_pairs_of_folds_out_does():
     plan = plan_injection(folds, Injection(), 0)
     task = prepare("test", Ridge(), X, Y, "mse", "auto")
     learner = make_learner(Ridge(), X, Y, task.codes, task.measure, None, task.refit)
-    moved = left_out(_run.Work(plan, learner, task.measure, task.codes))
+    moved = left_out(_run.FitWork(plan, learner, task.measure, task.codes))
     off = lambda rows, test: np.sum((Y[test] - Ridge().fit(X[rows], Y[rows]).predict(X[test])) ** 2) / len(Y)
     for i, j in ((0, 1), (2, 1)):
         less = np.setdiff1d(folds[i].train, folds[j].test)
         assert moved[i, j] == pytest.approx(off(less, folds[i].test) - off(folds[i].train, folds[i].test))
-    assert left_out(_run.Work(plan[:2], learner, task.measure, task.codes)) is None  # no partition
+    assert left_out(_run.FitWork(plan[:2], learner, task.measure, task.codes)) is None  # no partition
 
 
 def test_the_error_of_a_mean_is_that_of_its_clusters():
     value, unit = np.random.default_rng(0).normal(size=12), np.repeat(np.arange(4), 3)
     tested = (value - value.mean()) / 12
     sums = np.bincount(unit, tested)
-    assert Spread(tested, unit).error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)))
+    assert InfluenceSpread(tested, unit).error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)))
     several = np.array([unit, np.arange(12)])
-    assert Spread(tested, several).error ** 2 == pytest.approx(
-        (Spread(tested, unit).error ** 2 + Spread(tested, np.arange(12)).error ** 2) / 2
+    assert InfluenceSpread(tested, several).error ** 2 == pytest.approx(
+        (InfluenceSpread(tested, unit).error ** 2 + InfluenceSpread(tested, np.arange(12)).error ** 2) / 2
     )
-    assert Spread(tested, unit).freedom == pytest.approx(3) and Spread(tested, np.arange(12)).freedom == pytest.approx(11)
-    assert Spread(tested, np.repeat([0, 1, 2, 3], [9, 1, 1, 1])).freedom < 3
+    assert InfluenceSpread(tested, unit).freedom == pytest.approx(3) and InfluenceSpread(
+        tested, np.arange(12)
+    ).freedom == pytest.approx(11)
+    assert InfluenceSpread(tested, np.repeat([0, 1, 2, 3], [9, 1, 1, 1])).freedom < 3
     change = np.array([0.1, -0.2, 0.05, 0.05])
-    both = Spread(tested, unit, Trained(change, unit))
+    both = InfluenceSpread(tested, unit, Trained(change, unit))
     assert both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2)) and both.minus(both).error == 0
     moved = np.array([[np.nan, 0.3, 0.1], [0.2, np.nan, 0.0], [0.0, 0.1, np.nan]])
     less = moved - 0.7 / 6
     pairs = 2 * (less[0, 1] * less[1, 0] + less[0, 2] * less[2, 0] + less[1, 2] * less[2, 1])
-    crossed = Spread(tested, unit, moved=moved)
+    crossed = InfluenceSpread(tested, unit, moved=moved)
     assert crossed.error**2 == pytest.approx(4 / 3 * np.sum(sums**2) + max(pairs, 0)) and pairs > 0
-    assert crossed.minus(crossed).error == 0 and crossed.minus(Spread(tested, unit, moved=moved / 2)).error > 0
+    assert crossed.minus(crossed).error == 0 and crossed.minus(InfluenceSpread(tested, unit, moved=moved / 2)).error > 0
 
 
 def test_draws_stop_when_they_buy_little():

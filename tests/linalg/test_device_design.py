@@ -29,7 +29,7 @@ def there(monkeypatch):
     for module in (_jax, _read):
         monkeypatch.setattr(module, "foreign", lambda device: device)
     monkeypatch.setattr(_resident, "COPIED", 0)
-    monkeypatch.setattr(_resident, "BLOCK", 50 * (P + 1))
+    monkeypatch.setattr(_resident, "DEVICE_BLOCK", 50 * (P + 1))
 
 
 def table(seed=0):

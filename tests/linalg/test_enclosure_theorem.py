@@ -34,7 +34,7 @@ def test_secants_stay_within_their_gaps(loss):
     eta, reach = np.linspace(-3, 3, 31)[None], np.array([[0.01], [0.3], [1.0]])
     y = np.full(31, 1.0)
     here, curvature = loss.derivatives(eta, y, (1, 2))
-    gap = _proved.gaps(loss, y, eta, _proved.Bend(curvature, curvature), reach + 0 * eta, curvature)
+    gap = _proved.gaps(loss, y, eta, _proved.CurvatureBounds(curvature, curvature), reach + 0 * eta, curvature)
     for share in (-1.0, -0.5, 0.5, 1.0):
         (there,) = loss.derivatives(eta + share * reach, y, (1,))
         secant = (there - here) / (share * reach)
@@ -93,7 +93,7 @@ def test_nothing_is_proved_of_a_ball_that_leaves_the_domain(name):
         y = np.full(49, y)
         here, curvature = loss.derivatives(eta, y, (1, 2))
         for reach in (1e-3, 0.1, 1.0):
-            gap = _proved.gaps(loss, y, eta, _proved.Bend(curvature, curvature), reach + 0 * eta, curvature)
+            gap = _proved.gaps(loss, y, eta, _proved.CurvatureBounds(curvature, curvature), reach + 0 * eta, curvature)
             leaves = (
                 sum((np.abs(eta - edge) <= reach for edge in edges), np.zeros(eta.shape)) * (("sqrt" not in name) | (y > 0)) > 0
             )
@@ -199,7 +199,7 @@ def test_what_has_left_holds_no_more(kept):
         for t in way * 10.0 ** np.linspace(-4, -0.3, 60):
             both = np.zeros(2)
             size = np.array([kept, 1 - kept])
-            table = _proved.Table(losses.Poisson(), np.ones(2), both, np.ones(2), size, np.ones(2))
+            table = _proved.RadiusTable(losses.Poisson(), np.ones(2), both, np.ones(2), size, np.ones(2))
             step = np.expm1(t)  # −∇F / F″
             found = table.ball(np.array([np.sqrt(kept) * abs(step)]), np.array([kept]), np.ones(1))
             assert np.sqrt(kept) * abs(t) <= found.distance[0] * (1 + 1e-9)
@@ -210,7 +210,7 @@ def test_what_has_left_holds_no_more(kept):
 def test_the_table_holds_around_candidates_too(kept):
     """The same from candidates on the way: as far as the curvature there may be from the anchor's."""
     size = np.array([kept, 1 - kept])
-    table = _proved.Table(losses.Poisson(), np.ones(2), np.zeros(2), np.ones(2), size, np.ones(2))
+    table = _proved.RadiusTable(losses.Poisson(), np.ones(2), np.zeros(2), np.ones(2), size, np.ones(2))
     proved = 0
     for end in np.r_[-1.0, 1.0, -0.5, 0.5] * 0.4 * kept:
         for at in end * (1 + np.r_[-1, 1, -1e-3, 1e-3, -1e-2, 1e-2, -0.1, 0.1, -0.3, 0.3]):
@@ -224,7 +224,7 @@ def test_the_table_holds_around_candidates_too(kept):
 
 def test_the_table_reaches_no_further_than_it_was_made_for():
     """C at a candidate is that of twice the radius of the ball around the anchor that holds its own."""
-    table = _proved.Table(losses.Poisson(), np.ones(1), np.zeros(1), np.ones(1), np.ones(1), np.ones(1))
+    table = _proved.RadiusTable(losses.Poisson(), np.ones(1), np.zeros(1), np.ones(1), np.ones(1), np.ones(1))
     moved, slope = (part.ravel() for part in np.meshgrid(np.geomspace(0.01, 0.3, 40), np.geomspace(1e-4, 0.3, 40)))
     found = table.ball(slope, np.ones(1600), np.ones(1600), moved)
     known = np.isfinite(found.distance)
@@ -245,7 +245,7 @@ def test_the_metric_is_the_folds_own(plan):
             omega, kappa = anchor.model.weigh(weights)
             own = anchor.model.design.gram(omega, anchor.curvature[None])[0] + kappa[0] * anchor.model.penalty
             whole = anchor.root @ own @ anchor.root.T
-            metric = anchors.Metric(anchor, rows, anchors.entries(rows, 60))
+            metric = anchors.FoldMetric(anchor, rows, anchors.entries(rows, 60))
             gradient = np.random.default_rng(k).normal(size=(1, len(whole)))
             np.testing.assert_allclose(whole @ metric.solve(gradient, np.arange(1))[0], gradient[0], rtol=1e-7, atol=1e-9)
             assert metric.kept[0] <= np.linalg.eigvalsh(whole)[0] * (1 + 1e-9)
@@ -256,7 +256,7 @@ def test_estimates_of_large_problems_are_called_so(monkeypatch):
     fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.05)))
     plan = lo.kfold(60, 6, seed=0)
     true, called = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0), []
-    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "STEPS", 1)
     for rtol in 10.0 ** -np.arange(1.0, 7.0, 0.25):
         cv = lo.cross_validate(fit, plan, lo.Certified(float(rtol)), audit=0)
@@ -270,12 +270,12 @@ def test_an_estimated_contraction_serves_the_steps_after_it(monkeypatch):
     """Where p is near n nothing is proved, and the products that tell a contraction cost more than steps do."""
     X, y = some(6, n=120, p=60)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
-    plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure.Enclosure._contraction
+    plan, lanes, contraction = lo.leave_one_out(120), [], _enclosure.CertifiedBatch._contraction
     true = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
-    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
     monkeypatch.setattr(
-        _enclosure.Enclosure, "_contraction", lambda state, some: (lanes.extend(some), contraction(state, some))[1]
+        _enclosure.CertifiedBatch, "_contraction", lambda state, some: (lanes.extend(some), contraction(state, some))[1]
     )
     for rtol in (0.1, 1e-2, 1e-4, 1e-6):
         lanes.clear()
@@ -411,7 +411,7 @@ def test_wide_refits_without_hessians_are_within_their_estimates(monkeypatch, lo
         seen = np.arange(60) != k
         host = LogisticRegression(solver="newton-cholesky", **tol).fit(X[seen], y[seen])
         true[k] = -host.predict_log_proba(X[k : k + 1])[0, y[k]]
-    monkeypatch.setattr(linear, "DEAR", 0.0)
+    monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
     monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
     settled = []
 
@@ -434,7 +434,7 @@ def test_candidates_of_conjugate_gradients_are_as_near_as_they_are_said_to_be():
     X = rng.normal(size=(60, 60))
     fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.logistic(size=60) > 0) * 1.0, "logistic", lo.penalties.Ridge(0.02), intercept=False))
     (batch,) = lo.leave_one_out(60).batches(10_000, 1, 0)
-    state, seen = _enclosure.Enclosure(fit, batch.rows), []
+    state, seen = _enclosure.CertifiedBatch(fit, batch.rows), []
     state.look()
     look = lambda lanes: seen.append((lanes, state.u[lanes].copy(), state.radius[lanes].copy())) or state.slope[lanes] < 1e-7
     open_ = _conjugate.conjugate(state, np.arange(60), look)

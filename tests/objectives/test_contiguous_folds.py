@@ -35,8 +35,8 @@ def fitted() -> lo.Fit:
 @pytest.fixture
 def cheap(monkeypatch):
     """Expansions pay for few units too."""
-    monkeypatch.setattr(_expansion, "LEAST", 0.0)
-    monkeypatch.setattr(_expansion, "PASSES", 10**6)
+    monkeypatch.setattr(_expansion, "COMPILING_COST", 0.0)
+    monkeypatch.setattr(_expansion, "MIN_REFIT_PASSES", 10**6)
 
 
 def whole(plan: lo.Plan):
@@ -120,7 +120,7 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["single steps", "blocks"])
 def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
-    monkeypatch.setattr(_expansion, "SHORT", 0.1)
+    monkeypatch.setattr(_expansion, "MIN_UNIT_SHARE", 0.1)
     fit, plan = fitted(), PLANS[plan]()
     found = lo.cross_validate(fit, plan, audit=0)
     nothing, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.NoUpdate(), lo.Exact(1e-10)))
@@ -142,9 +142,9 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
 
 
 def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeypatch):
-    went, steps = [], _descent.Descent.steps
+    went, steps = [], _descent.RefitDescent.steps
     monkeypatch.setattr(
-        _descent.Descent, "steps", lambda self, lanes, *a, **k: went.append(lanes) or steps(self, lanes, *a, **k)
+        _descent.RefitDescent, "steps", lambda self, lanes, *a, **k: went.append(lanes) or steps(self, lanes, *a, **k)
     )
     found = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Certified(0.05), audit=0)
     assert 60 in went[0] and len(went[0]) < 40

@@ -335,7 +335,7 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
     X, y, _ = made(n=160, p=60)
     model, alphas = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), np.geomspace(12.0, 3.0, 5)
     known = lo.path(model, alphas, lo.leave_one_out(160))
-    monkeypatch.setattr(_lasso, "MANY", 5)
+    monkeypatch.setattr(_lasso, "SAMPLED_ACTIVE_COLUMNS", 5)
     monkeypatch.setattr(_lasso, "SAMPLED", 80)
     found = lo.path(model, alphas, lo.leave_one_out(160), audit=1)
     off, said, none = [], [], []
@@ -357,10 +357,10 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
 @pytest.mark.parametrize("begun", ["by coordinate descent", "by nothing", "wrongly"])
 def test_runs_of_one_strength_after_another(begun, monkeypatch):
     """Minimisers, leverages, and what a few rows are told, wherever signs begin, and also where columns leave."""
-    monkeypatch.setattr(_lasso, "MANY", 8)
+    monkeypatch.setattr(_lasso, "SAMPLED_ACTIVE_COLUMNS", 8)
     X, y, w = made(n=90, p=30, spread=0.5)
     X = X @ np.linalg.cholesky(0.9 * np.ones((30, 30)) + 0.1 * np.eye(30)).T
-    rows = _lasso.Rows(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w))
+    rows = _lasso.StandardisedColumns(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w))
     alphas, count = np.geomspace(40.0, 0.3, 40), 40
     sign = np.sign(rows.path(alphas, 1.0)) if begun == "by coordinate descent" else np.zeros((count, 31))
     sign[:, 3] = 1.0 if begun == "wrongly" else sign[:, 3]
@@ -400,10 +400,10 @@ def test_columns_that_hang_together_come_one_after_another():
     """One that leaves as another that is nearly the same joins: leverages are made anew."""
     X, y, _ = made(n=60, p=6)
     X[:, 5] = X[:, 0] + 1e-7 * X[:, 1]
-    rows = _lasso.Rows(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)))
+    rows = _lasso.StandardisedColumns(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)))
     signs = np.zeros((2, 7))
     signs[0, [0, 2]], signs[1, [5, 2]] = 1.0, 1.0
-    before, after = (_lasso.Run(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1))
+    before, after = (_lasso.PathRun(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1))
     assert after.after(before).anew
     for own, some in ((before, [0, 2, 6]), (after, [2, 5, 6])):
         x = rows.x[:, some]

@@ -7,7 +7,7 @@ import scipy
 from sklearn.linear_model import Ridge
 
 import leaveout as lo
-from leaveout.optimize.banded_ridge import Point, Rows
+from leaveout.optimize.banded_ridge import BandedFactor, BandedRows
 
 SIZES = (3, 5, 40)
 BAND = np.repeat(range(3), SIZES)
@@ -66,8 +66,8 @@ def test_folds_are_scikit_learns(plan, intercept, spread):
 @pytest.mark.parametrize("plan", PLANS)
 def test_slopes_are_differences(plan):
     X, Y, w = made(n=60, spread=0.7)
-    rows, everyone, step = Rows(lo.BandedRidge(X, Y, sample_weight=w), PLANS[plan]), np.arange(4), 1e-4
-    at = lambda rho: Point(rows, np.exp(rho))
+    rows, everyone, step = BandedRows(lo.BandedRidge(X, Y, sample_weight=w), PLANS[plan]), np.arange(4), 1e-4
+    at = lambda rho: BandedFactor(rows, np.exp(rho))
     rho = np.array([0.3, -0.5, 1.5])
     told = at(rho).told(everyone)
     np.testing.assert_allclose(told.loss, at(rho).losses(everyone), rtol=1e-12)
@@ -87,11 +87,11 @@ def test_penalties_end_where_no_other_search_is_better(shared):
     X, Y, _ = made(n=120, targets=6, seed=3)
     model, plan = lo.BandedRidge(X, Y, shared=shared), lo.groups(np.repeat(range(6), 20))
     found = lo.tune(model, (1e-2, 1e4), plan)
-    rows, low, high = Rows(model, plan), np.log(1e-2), np.log(1e4)
+    rows, low, high = BandedRows(model, plan), np.log(1e-2), np.log(1e4)
     assert np.all((found.alpha >= 1e-2 * (1 - 1e-9)) & (found.alpha <= 1e4 * (1 + 1e-9)))
     assert len(np.unique(found.alpha, axis=0)) == (1 if shared else 6)
     for some in [np.arange(6)] if shared else np.arange(6)[:, None]:
-        loss = lambda rho, some=some: Point(rows, np.exp(rho)).losses(some).mean()
+        loss = lambda rho, some=some: BandedFactor(rows, np.exp(rho)).losses(some).mean()
         best = min(scipy.optimize.minimize(loss, [s] * 3, bounds=[(low, high)] * 3).fun for s in (0.0, 3.0))
         assert found.mean[some].mean() <= best * (1 + 1e-3)
     assert "by gradient" in str(found)

@@ -25,14 +25,14 @@ RIDGE = lo.penalties.Ridge(ALPHA)
 NAMES = [f"c{j}" for j in range(P)]
 
 
-BLOCK = _batches.BLOCK
+BLOCK = _batches.DENSE_BLOCK
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Parts of 250 rows, read 80 at a time."""
     monkeypatch.setattr(_batches, "PART", 250)
-    monkeypatch.setattr(_batches, "BLOCK", 80 * (P + 1))
+    monkeypatch.setattr(_batches, "DENSE_BLOCK", 80 * (P + 1))
 
 
 def table(loss="logistic", n=N, seed=0):
@@ -328,7 +328,7 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_nothing_of_the_size_of_the_rows_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(_batches, "PART", 2**12)
-    monkeypatch.setattr(_batches, "BLOCK", 2**14)
+    monkeypatch.setattr(_batches, "DENSE_BLOCK", 2**14)
     peaks, rng = [], np.random.default_rng(0)
     for n in (2**13, 2**13, 2**15):  # the first imports
         rng.standard_normal((n, 8), np.float32).tofile(tmp_path / f"{n}")
@@ -348,8 +348,10 @@ def test_tallies_make_the_table_of_all():
 
     at = anchored(fit)
     parts = at.model.loss, at.model.y, at.eta, at.reference, at.weight * at.size, at.norm
-    halves = [_passes.Table.tallied(parts[0], *(part[some] for part in parts[1:])) for some in (slice(400), slice(400, N))]
-    made = _passes.Table.of(at.model.loss, sum(halves))
+    halves = [
+        _passes.RadiusTable.tallied(parts[0], *(part[some] for part in parts[1:])) for some in (slice(400), slice(400, N))
+    ]
+    made = _passes.RadiusTable.of(at.model.loss, sum(halves))
     slope, kept, grown = 10.0 ** np.arange(-6, 0, 0.5), np.ones(12), np.ones(12)
     own, other = at.table.ball(slope, kept, grown), made.ball(slope, kept, grown)
     known = np.isfinite(own.after)
@@ -362,7 +364,7 @@ def test_tallies_make_the_table_of_all():
 def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path, monkeypatch):
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(_batches, "BLOCK", BLOCK)  # as workers have it
+    monkeypatch.setattr(_batches, "DENSE_BLOCK", BLOCK)  # as workers have it
 
     frame = table(n=60_000)
     name = parquet(tmp_path, frame, files=6, rows=2_000)

@@ -6,7 +6,7 @@ import pytest
 
 import leaveout as lo
 from leaveout.refit._acceleration import DEPTH, Acceleration
-from leaveout.refit._descent import Descent
+from leaveout.refit._descent import RefitDescent
 
 
 def quadratics(size, number, spread, seed=0):
@@ -88,8 +88,10 @@ def test_refits_take_fewer_gradients(monkeypatch):
     loss = lambda theta, row: jnp.exp(row[0] @ theta) - row[1] * (row[0] @ theta)
     fit = lo.fit(lo.Separable(loss, (x, y), theta0=np.zeros(4)), num_starts=1)
     plan, looked = lo.kfold(300, 4), []
-    gradient = Descent.gradient
-    monkeypatch.setattr(Descent, "gradient", lambda self, lanes, *at: looked.append(len(lanes)) or gradient(self, lanes, *at))
+    gradient = RefitDescent.gradient
+    monkeypatch.setattr(
+        RefitDescent, "gradient", lambda self, lanes, *at: looked.append(len(lanes)) or gradient(self, lanes, *at)
+    )
     accelerated = lo.fold_parameters(fit, plan, lo.Exact())
     quick, looked[:] = sum(looked), []
     monkeypatch.setattr(Acceleration, "step", lambda self, lanes, u, asked: (asked, np.full(len(lanes), np.inf)))

@@ -13,7 +13,7 @@ import leaveout as lo
 from leaveout.objectives.batched import Derived, function, whole
 from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
-from leaveout.refit._descent import Descent
+from leaveout.refit._descent import RefitDescent
 from leaveout.refit._metric import LowRank, own_metric
 from leaveout.validation import minima as _minima
 
@@ -81,9 +81,9 @@ def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
 def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
     fit, plan = robust(), lo.kfold(60, 4)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
-    steps = _descent.Descent.steps
+    steps = _descent.RefitDescent.steps
     once = lambda self, lanes, enough, most=1, fresh=False: steps(self, lanes, enough, min(most, 1), fresh)
-    monkeypatch.setattr(_descent.Descent, "steps", once)
+    monkeypatch.setattr(_descent.RefitDescent, "steps", once)
     for refit in (lo.Exact(1e-12), lo.Certified(1e-6)):
         found = lo.cross_validate(fit, plan, refit, audit=0)
         assert (found.result == lo.RESULTS.successful).all() and (found.error < 1e-2).all()
@@ -92,7 +92,7 @@ def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
 
 
 def test_what_is_kept_beside_a_fit_does_not_keep_it(monkeypatch):
-    monkeypatch.setattr(_minima, "LARGE", 0)
+    monkeypatch.setattr(_minima, "LARGE_NUM_PARAMETERS", 0)
     rng = np.random.default_rng(0)
     data = np.r_[rng.normal(-3, 1, 20), rng.normal(3, 1, 15)]
     loss = lambda theta, y: jnp.log1p(3 * (y - theta) ** 2)
@@ -113,7 +113,7 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
     fit = lo.fit(lo.Separable(unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(2)))
     rows = lo.leave_one_out(40).one(0).rows
     with jax.enable_x64(True):
-        state = Descent(fit, rows)
+        state = RefitDescent(fit, rows)
         state.begin()
         towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
         state.u = 300 * towards[None] / np.linalg.norm(towards)
@@ -177,7 +177,7 @@ def test_a_hessian_serves_while_its_steps_shrink(start, monkeypatch):
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)
-    state = Descent(fit, rows)
+    state = RefitDescent(fit, rows)
     state.begin()
     state.u, state.size = fit.back(best - state.center), np.full(40, 1e-9)
     state.u[0] += 100.0  # higher than where the fit is

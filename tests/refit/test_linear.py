@@ -307,7 +307,7 @@ def test_gradients_by_what_they_change_by_are_gradients(model, offset):
     y = (rng.random(120) < 1 / (1 + np.exp(-eta))) * 1.0 if model == "logistic" else rng.poisson(np.exp(eta)) * 1.0
     fit = lo.fit(lo.GLM(X, y, model, lo.penalties.Ridge(0.5), sample_weight=np.exp(rng.normal(size=120))))
     (batch,) = lo.leave_one_out(120).batches(2**20, 1, 0)
-    state = linear.Enclosure(fit, batch.rows)
+    state = linear.CertifiedBatch(fit, batch.rows)
     state.look()
     lanes = np.arange(120)
     eta, omega, gradient, noise = state._whole(lanes)
@@ -375,7 +375,7 @@ def test_an_audit_finds_what_is_wrong(monkeypatch):
     fit, *_, group = fitted("weights", "logistic", 6)
     plan = lo.groups(group)
     honest = lo.cross_validate(fit, plan, lo.Certified(1.0))
-    monkeypatch.setattr(_asked.Asked, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12))
+    monkeypatch.setattr(_asked.HeldOutLoss, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12))
     told = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=3)
     assert told.audit.beyond.any() and (told.result[told.audit.refit[told.audit.beyond]] == lo.RESULTS.missed).all()
     assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "1 beyond" in str(told)

@@ -9,7 +9,7 @@ import scipy.special
 from sklearn.linear_model import RidgeCV
 
 import leaveout as lo
-from leaveout.linalg.enclosure_theorem import Table
+from leaveout.linalg.enclosure_theorem import RadiusTable
 from leaveout.refit import _stacked
 from leaveout.refit._anchor import anchored
 from leaveout.refit._linear import one_row
@@ -209,7 +209,7 @@ def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
     """Errors hold, those that are proved without exception; and no penalty went the general way."""
     monkeypatch.setattr(_stacked, "AFFORDABLE", affordable)
     monkeypatch.setattr(_stacked, "SIZES", (32, 2048))
-    monkeypatch.setattr(_path, "walked", None)
+    monkeypatch.setattr(_path, "run_refits", None)
     objective, plan = glm(kind), lo.leave_one_out(80)
     found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
     assert found.values.tolist() == [0.3, 1.0, 30.0, 3.0]
@@ -239,7 +239,7 @@ def settings(objective):
 
 def test_parts_of_some_rows(monkeypatch):
     """Rows in any order, some not scored, some that keep a share of their weight; under penalties that are no ridges."""
-    monkeypatch.setattr(_path, "walked", None)
+    monkeypatch.setattr(_path, "run_refits", None)
     unit = np.random.default_rng(0).permutation(80)[:50]
     weight = np.where(np.arange(50) % 5 == 0, 0.4, 0.0)
     plan = lo.Plan(np.arange(51), unit, weight, (weight == 0) & (np.arange(50) % 3 > 0), 80)
@@ -393,9 +393,9 @@ def test_columns_that_nearly_repeat_lose_no_digits_of_the_next_term(offset):
 
 def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
     """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
-    stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], Table.ball
-    monkeypatch.setattr(Table, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
-    _stacked.Walk(stack, np.arange(80)).step()
+    stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], RadiusTable.ball
+    monkeypatch.setattr(RadiusTable, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
+    _stacked.ChordIteration(stack, np.arange(80)).step()
     X, hessian = stack.design.x, np.linalg.inv(stack.root[0] @ stack.root[0].T)
     for i in range(80):
         own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
@@ -410,7 +410,7 @@ def test_tables_of_several_anchors_are_those_of_each():
         found = stack.table.ball(slope, kept, np.ones(240), moved, stack.penalty)
         for k in range(3):
             mine, size = stack.penalty == k, stack.norm[k] ** 2
-            own = Table(stack.model.loss, stack.model.y, stack.eta[k], stack.curvature[k], size, stack.norm[k])
+            own = RadiusTable(stack.model.loss, stack.model.y, stack.eta[k], stack.curvature[k], size, stack.norm[k])
             alone = own.ball(slope[mine], kept[mine], np.ones(80), None if moved is None else moved[mine])
             for part, other in zip(found, alone, strict=True):
                 np.testing.assert_allclose(part[mine], other, rtol=1e-12)

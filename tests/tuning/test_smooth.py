@@ -18,7 +18,7 @@ from leaveout.optimize.hessian_factor import IndefiniteHessianError
 from leaveout.tuning.curves import _jackknife, _scoring
 from leaveout.tuning.hypergradient import shared
 from leaveout.tuning.smooth import _least, data_of
-from leaveout.tuning.smoothing_criterion import Neighbourhoods, Penalised, Restricted, minimum
+from leaveout.tuning.smoothing_criterion import Neighbourhoods, PenalisedRows, Restricted, minimum
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 
@@ -185,7 +185,7 @@ def test_the_slope_is_that_of_the_criterion_and_the_criterion_that_of_newton_ste
             one = V.model.weight.copy()
             one[unit] *= 1 + weight
             share = V.share * np.where(V.plan.index == unit, 1 + weight, 1)
-            of = Penalised(V.model.x, V.model.offset, V.model.y, one, V.model.loss, V.model.matrices, V.model.spans)
+            of = PenalisedRows(V.model.x, V.model.offset, V.model.y, one, V.model.loss, V.model.matrices, V.model.spans)
             ends.append(Neighbourhoods(of, V.plan, share, V.theta)(rho).value)
         assert looked.by_weight[unit] == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-9)
 

@@ -14,7 +14,7 @@ import leaveout as lo
 from leaveout._runtime.jax import float64
 from leaveout.cli import app
 from leaveout.tuning import hypergradient as _hyper, search as _search, tune as _tune
-from leaveout.validation.cross_validate import adapted
+from leaveout.validation.cross_validate import resolve_plan
 
 rng = np.random.default_rng(0)
 N, P = 60, 4
@@ -71,8 +71,8 @@ def differences(criterion, rho):
 def looked(build, rho, plan, pooled=None):
     """The criterion and its slope."""
     hyper = dict(zip("ab", rho, strict=False))
-    fit, slopes = lo.fit(build(**hyper)), _hyper.Slopes(build, list(hyper), pooled)
-    return slopes, slopes(fit, adapted("test", fit.objective, plan, lo.NewtonStep()), np.asarray(rho, float))
+    fit, slopes = lo.fit(build(**hyper)), _hyper.LossSlopes(build, list(hyper), pooled)
+    return slopes, slopes(fit, resolve_plan("test", fit.objective, plan, lo.NewtonStep()), np.asarray(rho, float))
 
 
 def refitted(build, plan):
@@ -365,7 +365,7 @@ def test_optimism_is_that_of_its_definition():
     losses = np.array([trial.estimate.per_unit() for trial in found.made])
     draws, best = np.random.default_rng(0), losses[losses.mean(1).argmin()]
     total = []
-    for _ in range(_tune.DRAWS):
+    for _ in range(_tune.OPTIMISM_DRAWS):
         label = _search.grouped(found.estimate, draws)
         assert all(len(set(label[plan.clusters == c])) == 1 for c in np.unique(plan.clusters)) and label.max() == 2
         excess = [np.sum(losses[losses[:, label != g].mean(1).argmin()][label == g] - best[label == g]) for g in range(3)]
@@ -562,7 +562,7 @@ def test_a_number_has_no_area():
 def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch):
     if sampler == "optuna":
         pytest.importorskip("optuna")
-    made, judged = [], _search.Study.judged
+    made, judged = [], _search.TrialStudy.judged
 
     def stopping(self, hyper, *args, **more):
         if len(made) == 3:
@@ -570,7 +570,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
         made.append(judged(self, hyper, *args, **more))
         return made[-1]
 
-    monkeypatch.setattr(_search.Study, "judged", stopping)
+    monkeypatch.setattr(_search.TrialStudy, "judged", stopping)
     with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
         lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
     assert "With checkpoint=FILE the next such call goes on" in str(stop.value)
@@ -582,7 +582,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
 def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
     from leaveout.tuning import path as _path
 
-    calls, walked = [], _path.walked
+    calls, walked = [], _path.run_refits
 
     def stopping(*args, **more):
         if len(calls) == 2:
@@ -590,7 +590,7 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
         calls.append(1)
         return walked(*args, **more)
 
-    monkeypatch.setattr(_path, "walked", stopping)
+    monkeypatch.setattr(_path, "run_refits", stopping)
     build = lambda a: MODEL.under(lo.penalties.Ridge(a))
     with pytest.raises(lo.Interrupted, match="tune: stopped after 2 trials") as stop:
         lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", trials=5)

@@ -12,7 +12,7 @@ _made: dict[tuple[int, Callable], object] = {}
 Made = TypeVar("Made")
 
 
-def once(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+def cached_on(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
     """Decorate a function of one object, so that its value is computed once and cached beside the object.
 
     An attribute of the object would make it another pytree, and everything would be compiled anew.

@@ -28,7 +28,7 @@ OURS = 0x6C656176  # in the header of the file: "leav"
 TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
 
 File = str | os.PathLike
-Told = dict[str, NDArray]  # what a step made
+StepResult = dict[str, NDArray]  # what a step made
 
 
 class Journal:
@@ -87,7 +87,7 @@ class Journal:
         """Number of steps in the file that were not taken yet."""
         return max(self.count - self.position, 0)
 
-    def next(self) -> Told:
+    def next(self) -> StepResult:
         """Take the result of the next step from the file."""
         try:
             blob, digest = self.base.execute("SELECT arrays, digest FROM steps WHERE number = ?", [self.position]).fetchone()
@@ -99,7 +99,7 @@ class Journal:
         with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
             return dict(arrays)
 
-    def add(self, told: Told) -> None:
+    def add(self, told: StepResult) -> None:
         """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
         np.savez(stream, allow_pickle=False, **told)
@@ -175,14 +175,14 @@ def there() -> int:
     return 0 if journal is None else journal.ahead
 
 
-def again() -> Told:
+def again() -> StepResult:
     """Result of the next step, read from the file."""
     journal = _journal.get()
     assert journal is not None
     return journal.next()
 
 
-def keep(told: Told) -> None:
+def keep(told: StepResult) -> None:
     """Keep the result of a step, if there is a file."""
     journal = _journal.get()
     if journal is not None:
@@ -199,7 +199,7 @@ def making() -> Iterator[None]:
         _journal.reset(before)
 
 
-def kept(make: Callable[[], Told]) -> Told:
+def kept(make: Callable[[], StepResult]) -> StepResult:
     """Result of a step: read from the file if it is there, else `make()`."""
     if there():
         return again()

@@ -29,7 +29,7 @@ from .fingerprint import fingerprint
 Kept = tuple[Any, Any]
 
 KEEPING = True  # switched off in tests, which trace to check shapes
-LARGEST = 2**26  # bytes of programs that are kept; those unused for longest go first
+MAX_EXPORTED_BYTES = 2**26  # bytes of programs that are kept; those unused for longest go first
 TRUSTED = (
     *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
     *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
@@ -183,5 +183,5 @@ def _forget(folder: Path) -> None:
     """Delete the programs that were unused for longest, if all together are too large."""
     found = sorted(((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()), reverse=True)
     for (*_, file), total in zip(found, np.cumsum([size for _, size, _ in found]), strict=True):
-        if total > LARGEST:
+        if total > MAX_EXPORTED_BYTES:
             file.unlink(missing_ok=True)

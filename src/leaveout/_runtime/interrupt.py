@@ -62,7 +62,7 @@ class Stopped(Exception):
     """Raised in a thread that nobody waits for any more."""
 
 
-def aside(run: Callable[[], Made]) -> Made:
+def run_in_thread(run: Callable[[], Made]) -> Made:
     """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
 
     Called from another thread it runs there, or raises `Stopped` if nobody waits for that thread any more.

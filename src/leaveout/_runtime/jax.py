@@ -24,7 +24,7 @@ import platformdirs
 import scipy
 from jaxtyping import Shaped
 
-from .interrupt import aside
+from .interrupt import run_in_thread
 
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -51,8 +51,8 @@ else:
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions take both
-LARGEST = 2**30  # bytes of compiled programs that are kept
-SHORTEST = 0.05  # seconds of compiling that are worth a file
+MAX_COMPILED_BYTES = 2**30  # bytes of compiled programs that are kept
+MIN_COMPILE_SECONDS = 0.05  # seconds of compiling that are worth a file
 NUMPY = np.ndarray | np.generic | float  # what needs no JAX
 
 _unregistered: list[type] = []
@@ -94,9 +94,9 @@ def _cached() -> Path | None:
     except OSError:  # a home that cannot be written to
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", LARGEST)  # with it goes a lock
+    jax.config.update("jax_compilation_cache_max_size", MAX_COMPILED_BYTES)  # with it goes a lock
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
     return folder / "traced"
 
 
@@ -218,7 +218,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
                 with jax.default_device(device):
                     return chosen(*given)
 
-            return aside(there)
+            return run_in_thread(there)
 
         return called
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .cache import once
-from .checkpoint import Told, again, keep, making, there
+from .cache import cached_on
+from .checkpoint import StepResult, again, keep, making, there
 from .interrupt import side_by_side
 from .jax import carried, jax
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
 PORTION = 0.5  # seconds of work that are sent to a process at once
-TRIES = 3  # times that workers may die with nothing made in between
-KEPT = 4  # functions and fits that a worker keeps
+MAX_WORKER_DEATHS = 3  # times that workers may die with nothing made in between
+WORKER_CACHE = 4  # functions and fits that a worker keeps
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -44,7 +44,9 @@ _unpacked: dict[str, Any] = {}
 _unpacking = threading.RLock()
 
 
-def steps(make: Callable[[Item], Told], items: Iterable[Item], threads: int = 1) -> Generator[tuple[Item, Told], None, None]:
+def steps(
+    make: Callable[[Item], StepResult], items: Iterable[Item], threads: int = 1
+) -> Generator[tuple[Item, StepResult], None, None]:
     """Yield the result of `make` for each item, in order; read it from the checkpoint if it is there, else keep it."""
     first, rest = there(), iter(items)
     for item in itertools.islice(rest, first):
@@ -168,10 +170,11 @@ def _elsewhere(
             raise raised.error from None
         except Exception as error:  # joblib's own, or Dask's, Ray's: of each backend another
             tries += 1
-            if tries == TRIES:
+            if tries == MAX_WORKER_DEATHS:
                 raise RuntimeError(
-                    f"joblib's workers ended {TRIES} times with nothing made in between ({type(error).__name__}: {error}): is "
-                    "there memory for so many? With checkpoint=FILE the same call goes on from here."
+                    f"joblib's workers ended {MAX_WORKER_DEATHS} times with nothing made in between "
+                    f"({type(error).__name__}: {error}): "
+                    "is there memory for so many? With checkpoint=FILE the same call goes on from here."
                 ) from error
             waiting = waiting.left()
         finally:
@@ -255,7 +258,7 @@ class _Sent:
         with _unpacking:
             found = _unpacked.pop(self.name, self)
             _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
-            for old in list(_unpacked)[:-KEPT]:
+            for old in list(_unpacked)[:-WORKER_CACHE]:
                 del _unpacked[old]
             return _unpacked[self.name]
 
@@ -271,7 +274,7 @@ class _Unpickler(pickle.Unpickler):
         return self.parts[name].made()
 
 
-@once
+@cached_on
 def _sent(part: Any) -> _Sent:
     return _Sent(part)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-PATIENCE = 2.0  # seconds
+SECONDS_BEFORE_BAR = 2.0  # seconds
 ONE = threading.Lock()  # bars inside a bar would write over it
 
 
@@ -41,7 +41,7 @@ class Slow:
 
     def __enter__(self) -> "Slow":
         if _watched() and ONE.acquire(blocking=False):
-            self.clock = threading.Timer(PATIENCE, self._show)
+            self.clock = threading.Timer(SECONDS_BEFORE_BAR, self._show)
             self.clock.daemon = True
             self.clock.start()
         return self

@@ -12,7 +12,7 @@ import leaveout as lo
 from ..data.formulas import learned
 from ._cells import told
 from ._console import fail
-from ._files import WIDEST, Rows, listed, shortened
+from ._files import WIDEST, FileTable, listed, shortened
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
@@ -59,7 +59,7 @@ def _words(formula: str) -> set[str]:
     return {word.strip("`") for word in WORD.findall(formula)}
 
 
-def columns_of(rows: Rows, model: Model, plan: str = "") -> list[str]:
+def columns_of(rows: FileTable, model: Model, plan: str = "") -> list[str]:
     """The columns that a model and a plan use; all that are no target, weight or group, if none are named."""
     known = list(rows.frame.columns)
     extra = [model.offset, model.weights, _group(plan)]
@@ -85,7 +85,7 @@ def _group(plan: str) -> str | None:
     return column if name == "groups" else None
 
 
-def objective(rows: Rows, model: Model, plan: str) -> tuple[lo.GLM | lo.Regression, str]:
+def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Regression, str]:
     """The model of the rows, and what is to be said of its target."""
     name = model.loss.lower().replace("-", "_")
     if name.replace("_", "-") not in LOSSES:
@@ -113,7 +113,7 @@ def _features_said(columns: list[str], model: Model) -> str:
     return f"features: {shortened(names)}"
 
 
-def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
+def _design(rows: FileTable, model: Model, plan: str) -> pd.DataFrame:
     categorical, parts = listed(model.categorical), []
     for name in features_of(rows, model, plan):
         if name in categorical:
@@ -128,7 +128,7 @@ def _design(rows: Rows, model: Model, plan: str) -> pd.DataFrame:
     return X
 
 
-def new_design(new: Rows, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
+def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
     """The columns of a model of other rows, for those of a second file."""
     categorical, parts = listed(model.categorical), []
     for name in features_of(rows, model, plan):
@@ -143,14 +143,14 @@ def new_design(new: Rows, rows: Rows, model: Model, plan: str, made: lo.GLM | lo
     return whole.reindex(columns=list(made.names), fill_value=0.0)
 
 
-def features_of(rows: Rows, model: Model, plan: str) -> list[str]:
+def features_of(rows: FileTable, model: Model, plan: str) -> list[str]:
     """The columns of the rows that are features, those of categories among them."""
     others = (model.target, model.offset, model.weights, _group(plan))
     features = listed(model.features) or [name for name in rows.frame.columns if name not in others]
     return list(dict.fromkeys([*features, *listed(model.categorical)]))
 
 
-def _levels(rows: Rows, name: str) -> None:
+def _levels(rows: FileTable, name: str) -> None:
     """A category has two levels or more, and not too many."""
     count = rows.frame[name].astype(str).nunique()
     if count < 2:
@@ -159,7 +159,7 @@ def _levels(rows: Rows, name: str) -> None:
         fail(f"category {name!r} has {count} levels: too many; leave it out, or merge levels.")
 
 
-def _by_formula(rows: Rows, model: Model) -> tuple[pd.DataFrame, pd.Series, bool]:
+def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series, bool]:
     """The design, the target and whether there is an intercept. A target that is a column may hold labels."""
     try:
         from formulaic import model_matrix
@@ -208,11 +208,11 @@ def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
         fail(f"target {y.name!r} has {len(levels)} labels, {shortened([repr(x) for x in levels])}: write each in one way.")
     if text:
         way = "; --loss multinomial takes labels" if len(levels) > 2 else "; --loss logistic takes two labels"
-        return Rows(y.to_frame(), "").numbers(str(y.name), f"the {loss} loss needs numbers{way}"), ""
+        return FileTable(y.to_frame(), "").numbers(str(y.name), f"the {loss} loss needs numbers{way}"), ""
     return y.to_numpy(float), ""
 
 
-def plan_of(text: str, rows: Rows, seed: int) -> lo.Plan:
+def plan_of(text: str, rows: FileTable, seed: int) -> lo.Plan:
     """A plan of the rows, from its name."""
     name, _, rest = text.strip().partition(":")
     n = len(rows.frame)
@@ -225,7 +225,7 @@ def plan_of(text: str, rows: Rows, seed: int) -> lo.Plan:
     fail(f"it must be {PLANS}, such as kfold:10.")
 
 
-def lone_levels(rows: Rows, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
+def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
     """Levels of categories that one refit leaves out whole: without a penalty nothing determines their coefficient."""
     fold = np.full(plan.num_units, -1)
     fold[plan.index] = plan.refit

@@ -28,7 +28,7 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 
 @dataclass(frozen=True)
-class Rows:
+class FileTable:
     """A file as it was read: its rows, numbered from 1 as in the file, its name, and what is to be said of it."""
 
     frame: pd.DataFrame
@@ -121,7 +121,7 @@ def read(
     used: Collection[str | None] = (),
     as_text: Callable[[str], bool] = lambda _: False,
     convention: Convention = BY_THE_FILE,
-) -> Rows:
+) -> FileTable:
     """The rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
 
     Columns without a name, such as an index that was written, are left out, and so it is said. Of a CSV file with more
@@ -149,7 +149,7 @@ def read(
         fail(f"{name}: a header and no rows.")
     frame = trimmed(frame, notes)
     many = tuple(header) if len(header) > WIDEST else ()
-    return Rows(frame, name, "; ".join(notes), many, tuple(lost.items()))
+    return FileTable(frame, name, "; ".join(notes), many, tuple(lost.items()))
 
 
 def _csv(
@@ -224,7 +224,7 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def complete(rows: Rows, columns: Sequence[str], drop: bool, way: str = "") -> Rows:
+def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "") -> FileTable:
     """The rows without missing values in the columns that are used."""
     used = [column for column in dict.fromkeys(columns) if column in rows.frame.columns]
     missing = rows.frame[used].isna()

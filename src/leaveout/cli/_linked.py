@@ -12,14 +12,14 @@ import leaveout as lo
 
 from ._cells import Convention
 from ._console import fail
-from ._files import Rows, read, shortened
+from ._files import FileTable, read, shortened
 
 NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")  # no names
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 MARKED = ("1", "1.0", "true", "yes")
 
 
-def names_of(rows: Rows, column: str | None) -> pd.Index:
+def names_of(rows: FileTable, column: str | None) -> pd.Index:
     """Name the rows by the cells of a column, as text, else by their numbers in the file, from 1."""
     if column is None:
         return rows.frame.index.astype(str)
@@ -33,7 +33,7 @@ def names_of(rows: Rows, column: str | None) -> pd.Index:
     return names
 
 
-class Named(NamedTuple):
+class RecordNames(NamedTuple):
     """The names of the rows, the column they come from (None: their numbers in the file), and which rows are `kept`."""
 
     names: pd.Index
@@ -46,7 +46,7 @@ class Named(NamedTuple):
 
 
 def linkage_of(
-    file: Path, of: Named, probability: str | None, certain: bool, labelled: Path | None, written: Convention
+    file: Path, of: RecordNames, probability: str | None, certain: bool, labelled: Path | None, written: Convention
 ) -> tuple[lo.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
@@ -80,7 +80,7 @@ def linkage_of(
     return linkage, "; ".join(filter(None, (note, pairs.note)))
 
 
-def rates_of(labelled: Path, of: Named, filed: np.ndarray, written: Convention) -> lo.Linkage:
+def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention) -> lo.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None, written)[1]
     try:
@@ -89,7 +89,7 @@ def rates_of(labelled: Path, of: Named, filed: np.ndarray, written: Convention) 
         fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}.)")
 
 
-def _table(file: Path, score: str | None, written: Convention) -> tuple[Rows, pd.DataFrame]:
+def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTable, pd.DataFrame]:
     """A file of pairs, or of labelled ones, whose names are text."""
     rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=written)
     if score is not None and score in rows.frame:
@@ -97,7 +97,7 @@ def _table(file: Path, score: str | None, written: Convention) -> tuple[Rows, pd
     return rows, rows.frame.astype({name: str for name in rows.frame if name not in (*NUMBERS, score)})
 
 
-def marked(rows: Rows, option: str, text: str) -> np.ndarray:
+def marked(rows: FileTable, option: str, text: str) -> np.ndarray:
     """Mark the rows that an option names.
 
     They are named by a column of 1, true, yes or the option's own name, by a value of a column, COLUMN=VALUE, or by their
@@ -122,7 +122,7 @@ def marked(rows: Rows, option: str, text: str) -> np.ndarray:
     return np.any([(rows.frame.index >= a) & (rows.frame.index <= b) for a, b in ends], axis=0)
 
 
-def split_of(rows: Rows, test: str | None, train: str | None) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """The places of rows to train and to test on, where a split is fixed."""
     if test is None:
         return None if train is None else fail("--train needs --test: the rows to test on.")

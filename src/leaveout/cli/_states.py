@@ -54,7 +54,7 @@ def emission_of(
 
 
 @dataclass
-class Fitted:
+class FittedModels:
     """Models by name, their fits and estimates, what is to be said of them, and why some could not be fitted."""
 
     models: Mapping[str, lo.HMM | lo.MRF]
@@ -85,9 +85,9 @@ def fitted(
     starts: tuple[int, int],
     mute: str | None,
     checkpoint: Path | None,
-) -> Fitted:
+) -> FittedModels:
     """Fit every model from seeded random starts, and cross-validate it; end the command where none can be fitted."""
-    found = Fitted(models)
+    found = FittedModels(models)
     for number, (name, model) in enumerate(models.items(), 1):
         file = numbered(checkpoint, number)
         with warnings.catch_warnings(record=True) as caught:

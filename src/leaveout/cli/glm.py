@@ -13,7 +13,7 @@ import leaveout as lo
 from ._cells import Convention, convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, columns_of, labels, lone_levels, named, objective, plan_of
-from ._files import Rows, complete, listed, picture, read, save
+from ._files import FileTable, complete, listed, picture, read, save
 from ._options import (
     REFITS,
     Categorical,
@@ -88,7 +88,7 @@ def glm(
 
 
 def answered(
-    rows: Rows,
+    rows: FileTable,
     model: "Prepared",
     refit: lo.AbstractRefit,
     score: str | None,
@@ -103,7 +103,7 @@ def answered(
     return estimate, fit, notes
 
 
-def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Convention) -> Rows:
+def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Convention) -> FileTable:
     """The rows of a file that a model and a plan need, complete."""
     if model.formula and (model.features or model.categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
@@ -120,7 +120,7 @@ class Prepared:
     said: str
 
 
-def prepared(model: Model, rows: Rows, plan: str, seed: int) -> Prepared:
+def prepared(model: Model, rows: FileTable, plan: str, seed: int) -> Prepared:
     """Check all input that can be checked before anything is fitted."""
     made, said = objective(rows, model, plan)
     with one_line(f"--plan {plan}: "):

@@ -13,7 +13,7 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail, one_line
-from ._files import Rows, listed, read, save
+from ._files import FileTable, listed, read, save
 from ._options import Checkpoint, Data, Decimal, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, Thousands, kept
 from ._states import CRITERIA, emission_of, fitted, numbers
 from ._table import LOSSES, Heading, comparison, page, show
@@ -116,7 +116,7 @@ def _named(K: int) -> str:
     return f"{K} state{'s' if K > 1 else ''}"
 
 
-def _series(rows: Rows, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
+def _series(rows: FileTable, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
     """The columns of the series, as numbers."""
     others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
     names = listed(others.only(column))
@@ -124,8 +124,8 @@ def _series(rows: Rows, column: str | None, steps: pd.Index | None) -> pd.DataFr
 
 
 def _steps(
-    rows: Rows, names: tuple[str | None, str | None, str | None], lengths: list[int] | None
-) -> tuple[Rows, pd.Index | None]:
+    rows: FileTable, names: tuple[str | None, str | None, str | None], lengths: list[int] | None
+) -> tuple[FileTable, pd.Index | None]:
     """The rows in the order of their times, and the names of the steps.
 
     The names are those of the column of times that is named, whose rows are sorted, in each sequence; else those of the first

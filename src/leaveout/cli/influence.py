@@ -15,7 +15,7 @@ import leaveout as lo
 from ._cells import convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model
-from ._files import Rows, picture, save
+from ._files import FileTable, picture, save
 from ._options import (
     REFITS,
     Categorical,
@@ -109,7 +109,7 @@ def influence(
     page(estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)])
 
 
-def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
+def _row(rows: FileTable, model: Prepared, row: int) -> np.ndarray:
     """The features of a row of the file."""
     place = np.flatnonzero(rows.frame.index == row)
     if not len(place):
@@ -118,7 +118,7 @@ def _row(rows: Rows, model: Prepared, row: int) -> np.ndarray:
     return made.design[place[0], : made.num_features]
 
 
-def _renamed(found: lo.Influence, rows: Rows, plan: str) -> lo.Influence:
+def _renamed(found: lo.Influence, rows: FileTable, plan: str) -> lo.Influence:
     """Name the results by rows of the file, from 1, or by the names of groups."""
     kind, _, column = plan.strip().partition(":")
     if kind == "loo":

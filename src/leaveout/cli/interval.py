@@ -15,7 +15,7 @@ import leaveout as lo
 from ._cells import Convention, convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, features_of, labels, new_design
-from ._files import Rows, complete, read, save
+from ._files import FileTable, complete, read, save
 from ._options import (
     REFITS,
     Categorical,
@@ -36,7 +36,7 @@ from ._options import (
 from .glm import fitted, noted, prepared, rows_of
 
 METHODS = ("plus", "minmax", "cv+")
-SHOWN = 10  # rows that are printed
+PRINTED_ROWS = 10  # rows that are printed
 
 
 def interval(
@@ -94,8 +94,8 @@ def interval(
 
 
 def _new(
-    file: Path, rows: Rows, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool, written: Convention
-) -> tuple[Rows, pd.DataFrame]:
+    file: Path, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool, written: Convention
+) -> tuple[FileTable, pd.DataFrame]:
     """The rows of the second file, and their columns of the model."""
     used = [*features_of(rows, model, plan), *([model.offset] if model.offset else [])]
     new = read(file, {*used, model.target}, labels(model, plan).__contains__, written)
@@ -105,7 +105,7 @@ def _new(
     return new, new_design(new, rows, model, plan, made)
 
 
-def _show(table: pd.DataFrame, new: Rows, target: str | None) -> None:
+def _show(table: pd.DataFrame, new: FileTable, target: str | None) -> None:
     """Print the method of the intervals, the first of them, and how many contain a known response."""
     told = table.attrs
     lines = {
@@ -120,7 +120,7 @@ def _show(table: pd.DataFrame, new: Rows, target: str | None) -> None:
     for name, text in lines.items():
         if text:
             console.print(f"{name:<16}{text}", markup=False)
-    shown = table.head(SHOWN).set_axis(np.asarray(new.frame.index[:SHOWN]))
+    shown = table.head(PRINTED_ROWS).set_axis(np.asarray(new.frame.index[:PRINTED_ROWS]))
     console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}", markup=False)
-    if len(table) > SHOWN:
-        console.print(f"… {len(table) - SHOWN} more; --out writes all of them", markup=False)
+    if len(table) > PRINTED_ROWS:
+        console.print(f"… {len(table) - PRINTED_ROWS} more; --out writes all of them", markup=False)

@@ -16,8 +16,8 @@ import leaveout as lo
 
 from ._cells import convention, told
 from ._console import console, fail
-from ._files import WIDEST, Rows, complete, listed, picture, read, save, shortened
-from ._linked import Named, columns_of, linkage_of, names_of, rates_of, split_of
+from ._files import WIDEST, FileTable, complete, listed, picture, read, save, shortened
+from ._linked import RecordNames, columns_of, linkage_of, names_of, rates_of, split_of
 from ._options import Checkpoint, Data, Decimal, DropMissing, Features, Plot, Report, Thousands, kept, one_of, out_option
 from ._table import page
 
@@ -119,7 +119,7 @@ def leakage(
     rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in beside]
-    of = Named(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
+    of = RecordNames(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
     linked, said = None, ""
     if (file := pairs or duplicates) is not None:
         linked, said = linkage_of(file, of, probability, pairs is None, labelled, written)
@@ -220,7 +220,7 @@ def _share(text: str | None, pairs: Path | None) -> float | tuple[float, float, 
     return found[0] if len(found) == 1 else (found[0], found[1], found[2])
 
 
-def _rows(rows: Rows, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> Rows:
+def _rows(rows: FileTable, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> FileTable:
     """The columns that are used, without missing values."""
     for name in (*needed, *features):
         rows.column(name)
@@ -234,11 +234,11 @@ def _rows(rows: Rows, beside: list[str], needed: list[str], features: list[str],
         fail(f"{rows.name} needs a target and at least one more column as a feature; {rows.has}")
     if len(used) > WIDEST:
         fail(f"{rows.name}: {len(used)} columns are too many; name those to use by --features.")
-    rows = Rows(rows.frame[used], rows.name, rows.note)
+    rows = FileTable(rows.frame[used], rows.name, rows.note)
     return complete(rows, used, drop_missing, "name other columns by --features")
 
 
-def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
+def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
     """y, whether it holds classes: text, or what `logistic` is asked for, or 0 and 1; and the model."""
     column = told(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
@@ -255,7 +255,7 @@ def _target(rows: Rows, target: str, model: str | None) -> tuple[np.ndarray, boo
     return column.to_numpy(), classes, model
 
 
-def _features(rows: Rows, names: list[str], model: str) -> Any:
+def _features(rows: FileTable, names: list[str], model: str) -> Any:
     """One-hot columns for text; standardised once for neighbours, which go by distances."""
     X = rows.frame[names]
     words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]

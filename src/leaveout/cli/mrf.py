@@ -13,7 +13,7 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail, one_line
-from ._files import Rows, listed, picture, read, save
+from ._files import FileTable, listed, picture, read, save
 from ._options import (
     Checkpoint,
     Data,
@@ -149,7 +149,7 @@ def _couplings(text: str) -> list[tuple[str, "float | lo.Free"]]:
     return found
 
 
-def _names(rows: Rows, site: str) -> list[str]:
+def _names(rows: FileTable, site: str) -> list[str]:
     names = rows.column(site).astype(str)
     if rows.column(site).isna().any():
         fail(f"--site {site}: row {int(np.flatnonzero(rows.column(site).isna())[0]) + 1} of {rows.name} has no name.")

@@ -14,12 +14,12 @@ import leaveout as lo
 from ._cells import convention
 from ._console import console, fail
 from ._data import LOSSES, Model, columns_of, features_of, labels, named
-from ._files import Rows, complete, read, shortened
+from ._files import FileTable, complete, read, shortened
 from ._options import Data, Decimal, DropMissing, Features, Mute, Thousands, kept, pageable
 from ._table import page as write
 from .glm import OTHERS, answered, prepared
 
-MANY = 20  # labels: a column of more holds names, or free text
+MAX_CATEGORY_LABELS = 20  # labels: a column of more holds names, or free text
 
 
 def report(
@@ -59,19 +59,22 @@ def report(
     write(estimate, page, [*notes, *said])
 
 
-def _chosen(rows: Rows, model: Model, plan: str) -> tuple[Model, list[str]]:
+def _chosen(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]:
     """The loss by what the target holds, features and categories by what the columns hold, and what is to be said of these."""
     columns_of(rows, model, plan)  # of which some may not be there
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
     names = features_of(rows, model, plan)
     levels = {name: rows.frame[name].nunique() for name in names}
     number = {name: pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
-    used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MANY)]
+    used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)]
     if not used:
-        fail(f"{rows.name}: no column but {model.target!r} holds numbers, or from 2 to {MANY} labels, to predict it by.")
+        fail(
+            f"{rows.name}: no column but {model.target!r} holds numbers, or from 2 to {MAX_CATEGORY_LABELS} labels, "
+            "to predict it by."
+        )
     out = [name for name in names if name not in used]
     said = [f"{model.target} holds {what}: --loss {loss}, unless another is named" if what else ""]
-    said += [f"left out, of one value or of more than {MANY} labels: {shortened(out)}" if out else ""]
+    said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shortened(out)}" if out else ""]
     again = next((name for name in out if 1 < levels[name] <= len(rows.frame) / 2), None)
     if again is not None and plan == "loo":
         said.append(
@@ -82,7 +85,7 @@ def _chosen(rows: Rows, model: Model, plan: str) -> tuple[Model, list[str]]:
     return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [*filter(None, said)]
 
 
-def _loss(rows: Rows, target: str) -> tuple[str, str]:
+def _loss(rows: FileTable, target: str) -> tuple[str, str]:
     """The loss that the values of a column suggest, and what these are."""
     y = rows.column(target).dropna()
     if y.nunique() < 2:
@@ -90,15 +93,15 @@ def _loss(rows: Rows, target: str) -> tuple[str, str]:
     if y.nunique() == 2:
         return "logistic", "two values"
     if not pd.api.types.is_numeric_dtype(y):
-        if y.nunique() > MANY:
-            rows.numbers(target, f"a target holds numbers, or labels, {MANY} at most")
+        if y.nunique() > MAX_CATEGORY_LABELS:
+            rows.numbers(target, f"a target holds numbers, or labels, {MAX_CATEGORY_LABELS} at most")
         return "multinomial", f"{y.nunique()} labels"
     if y.min() == 0 and (y % 1 == 0).all():
         return "poisson", "whole numbers from 0 on"
     return "squared", "numbers"
 
 
-def _labelled(rows: Rows, model: Model) -> Rows:
+def _labelled(rows: FileTable, model: Model) -> FileTable:
     """Two numbers that are not 0 and 1 are labels."""
     y = rows.frame[model.target]
     if model.loss != "logistic" or y.isin([0, 1]).all():

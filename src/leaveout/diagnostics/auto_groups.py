@@ -15,13 +15,13 @@ from jaxtyping import Float, Int
 from .._runtime.jax import float64
 from ..data.arrays import count
 from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import called
+from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 
-ALIKE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
-LARGEST = 20_000  # units of latent Gaussian models, whose covariance is formed
-TOGETHER = 2**22  # numbers of correlations that are held together
+CORRELATION_TIE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
+MAX_CORRELATED_UNITS = 20_000  # units of latent Gaussian models, whose covariance is formed
+CORRELATIONS_AT_A_TIME = 2**22  # numbers of correlations that are held together
 
 Root = Float[np.ndarray, "units rank"]
 
@@ -88,17 +88,19 @@ def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units s
     model = fit.objective
     n, covariance = model.num_units, None
     if isinstance(model, AbstractClosedForm):
-        if n > LARGEST:
-            raise ValueError(f"auto_groups: correlations of {n} units with one another are too many, {LARGEST} at most.")
+        if n > MAX_CORRELATED_UNITS:
+            raise ValueError(
+                f"auto_groups: correlations of {n} units with one another are too many, {MAX_CORRELATED_UNITS} at most."
+            )
         covariance = model.predictor_covariance(fit.vector)
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing
-    found, each = np.empty((n, size), np.int64), max(1, TOGETHER // n)
+    found, each = np.empty((n, size), np.int64), max(1, CORRELATIONS_AT_A_TIME // n)
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))
         share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
-        share = np.round((np.abs(share) if absolute else share) / ALIKE) * ALIKE
+        share = np.round((np.abs(share) if absolute else share) / CORRELATION_TIE) * CORRELATION_TIE
         share[np.arange(len(some)), some] = np.inf
         found[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
     return found
@@ -110,8 +112,8 @@ def _rows(fit: Fit) -> Root:
     if model is None or not model.separate or model.design.outputs > 1:
         raise TypeError(
             "auto_groups: needs a model with one Gaussian linear predictor a unit, such as lo.GaussianField, lo.Mixed of rows "
-            f'(drop="row") or lo.GLM with a quadratic penalty; got {called(fit.objective)}. lo.neighbourhoods and lo.groups '
-            "make groups of what you know."
+            f'(drop="row") or lo.GLM with a quadratic penalty; got {display_name(fit.objective)}. lo.neighbourhoods and '
+            "lo.groups make groups of what you know."
         )
     n = fit.objective.num_units
     return np.asarray(model.design.whitened(np.arange(n), fit.root)).reshape(n, -1)

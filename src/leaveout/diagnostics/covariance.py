@@ -21,8 +21,8 @@ from ..objectives.batched import function
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..validation.named_parameters import Named, named
-from ..validation.standard_errors import FEWEST
+from ..validation.named_parameters import NamedParameters, named
+from ..validation.standard_errors import MIN_BLOCKS
 from . import leverage
 from .measures import counted, dispersion, identified
 
@@ -114,7 +114,9 @@ def covariance(
     return _framed(root, known, factor * meat)
 
 
-def _framed(root: Float[Array, "rank params"], known: Named, meat: Float[Array, "rank rank"] | None = None) -> pd.DataFrame:
+def _framed(
+    root: Float[Array, "rank params"], known: NamedParameters, meat: Float[Array, "rank rank"] | None = None
+) -> pd.DataFrame:
     """`rootᵀ meat root`, of natural parameters."""
     along = root if known.slope is None else root @ known.slope.T
     value = along.T @ along if meat is None else along.T @ meat @ along
@@ -207,7 +209,7 @@ def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], 
     count = len(np.unique(label[counted(fit)]))
     if count < 2:
         raise ValueError("covariance: at least two groups are needed; all labels are equal.")
-    if count < FEWEST:
-        few = f"covariance: {count} groups are fewer than {FEWEST}: standard errors over so few are too small."
+    if count < MIN_BLOCKS:
+        few = f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small."
         warnings.warn(few, stacklevel=4)
     return label, count

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._runtime.checkpoint import File, Told, keeping
+from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.codes import RESULTS, among
 from .._runtime.display import kind_of
 from .._runtime.interrupt import stoppable
@@ -25,8 +25,8 @@ from ..models.glm.glm import AbstractRegression
 from ..objectives.batched import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
-from ..refit import AbstractRefit, Refitted
-from ..validation.cross_validate import DEFAULT, known, refitted
+from ..refit import AbstractRefit, RefitBatch
+from ..validation.cross_validate import DEFAULT, cache_key, refitted
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import named
 from ..validation.scoring import natural, reach
@@ -100,7 +100,7 @@ def influence(
     """
     fit, plan = _checked(estimate, refit)
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
-    of = known(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
+    of = cache_key(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
     with stoppable("influence"), keeping("influence", checkpoint, of):
         return _made(estimate, fit, plan, refit, prediction, pairs)
 
@@ -146,7 +146,7 @@ class Moves:
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length = np.linalg.norm(self.u, axis=1)
 
-    def _told(self, batch: Batch, done: Refitted) -> Told:
+    def _told(self, batch: Batch, done: RefitBatch) -> StepResult:
         fit, exists = self.fit, ~among(done.result, LOST)
         theta = np.where(exists[:, None], done.theta, fit.vector)
         told = {"off": _off(fit, done, theta)}
@@ -158,12 +158,12 @@ class Moves:
         where = {name: np.where(exists, values, np.nan) for name, values in told.items()}
         return where | {"theta": np.where(exists[:, None], theta, np.nan)}
 
-    def _merge(self, batch: Batch, told: Told) -> None:
+    def _merge(self, batch: Batch, told: StepResult) -> None:
         for name in told.keys() & vars(self).keys():
             getattr(self, name)[batch.refits] = told[name]
 
 
-def _off(fit: Fit, done: Refitted, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+def _off(fit: Fit, done: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
     """Bound the distance, whitened, of each refit from the exact one."""
     if done.ball is None:
         return np.full(len(theta), np.inf)

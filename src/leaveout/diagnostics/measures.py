@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.checkpoint import File
 from .._runtime.display import kind_of
 from .._runtime.jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
@@ -30,7 +30,7 @@ from ..plans.plan import Plan, leave_one_out
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import fold_thetas
 
-BLOCK = 2**20  # numbers of the rows, or of the predictions, that are made at a time
+ROWS_AT_A_TIME = 2**20  # numbers of the rows, or of the predictions, that are made at a time
 DEFAULT = Exact()
 
 
@@ -73,7 +73,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
         raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
         raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
-    return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, BLOCK // (objective.outputs * fit.num_params))))
+    return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params))))
 
 
 @compiled
@@ -274,7 +274,7 @@ def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]
     """Estimate φ̂ of every refit of a plan, from the units that it sees."""
     if not _dispersed(fit):
         return np.ones(plan.num_refits)
-    everyone, size = np.arange(plan.num_refits), max(1, BLOCK // plan.num_units)
+    everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
     return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
 
@@ -285,7 +285,7 @@ def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
     return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
 
 
-@once
+@cached_on
 def _effective(fit: Fit) -> float:
     return float(leverage(fit).sum())
 

@@ -24,29 +24,29 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, kept
 from .._runtime.codes import among
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from ..data.arrays import index_of, matched
-from ..linalg.sparse_design import Sparse
+from ..linalg.sparse_design import SparseDesign
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.rows import column
-from ..objectives.objective import called
+from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
-from ..refit import AbstractRefit, Refitted
-from ..validation.cross_validate import DEFAULT, LOST, adapted, known, refitted
+from ..refit import AbstractRefit, RefitBatch
+from ..validation.cross_validate import DEFAULT, LOST, cache_key, refitted, resolve_plan
 
 Array = np.ndarray
-Design = Float[Array, "rows coefficients"] | Sparse
+Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
 FOLDS = 10  # of "cv+", where no plan is given
-BLOCK = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
-STEP = 64  # blocks that are kept together
-ROUNDING = 1e-12  # of a number of units
+PREDICTIONS_AT_A_TIME = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
+BLOCKS_AT_A_TIME = 64  # blocks that are kept together
+COUNT_ROUNDING = 1e-12  # of a number of units
 SPANNED = 1e-8  # of what a row has along a direction that the data do not see: less is rounding
 
 
@@ -155,7 +155,7 @@ def interval(
     _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
     shift = _shift("interval", objective, offset, len(design))
-    of = known(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
+    of = cache_key(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
     with stoppable("interval"), keeping("interval", checkpoint, of):
         found = _refits(fit, plan, refit)
         low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
@@ -230,7 +230,7 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
         return _predictions(fit, X_new, kind, offset)
     if units.predict_new is None:
         raise TypeError(
-            f"predict: {called(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
+            f"predict: {display_name(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
             "predictions of these are lo.cross_predict(fit, plan)."
         )
     return units.predict_new(fit, X_new, kind, offset)
@@ -269,11 +269,12 @@ def _regression(fit: Fit) -> AbstractRegression:
     if not isinstance(objective, AbstractRegression):
         raise TypeError(
             "interval: it needs rows with a linear predictor, of lo.GLM, lo.Regression, or one of another library; got "
-            f"{called(objective)}. lo.cross_predict(fit, plan) are its held-out predictions, lo.fold_parameters its refits."
+            f"{display_name(objective)}. lo.cross_predict(fit, plan) are its held-out predictions, lo.fold_parameters "
+            "its refits."
         )
     if objective.units.classes or len(np.unique(objective.y)) == 2:
         raise TypeError(
-            f"interval: the response of {called(objective)} has classes, or two values only: an interval says nothing "
+            f"interval: the response of {display_name(objective)} has classes, or two values only: an interval says nothing "
             "of it. Its held-out probabilities are lo.cross_predict(fit, plan)."
         )
     return objective
@@ -297,7 +298,7 @@ def _plan(
         plan = groups_of(groups)
     if plan is None:
         plan = kfold(n, min(FOLDS, n), seed=0) if method == "cv+" else leave_one_out(n)
-    plan = adapted("interval", objective, plan, refit)
+    plan = resolve_plan("interval", objective, plan, refit)
     if plan.serial or plan.weight.any() or (np.bincount(plan.index[plan.held], minlength=n) != 1).any():
         raise ValueError(
             "interval: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
@@ -320,12 +321,12 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
     proved = np.zeros(plan.num_refits, bool)
 
-    def tell(_: Batch, done: Refitted) -> Told:
+    def tell(_: Batch, done: RefitBatch) -> StepResult:
         there = ~among(done.result, LOST)
         told = {"theta": np.where(there[:, None], done.theta, np.nan), "radius": np.where(there, _radius(fit, done), 0.0)}
         return told | {"proved": there & (False if done.proved is None else done.proved)}
 
-    def merge(batch: Batch, told: Told) -> None:
+    def merge(batch: Batch, told: StepResult) -> None:
         theta[batch.refits], radius[batch.refits] = told["theta"], told["radius"]
         proved[batch.refits] = told["proved"]
 
@@ -343,7 +344,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     return Refits(theta, np.where(unknown, 0.0, radius), bool(proved[~lost].all()))
 
 
-def _radius(fit: Fit, done: Refitted) -> Float[Array, " refits"]:
+def _radius(fit: Fit, done: RefitBatch) -> Float[Array, " refits"]:
     """Bound the distance of the exact refits from the reported ones, in the norm of H."""
     if done.ball is None:
         return np.full(len(done.result), np.inf)
@@ -358,7 +359,7 @@ def _warn(message: str, caller: str = "interval") -> None:
 def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"] | None) -> Iterator[Means]:
     """Predict rows by every refit, `[rows, refits]`, some rows at a time."""
     objective, q = _regression(fit), design.shape[1]
-    size, coefficients, tau = max(1, BLOCK // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
+    size, coefficients, tau = max(1, PREDICTIONS_AT_A_TIME // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
     length = _length(fit, design)
     for k in range(0, len(design), size):
         some = slice(k, k + size)
@@ -371,9 +372,9 @@ def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"
 def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
     """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H."""
     own = fit.num_params - design.shape[1]
-    size = max(1, STEP * BLOCK // fit.num_params)
+    size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
     some = (design[k : k + size] for k in range(0, len(design), size))
-    parts = [x.rows(slice(None)) if isinstance(x, Sparse) else x for x in some]
+    parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in some]
     return np.concatenate([np.linalg.norm(fit.whiten(np.pad(x, ((0, 0), (0, own))) if own else x), axis=1) for x in parts])
 
 
@@ -443,11 +444,11 @@ class _Ends:
     def _quantile(self, values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
         """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
         if np.ptp(self.weight) == 0:
-            rank = int(np.ceil(self.level / self.weight[0] * (1 - ROUNDING))) - 1
+            rank = int(np.ceil(self.level / self.weight[0] * (1 - COUNT_ROUNDING))) - 1
             values.partition(rank, axis=1)
             return _beyond(values[:, rank])
         order = np.argsort(values, axis=1)
-        rank = np.sum(np.cumsum(self.weight[order], axis=1) < self.level * (1 - ROUNDING), axis=1)
+        rank = np.sum(np.cumsum(self.weight[order], axis=1) < self.level * (1 - COUNT_ROUNDING), axis=1)
         return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
 
 
@@ -462,12 +463,12 @@ def _all_ends(
 
     Many rows are computed at a time, and kept in the checkpoint.
     """
-    parts, size = [], STEP * max(1, BLOCK // len(refits.theta))
+    parts, size = [], BLOCKS_AT_A_TIME * max(1, PREDICTIONS_AT_A_TIME // len(refits.theta))
     with Slow("new rows", len(design)) as bar:
         for k in range(0, len(design), size):
             some = slice(k, k + size)
 
-            def of(some: slice = some) -> Told:
+            def of(some: slice = some) -> StepResult:
                 blocks = [ends(mean) for mean in _means(fit, refits, design[some], None if shift is None else shift[some])]
                 return {"ends": np.hstack(blocks)}
 
@@ -489,8 +490,8 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
     unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
     group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
     size = np.bincount(group)
-    if level * (1 - ROUNDING) > len(size) / (len(size) + 1):
-        what, least = "rows" if plan.clusters is None else "groups", int(np.ceil(level / (1 - level) * (1 - ROUNDING)))
+    if level * (1 - COUNT_ROUNDING) > len(size) / (len(size) + 1):
+        what, least = "rows" if plan.clusters is None else "groups", int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
         raise ValueError(
             f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}. Lower it."
         )

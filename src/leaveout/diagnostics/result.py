@@ -13,8 +13,8 @@ from ..validation.estimate import Estimate, Printed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = 3
-ROUNDING = 1e-12  # of the largest change
+PRINTED_UNITS = 3
+CHANGE_ROUNDING = 1e-12  # of the largest change
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,7 +147,7 @@ class Influence(Printed):
 
     def _lines(self) -> list[tuple[str, str]]:
         rows, plan = self.rows, self.estimate.plan
-        most = lambda by: self.top(SHOWN, by).iterrows() if by in rows else ()
+        most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
         told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
         moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
         lines = [
@@ -169,7 +169,7 @@ class Influence(Printed):
             return ""
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
-        near = "to rounding" if worst <= ROUNDING * most else f"± {worst:.1g} at most"
+        near = "to rounding" if worst <= CHANGE_ROUNDING * most else f"± {worst:.1g} at most"
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
         return f"{said}{',' if unit else ''}{unit} ({known})"
 
@@ -180,9 +180,9 @@ class Influence(Printed):
         pairs = "; ".join(
             f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
             f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
-            for row in masked.head(SHOWN).itertuples()
+            for row in masked.head(PRINTED_UNITS).itertuples()
         )
-        more = f" ({len(masked)} in all)" if len(masked) > SHOWN else ""
+        more = f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
         return f"{pairs}{more}" if pairs else f"no pair, of {len(self.pairs)} that were left out together"
 
     def _unknown(self) -> str:

@@ -27,9 +27,9 @@ from .._runtime.jax import Module, static
 from ..objectives.objective import aligned
 
 FEW_STATES = 4  # up to which linking lanes is worth its matrix products
-WIDE = 128  # lanes of one scan; more lanes go in parts
-SHORT = 64  # rows below which a scan is not split further
-TINY = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
+MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
+MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
+SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 UNROLLED = 4  # states up to which a matrix product is written out
 
 
@@ -95,16 +95,18 @@ def layout(
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
     room = size(total)
-    linked = num_states <= FEW_STATES and len(lengths) < 8 and room > 2 * SHORT
+    linked = num_states <= FEW_STATES and len(lengths) < 8 and room > 2 * MIN_SPLIT_ROWS
     if linked:
-        lanes = min(WIDE, room // SHORT)
+        lanes = min(MAX_SCAN_LANES, room // MIN_SPLIT_ROWS)
         rows = -(-room // lanes)
         step = np.arange(rows * lanes).reshape(lanes, rows).T
         place = np.where(step < total, step, room)
     else:
-        bins = _packed(lengths, max(int(lengths.max()), -(-total // (WIDE * parts))))
+        bins = _packed(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
         rows, lanes = size(max(int(lengths[members].sum()) for members in bins)), size(len(bins))
-        place = np.full((rows, lanes if parts == 1 or lanes <= WIDE else -(-lanes // WIDE) * WIDE), room)
+        place = np.full(
+            (rows, lanes if parts == 1 or lanes <= MAX_SCAN_LANES else -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES), room
+        )
         for lane, members in enumerate(bins):
             steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
             place[: len(steps), lane] = steps
@@ -163,7 +165,7 @@ class _Linear:
     logarithm = staticmethod(jnp.log)
     outside = staticmethod(lambda p: p)
     times = staticmethod(jnp.multiply)
-    over = staticmethod(lambda p, c: p * (1 / jnp.maximum(c, TINY)))
+    over = staticmethod(lambda p, c: p * (1 / jnp.maximum(c, SMALLEST_NORMALISER)))
     one, zero = 1.0, 0.0
 
     @staticmethod
@@ -359,7 +361,7 @@ def _log_partition_jvp(primals, tangents):
     return _weighed(found.log_normaliser, worth), change
 
 
-class _Sums(NamedTuple):
+class _PosteriorSums(NamedTuple):
     """Part of a `Posterior` that log Z and its gradient need."""
 
     log_normaliser: Float[Array, "rows lanes"]
@@ -368,27 +370,27 @@ class _Sums(NamedTuple):
     transition: Float[Array, "*steps states states"]
 
 
-def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _Sums:
+def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
     """Compute these sums; if lanes are several times `WIDE`, that many at a time, so that a cache holds all arrays."""
     (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
 
-    def one(part: tuple) -> _Sums:
+    def one(part: tuple) -> _PosteriorSums:
         emission, transition, place, starts, worth = part
         transition = transition if moving else potentials.transition
         where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
         found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
-        return _Sums(found.log_normaliser, found.states, found.initial, found.transition)
+        return _PosteriorSums(found.log_normaliser, found.states, found.initial, found.transition)
 
     transition = potentials.transition if moving else None
     whole = (potentials.emission, transition, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth)
-    if lanes <= WIDE or lanes % WIDE or layout.linked:
+    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
         return one(whole)
-    cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, WIDE, *leaf.shape[2:]), 1, 0)
+    cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
     found = jax.lax.map(one, jax.tree.map(cut, whole))
     back = lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(rows, lanes, *leaf.shape[3:])
     initial = None if found.initial is None else found.initial.sum(0)
     pairs = back(found.transition) if moving else found.transition.sum(0)
-    return _Sums(back(found.log_normaliser), back(found.states), initial, pairs)
+    return _PosteriorSums(back(found.log_normaliser), back(found.states), initial, pairs)
 
 
 def _weighed(log_normaliser: Array, worth: Array | None) -> Scalar:

@@ -21,13 +21,13 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from .._runtime.progress import Slow
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
-FEW = 2**22  # entries of all tables, up to which no better order is looked for
+SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
 SEARCHED = 80_000  # largest number of sites that the search sums out
-PATIENCE = 50  # trials in a row without improvement after which the search ends
+MAX_IDLE_TRIALS = 50  # trials in a row without improvement after which the search ends
 HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
-ROUGH = 3  # largest number of states that the search counts with: with more, the largest table alone would lead it
-SMALL = 2**6  # entries up to which cliques are merged although that makes more entries
+SEARCH_STATES = 3  # largest number of states that the search counts with: with more, the largest table alone would lead it
+MERGED_CLIQUE_ENTRIES = 2**6  # entries up to which cliques are merged although that makes more entries
 
 Graph = list[set[int]]  # the neighbours of each site
 Scopes = dict[int, set[int]]  # by site, in the order of elimination: the neighbours that it then has
@@ -69,7 +69,7 @@ def clique_tree(scopes: Scopes, edges: Int[np.ndarray, "edges 2"], num_states: i
 def best_scopes(graph: Graph, num_states: int) -> Scopes:
     """Scopes of the best order found, whose tables have the fewest entries; the same in every call."""
     best = first_scopes(graph, num_states)
-    if FEW < entries(best, num_states) < HOPELESS:
+    if SMALL_TABLES < entries(best, num_states) < HOPELESS:
         best = _searched(graph, num_states, best)
     return best
 
@@ -102,7 +102,7 @@ def _most(num_states: int) -> int:
 
 def _searched(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     """Search better orders by random handicaps, from a fixed seed."""
-    rng, rounds, base = np.random.default_rng(0), SEARCHED // len(graph), min(num_states, ROUGH)
+    rng, rounds, base = np.random.default_rng(0), SEARCHED // len(graph), min(num_states, SEARCH_STATES)
     handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
     with Slow("orders of elimination", rounds) as bar:
         for _ in range(rounds):
@@ -117,7 +117,7 @@ def _searched(graph: Graph, num_states: int, best: Scopes) -> Scopes:
                 handicap, fewest = trial, entries(scopes, base)
                 best = min(best, scopes, key=lambda scopes: entries(scopes, num_states))
             bar.advance()
-            if since == PATIENCE:
+            if since == MAX_IDLE_TRIALS:
                 break
     return best
 
@@ -207,7 +207,7 @@ def _merged(scopes: Scopes, num_states: int) -> list[Clique]:
         above = owner(above)
         union = everything[child] | everything[above]
         larger = max(len(everything[child]), len(everything[above]))
-        if len(union) <= larger or max(num_states, 2) ** len(union) <= SMALL:
+        if len(union) <= larger or max(num_states, 2) ** len(union) <= MERGED_CLIQUE_ENTRIES:
             everything[above] = union
             eliminated[above] = eliminated[child] + eliminated[above]
             into[child] = above

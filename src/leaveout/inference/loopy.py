@@ -25,15 +25,15 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .passes import Downward, Stack, Tangent
 
-KEPT = 0.25  # share of the last messages that each step keeps
-SETTLED = 1e-12  # relative change at which messages have settled
-STEPS = 5000
+MESSAGE_DAMPING = 0.25  # share of the last messages that each step keeps
+MESSAGE_TOLERANCE = 1e-12  # relative change at which messages have settled
+MAX_MESSAGE_ROUNDS = 5000
 CHECKED = 10  # steps between two looks at what has settled
 TREES = 64
-NUMBERS = 2**21  # numbers in the tables of the lanes that are taken along
+LOOPY_TABLE_ENTRIES = 2**21  # numbers in the tables of the lanes that are taken along
 
 
-class Settled(NamedTuple):
+class FixedPoint(NamedTuple):
     """Fixed point: log Z, the beliefs of sites and edges, and the origins of messages.
 
     The origin of a message is `P(j | k)`, the distribution of the state that it comes from.
@@ -70,18 +70,18 @@ class Messages:
 
     @property
     def lanes(self) -> int:
-        return max(1, NUMBERS // self.entries)
+        return max(1, LOOPY_TABLE_ENTRIES // self.entries)
 
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
         return self._settled(potentials).log_partition
 
-    def both(self, potentials: Stack, *, edges: bool) -> tuple[Settled, Downward]:
+    def both(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
         del edges  # they come with the rest
         found = self._settled(potentials)
         lanes = potentials.shape[1]
         return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
 
-    def tangents(self, known: Settled, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
+    def tangents(self, known: FixedPoint, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
         """Change of the beliefs along a change of the potentials, by the linearised fixed point."""
         del down
         shape = change.shape[1:]
@@ -112,7 +112,7 @@ class Messages:
             'inference="exact", on part of the graph if need be, or the largest of state_probabilities().'
         )
 
-    def _settled(self, potentials: Stack) -> Settled:
+    def _settled(self, potentials: Stack) -> FixedPoint:
         of_sites, psi = self._parts(potentials)
         top = of_sites.max(1, keepdims=True)  # of densities in the thousands, digits would be lost
         top = np.where(np.isneginf(top), 0.0, top)
@@ -133,7 +133,7 @@ class Messages:
         log_partition = (whole + top[:, 0]).sum(0) + (self.weights[: self.num_edges, 0] * of_pairs).sum(0)
         lost = np.where(good, 0.0, np.nan)
         beliefs = np.exp(total - whole[:, None]) + lost, np.exp(pairs - of_pairs[:, None, None]) + lost
-        return Settled(log_partition + lost, *beliefs, origin + lost)
+        return FixedPoint(log_partition + lost, *beliefs, origin + lost)
 
     def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials φ of sites, and φ/ρ of messages `[messages, from, to, lanes]`."""
@@ -153,14 +153,14 @@ class Messages:
     def _fixed(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
         """Fixed point of `step` from m, and which lanes have settled. All lanes go on until the last has."""
         change = np.zeros(m.shape[-1])
-        for count in range(STEPS):
+        for count in range(MAX_MESSAGE_ROUNDS):
             new = step(m)
             if count % CHECKED == 0:
                 change = np.abs(new - m).max((0, 1), initial=0.0) / (1.0 + np.abs(new).max((0, 1), initial=0.0))
-                if not (change > SETTLED).any():  # NaN stays what it is
-                    return new, change <= SETTLED
-            m = KEPT * m + (1.0 - KEPT) * new
-        return m, change <= SETTLED
+                if not (change > MESSAGE_TOLERANCE).any():  # NaN stays what it is
+                    return new, change <= MESSAGE_TOLERANCE
+            m = MESSAGE_DAMPING * m + (1.0 - MESSAGE_DAMPING) * new
+        return m, change <= MESSAGE_TOLERANCE
 
 
 def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .chain import TINY, Layout, Posterior
-from .sparse import Sparse
+from .chain import SMALLEST_NORMALISER, Layout, Posterior
+from .sparse import SparseFeatures
 
-COLUMNS = 2**14  # numbers that a step of the recursion takes along, for the columns of some states
-TOGETHER = 2**18  # numbers of as many steps as go into one product
+MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion takes along, for the columns of some states
+STEP_PRODUCT_ENTRIES = 2**18  # numbers of as many steps as go into one product
 
 
 def _rows(
@@ -47,7 +47,7 @@ def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndar
 
 def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[Array, "*steps states states"]:
     joint = before[..., None] * jnp.exp(transition - jnp.max(transition))
-    return joint / jnp.maximum(joint.sum(-2, keepdims=True), TINY)
+    return joint / jnp.maximum(joint.sum(-2, keepdims=True), SMALLEST_NORMALISER)
 
 
 def expected_counts(
@@ -87,7 +87,7 @@ def covariance(
     ends: Bool[Array | np.ndarray, "rows lanes"],
     unit: Int[Array | np.ndarray, "rows lanes"],
     worth: Float[Array, " sequences"],
-    features: Float[Array | np.ndarray, "places features"] | Sparse | None = None,
+    features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
     """Sum `Σ_n worth_n Cov(s_n)` over sequences.
 
@@ -177,7 +177,7 @@ def spread_of_sums(
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
     steps = _Steps(_before(filtered, starts), states, own, shared, worth, unit)
     K, entries = own.shape[2], own.shape[3] + own.shape[2]
-    group = max(n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= COLUMNS))
+    group = max(n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= MOMENT_COLUMNS))
     some = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
     cross, mean = jax.lax.map(lambda some: _columns(steps, transition, some, count, True), some)
     cross = jnp.moveaxis(cross, 0, 2).reshape(K, cross.shape[2], K, entries)
@@ -208,7 +208,7 @@ def _columns(
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
     shape = some.shape[1], terms.shape[-1]
-    size = int(np.clip(TOGETHER // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
+    size = int(np.clip(STEP_PRODUCT_ENTRIES // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
     last = -rows % size
 
     def blocks(leaf, fill=0):
@@ -244,8 +244,8 @@ def _columns(
     return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 
 
-def _dense(features: Float[Array, "lanes features"] | Sparse) -> Float[Array, "lanes features"]:
-    if not isinstance(features, Sparse):
+def _dense(features: Float[Array, "lanes features"] | SparseFeatures) -> Float[Array, "lanes features"]:
+    if not isinstance(features, SparseFeatures):
         return features
     lane = jnp.arange(len(features.columns))[:, None]
     return jnp.zeros((len(lane), features.number)).at[lane, features.columns].add(features.values, mode="drop")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .chain import TINY
+from .chain import SMALLEST_NORMALISER
 
 Steps = Float[np.ndarray, "steps states"]
 Table = Float[np.ndarray, "states states"]
@@ -103,8 +103,8 @@ def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
         alpha = forward[here]
         alpha[:] = own[here] if before is None else (forward[before] @ matrix) * own[here]
         total[here] = alpha.sum(1)
-        alpha /= np.maximum(total[here], TINY)[:, None]
-    own /= np.maximum(total, TINY)[:, None]
+        alpha /= np.maximum(total[here], SMALLEST_NORMALISER)[:, None]
+    own /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
     backward, ahead = np.ones_like(own), np.empty_like(own)
     for before, here in reversed(where.moves):
         np.multiply(own[here], backward[here], out=ahead[here])

@@ -25,10 +25,10 @@ from jaxtyping import Float, Int
 
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
-WIDE = 2**16  # entries of a table above which it has no matrix
-MANY = 2**21  # entries of all tables, from which matrices of the larger take too long to make
-GATHERED = 2**8  # entries of the tables that potentials of a wide one are gathered in
-NUMBERS = 2**23  # numbers in all tables of the lanes that a pass takes along
+MAX_MATRIX_ENTRIES = 2**16  # entries of a table above which it has no matrix
+MAX_COMPILED_ENTRIES = 2**21  # entries of all tables, from which matrices of the larger take too long to make
+GATHERED_TABLE_ENTRIES = 2**8  # entries of the tables that potentials of a wide one are gathered in
+PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes that a pass takes along
 RECENT = 4  # passes that are remembered
 MEMORY = 4.0 * 2**30  # bytes, if nothing else is said
 
@@ -59,7 +59,7 @@ class Narrow:
         out[rows] = (back @ belief.reshape(self.entries, -1)).reshape(-1, *out.shape[1:])
 
 
-class Wide:
+class CliquePass:
     """One large clique; `inputs` are the places of the messages that it reads, and their shapes.
 
     A shape is 1 along the sites that the message does not have.
@@ -115,7 +115,11 @@ class Passes:
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
-        self.wide = WIDE if sum(num_states ** len(clique.scope) for clique in cliques) < MANY else min(WIDE, 2**12)
+        self.wide = (
+            MAX_MATRIX_ENTRIES
+            if sum(num_states ** len(clique.scope) for clique in cliques) < MAX_COMPILED_ENTRIES
+            else min(MAX_MATRIX_ENTRIES, 2**12)
+        )
         cliques = _gathered(cliques, edges, self)
         self.entries = sum(num_states ** len(clique.scope) for clique in cliques)
         self.need = 8 * self.lanes * _numbers(cliques, self)
@@ -137,7 +141,7 @@ class Passes:
     @property
     def lanes(self) -> int:
         """Number of fields that a pass takes along."""
-        return max(1, NUMBERS // self.entries)
+        return max(1, PASS_TABLE_ENTRIES // self.entries)
 
     def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
         """Memory for the tables of all steps, in one piece: many pieces would scatter over the memory."""
@@ -222,7 +226,7 @@ class Passes:
                 return up, down
         up = self.up(self._stack(potentials))
         down = self.down(up, edges=edges)
-        if self.entries * potentials.shape[1] <= NUMBERS:
+        if self.entries * potentials.shape[1] <= PASS_TABLE_ENTRIES:
             self.recent.append((potentials, up, down))
         return up, down
 
@@ -290,7 +294,7 @@ def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: 
         ]
         groups: list[tuple[set[int], list[int], list[int]]] = []
         for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
-            if not groups or layout.num_states ** len(groups[-1][0] | over) > GATHERED:
+            if not groups or layout.num_states ** len(groups[-1][0] | over) > GATHERED_TABLE_ENTRIES:
                 groups.append((set(), [], []))
             groups[-1][0].update(over)
             groups[-1][1].extend(of_sites)
@@ -324,7 +328,7 @@ class _Builder:
                 self.start[number] = self.size
                 self.size += self.K ** len(cliques[number].separator)
 
-    def steps(self) -> tuple[list[Narrow | Wide], Int[np.ndarray, " roots"], int]:
+    def steps(self) -> tuple[list[Narrow | CliquePass], Int[np.ndarray, " roots"], int]:
         steps = [self._wide(members[0]) if wide else self._narrow(members) for wide, members in self.groups]
         roots = [self.start[number] for number, clique in enumerate(self.cliques) if clique.parent < 0]
         return steps, np.array(roots), self.size
@@ -340,14 +344,14 @@ class _Builder:
     def _writes(self, number: int) -> slice:
         return slice(self.start[number], self.start[number] + self.K ** len(self.cliques[number].separator))
 
-    def _wide(self, number: int) -> Wide:
+    def _wide(self, number: int) -> CliquePass:
         clique = self.cliques[number]
         inputs = []
         for child in self.children[number]:
             theirs = set(self.cliques[child].separator)
             inputs.append((self._writes(child), tuple(self.K if site in theirs else 1 for site in clique.scope)))
         shape = (self.K,) * len(clique.scope)
-        return Wide(shape, self.K ** len(clique.eliminated), self._writes(number), inputs)
+        return CliquePass(shape, self.K ** len(clique.eliminated), self._writes(number), inputs)
 
     def _narrow(self, members: list[int]) -> Narrow:
         configurations = self.K ** len(self.cliques[members[0]].eliminated)

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, Int
 from .._runtime.jax import Module, static
 from ..objectives.objective import aligned
 
-CHUNK = 16  # entries of a column that are added up at once
-BLOCK = 512  # rows that are gathered at once
-WIDE = 64  # features of one step beyond which the sum over them is not written out
+COLUMN_CHUNK = 16  # entries of a column that are added up at once
+GATHERED_ROWS = 512  # rows that are gathered at once
+MAX_UNROLLED_FEATURES = 64  # features of one step beyond which the sum over them is not written out
 
 
-class Sparse(Module):
+class SparseFeatures(Module):
     """Sparse features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
 
     columns: Int[np.ndarray, "steps width"]
@@ -44,7 +44,7 @@ class Turned(Module):
     column: Int[np.ndarray, " chunks"]
     number: int = static()
 
-    def times(self, features: Sparse, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
+    def times(self, features: SparseFeatures, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
         """Compute `features @ weights` with a transpose that is made from these chunks.
 
         XLA's own transpose scatters entry by entry, which takes several times as long. (A solve with [[1, 0], [−X, 1]] is a
@@ -64,7 +64,7 @@ class Turned(Module):
         return jax.lax.custom_linear_solve(inverse, whole, down, up)[F:]
 
 
-def turned(features: Sparse) -> Turned:
+def turned(features: SparseFeatures) -> Turned:
     """Convert sparse features to columns."""
     steps, place = np.nonzero(features.columns < features.number)
     column = features.columns[steps, place]
@@ -72,12 +72,12 @@ def turned(features: Sparse) -> Turned:
     steps, place, column = steps[order], place[order], column[order]
     each = np.bincount(column, minlength=features.number)
     within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
-    chunks = -(-each // CHUNK)
-    row = (np.cumsum(chunks) - chunks)[column] + within // CHUNK
+    chunks = -(-each // COLUMN_CHUNK)
+    row = (np.cumsum(chunks) - chunks)[column] + within // COLUMN_CHUNK
     total = int(chunks.sum())
-    where, values = np.full((total, CHUNK), len(features.columns), np.int32), np.zeros((total, CHUNK))
-    where[row, within % CHUNK] = steps
-    values[row, within % CHUNK] = features.values[steps, place]
+    where, values = np.full((total, COLUMN_CHUNK), len(features.columns), np.int32), np.zeros((total, COLUMN_CHUNK))
+    where[row, within % COLUMN_CHUNK] = steps
+    values[row, within % COLUMN_CHUNK] = features.values[steps, place]
     own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
     return Turned(aligned(where), aligned(values), aligned(own), len(features.columns))
 
@@ -95,6 +95,6 @@ def _weighted(
         found = [value * rows.at[place].get(mode="promise_in_bounds") for place, value in zip(*row, strict=True)]
         return sum(found, jnp.zeros(matrix.shape[1]))
 
-    if places.shape[1] > WIDE:
+    if places.shape[1] > MAX_UNROLLED_FEATURES:
         return jnp.einsum("ti,tik->tk", values, rows[places])
-    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=BLOCK)
+    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=GATHERED_ROWS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..models.latent.effects import Block
+from ..models.latent.effects import EffectBlock
 from ..models.latent.mixed import Mixed
 from ..optimize.fit import Fit, fit
 from ._arrived import arrived
@@ -36,7 +36,7 @@ def linear(results: Any, drop: str) -> Fit:
     names = ["Intercept" if name == "Group" else str(name) for name in given]
     names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
     code, levels = pd.factorize(np.asarray(model.groups), sort=True)
-    block = Block("group", tuple(names), effects, (len(names),))
+    block = EffectBlock("group", tuple(names), effects, (len(names),))
     X = _named(model.exog, model.exog_names)
     objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop=drop)
     parameters = {
@@ -64,7 +64,7 @@ def bayesian(results: Any, drop: str) -> Fit:
         code[here], value[here] = own.indices, own.data
         used, code = np.unique(code, return_inverse=True)
         levels = np.asarray(model.vc_names)[np.asarray(model.ident) == k][used]
-        blocks.append(Block(str(name), (str(name),), value[:, None], (1,)))
+        blocks.append(EffectBlock(str(name), (str(name),), value[:, None], (1,)))
         known[str(name)] = (code, levels)
     X, family = _named(model.exog, model.fep_names), FAMILIES[type(model).__name__]
     return fit(Mixed.of(X, model.endog, family, tuple(blocks), known, drop=drop))

@@ -27,11 +27,11 @@ from ..optimize.fit import Fit, anchor, fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 
 SUPPORTED = "GaussianHMM, PoissonHMM and CategoricalHMM"
-EDGE = 1e-6  # probabilities below it are on the boundary
+BOUNDARY_PROBABILITY = 1e-6  # probabilities below it are on the boundary
 KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 
 
-class Host(NamedTuple):
+class HostEmission(NamedTuple):
     """Emission of a host model, its parameters, and whether their prior is flat."""
 
     emission: AbstractEmission
@@ -112,7 +112,7 @@ def from_hmmlearn(
 
 
 def _described(
-    model: Any, host: Host, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
+    model: Any, host: HostEmission, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
 ) -> tuple[HMM, dict[str, np.ndarray]]:
     """Objective that the host minimises, and its own parameters there."""
     sequences = 1 if lengths is None else np.size(lengths)
@@ -158,7 +158,7 @@ def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
 
 
 def _free_or_zero(p: np.ndarray) -> np.ndarray:
-    return np.where(p < EDGE, 0.0, np.nan)
+    return np.where(p < BOUNDARY_PROBABILITY, 0.0, np.nan)
 
 
 def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -260,13 +260,13 @@ def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
     return matrices[:: len(matrices) // model.n_components]
 
 
-def _gaussian(model: Any) -> Host:
+def _gaussian(model: Any) -> HostEmission:
     _free(model, "m", "means_")
     emission = HostGaussian(model)
-    return Host(emission, emission.start(model), emission.flat)
+    return HostEmission(emission, emission.start(model), emission.flat)
 
 
-def _poisson(model: Any) -> Host:
+def _poisson(model: Any) -> HostEmission:
     _free(model, "l", "lambdas_")
     if np.any(model.lambdas_prior) or np.any(model.lambdas_weight):
         raise ValueError(
@@ -275,21 +275,21 @@ def _poisson(model: Any) -> Host:
         )
     rate = np.asarray(model.lambdas_, np.float64)
     _not_zero("lambdas_", rate, "take fewer states, or fit lo.HMM(x, lo.emissions.Poisson(), ...), whose prior keeps off zero")
-    return Host(Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True)
+    return HostEmission(Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True)
 
 
-def _categorical(model: Any) -> Host:
+def _categorical(model: Any) -> HostEmission:
     _free(model, "e", "emissionprob_")
     probability = np.asarray(model.emissionprob_, np.float64)
     _not_zero("emissionprob_", probability, "refit with an emissionprob_prior above 1, such as 1.1, which keeps off zero")
     prior = _concentrations(model, "emissionprob", probability.shape)
     flat = bool(np.all(prior == 1))
     emission = Categorical(probability.shape[1], prior=None if flat else {"probability": (prior,)})
-    return Host(emission, {"probability": probability}, flat)
+    return HostEmission(emission, {"probability": probability}, flat)
 
 
 def _not_zero(name: str, value: np.ndarray, way_out: str) -> None:
-    for at in np.argwhere(value < EDGE).tolist():
+    for at in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
         raise ValueError(f"from_hmmlearn: {name}{at} is {value[*at]:.1g}: the maximum is on the boundary; {way_out}.")
 
 

@@ -37,7 +37,7 @@ from ._arrived import arrived, is_repeated
 
 
 @runtime_checkable
-class Host(Protocol):
+class SklearnEstimator(Protocol):
     """Estimator in the manner of scikit-learn, which can be cloned."""
 
     def fit(self, X: Any, y: Any) -> Any: ...
@@ -71,7 +71,7 @@ class Described:
     positive: bool = False
 
 
-def described(estimator: Host) -> Described:
+def described(estimator: SklearnEstimator) -> Described:
     """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is fitted has to be fitted.
 
     Raises TypeError if it is not of this kind, or not known.
@@ -152,7 +152,7 @@ def _logistic(estimator: Any) -> Described:
 def _support_vectors(estimator: Any) -> Described:
     if estimator.penalty != "l2" or estimator.intercept_scaling != 1:
         raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and intercept_scaling=1.")
-    loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=ROUNDED)
+    loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
     return Described(loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
 
 
@@ -184,7 +184,7 @@ def _descended(estimator: Any) -> Described:
 SHIFTED = 1e4  # spreads of a column, from which its mean is taken off
 DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
 UNDONE = 0.02  # largest relative excess of a host's objective over its least value
-ROUNDED = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
+KINK_WIDTH = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
@@ -329,7 +329,7 @@ def read(
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
         off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
-        width = ROUNDED if host.ridge else max(10 * ROUNDED, 2 / np.size(y))  # which there is the only curvature
+        width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))  # which there is the only curvature
         host = replace(host, loss=host.loss.over(width * (off or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those

@@ -33,7 +33,7 @@ LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the l
     "InverseSquared": lambda link: "inverse_squared",
     "Power": lambda link: _power(float(link.power)),
     "CLogLog": lambda link: "cloglog",
-    "NegativeBinomial": lambda link: losses.links.NegativeBinomial(link.alpha),
+    "NegativeBinomial": lambda link: losses.links.NegativeBinomialLink(link.alpha),
 }
 BINOMIAL = {
     "Logit": "logit",

@@ -14,19 +14,19 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from ._injection import refusal, unshown
-from ._models import Fold
+from ._models import LeakageFold
 from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
-from ._study import LEAST, Answer, Ask, Point, Predictions, Study, few_removed
+from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
 DROPPED = 0.1  # of a training set: where one fit would drop more, rows are tested in several bundles
 BUNDLES = 4  # of a fold's exposed rows, at most
-MOST = 0.4  # of a training set: where a bundle still drops more, no control can drop as much again
+MAX_DROPPED_SHARE = 0.4  # of a training set: where a bundle still drops more, no control can drop as much again
 CONTROLS = (2, 4, 6)  # a bundle; more until their Monte-Carlo error is small
 CAP, CAP_FOLDS = 0.1, 5  # of all records, a joined cluster of five folds; of more folds less
-FEW = 10  # records of a fold, below which their score says nothing
-SMALL = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside it
-ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
+MIN_FOLD_RECORDS = 10  # records of a fold, below which their score says nothing
+SMALL_MONTE_CARLO_SHARE = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside it
+PARTITIONS_A_ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
 FIXED = "these folds do not test every record once by all others, so that none can change sides"
 NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
@@ -34,7 +34,7 @@ TYPICAL = "what is dropped is typical of its clusters but for the mates"
 ASSUMPTION = "leaks are records of the test clusters like any other, and the loss goes on below the least leakage as above it"
 
 
-def prices(study: Study) -> dict[str, int]:
+def prices(study: LeakageStudy) -> dict[str, int]:
     """Count the fits of the first look at each answer, without those for injection.
 
     More are made where the Monte-Carlo error is not small.
@@ -44,7 +44,7 @@ def prices(study: Study) -> dict[str, int]:
     if not study.linkage.knows_pairs:
         return {"naive": filed}
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
-    regrouped = count * ROUND * (whole and bool(study.cuts) and _removed(study) >= LEAST)
+    regrouped = count * PARTITIONS_A_ROUND * (whole and bool(study.cuts) and _removed(study) >= MIN_EXPOSURE_REMOVED)
     return {"naive": filed, "purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": regrouped}
 
 
@@ -56,14 +56,14 @@ class Bundle(NamedTuple):
     drop: Bool[np.ndarray, " rows"]
 
 
-def naive(study: Study) -> Answer:
+def naive(study: LeakageStudy) -> Answer:
     """Score the folds as filed."""
     value, influence = study.naive
     whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
     return replace(whole, exposed=study.exposed, moved=study.moved)
 
 
-def coarser(study: Study) -> Answer:
+def coarser(study: LeakageStudy) -> Answer:
     """Score by clusters joined by every pair above a threshold, and purge the mates that still stand across folds.
 
     The likeliest pairs join first, as long as the clusters are small enough for folds.
@@ -82,7 +82,7 @@ def coarser(study: Study) -> Answer:
             break
         other = replace(study, folds=as_folds(moved, joined))
         parts = [part for k in range(len(other.folds)) for part in _bundles(other, k, cut)]
-        if _dropped(other, parts) > MOST:
+        if _dropped(other, parts) > MAX_DROPPED_SHARE:
             why = f"at {cut:.2g} it would drop {_dropped(other, parts):.0%} of a training set"
             break
         after = _purged(other, parts, cut)
@@ -92,7 +92,7 @@ def coarser(study: Study) -> Answer:
     return study.line("coarser", study.taken, points, why)
 
 
-def imputed(study: Study) -> Answer:
+def imputed(study: LeakageStudy) -> Answer:
     """Cross-validation by the clusters of drawn partitions, one fit a fold; so many draws that their error is small.
 
     A draw files a pair of probability p together in a share p of the draws, whether its records are of one entity or not, as
@@ -104,41 +104,41 @@ def imputed(study: Study) -> Answer:
         return Answer("imputed", assumption, FIXED)
     if not study.cuts:
         return Answer("imputed", assumption, NONE)
-    if _removed(study) < LEAST:
+    if _removed(study) < MIN_EXPOSURE_REMOVED:
         return Answer("imputed", assumption, few_removed(_removed(study)))
-    points: list[Point] = []
+    points: list[ControlPoint] = []
     for own in study.clusters:
         moved = nearest_folds(study.fold, own)
         if moved is not None:
             points.append(_regrouped(study, moved, float("nan")))
-        if len(points) % ROUND == 0 and len(points) and _enough(study, points):
+        if len(points) % PARTITIONS_A_ROUND == 0 and len(points) and _enough(study, points):
             break
     if len(points) < 2:
         return Answer("imputed", assumption, "drawn clusters are too large for folds")
     influence, exposed = np.mean([p.influence for p in points], axis=0), float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
     part = study.removed(exposed)
-    if not part >= LEAST:
+    if not part >= MIN_EXPOSURE_REMOVED:
         return Answer("imputed", assumption, few_removed(part))
     between = float(np.var(differences, ddof=1))
-    point = Point(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
+    point = ControlPoint(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
     return study.answer("imputed", assumption, point, between)
 
 
-def purge(study: Study) -> Answer:
+def purge(study: LeakageStudy) -> Answer:
     """Rows that may have mates in training are predicted without them, and compared with fits that lack as many others."""
     assumption = f"{study.taken}; {TYPICAL}"
     points, why = [], NONE
     for cut in study.cuts:
         parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
-        if _dropped(study, parts) > MOST:
+        if _dropped(study, parts) > MAX_DROPPED_SHARE:
             why = f"at {cut:.2g} it would drop {_dropped(study, parts):.0%} of a training set"
             break
         points.append(_purged(study, parts, cut))
     return study.line("purge", assumption, points, why)
 
 
-def both(study: Study, purge: Answer, coarser: Answer) -> Answer:
+def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """The mean of two answers whose errors have other reasons: other folds, other controls."""
     if purge.refusal or coarser.refusal:
         return Answer("both", f"{study.taken}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
@@ -158,14 +158,16 @@ def both(study: Study, purge: Answer, coarser: Answer) -> Answer:
     )
 
 
-def unmated(study: Study) -> Answer:
+def unmated(study: LeakageStudy) -> Answer:
     """The tested rows that have no listed mate in training, as they were predicted: no fit is needed."""
     assumption = "tested records without a listed mate are as hard as those with one"
     use = study.tested.copy()
     use[study.candidates.place.to_numpy()] = False
     kept = [use[fold.test] for fold in study.folds]
-    if min(own.sum() for own in kept) < FEW:
-        return Answer("unmated", assumption, f"fewer than {FEW} records of some fold have no listed mate in training")
+    if min(own.sum() for own in kept) < MIN_FOLD_RECORDS:
+        return Answer(
+            "unmated", assumption, f"fewer than {MIN_FOLD_RECORDS} records of some fold have no listed mate in training"
+        )
     folds = [fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)]
     try:
         value, influence = study.scored([own[some] for own, some in zip(study.predicted, kept, strict=True)], folds)
@@ -175,37 +177,37 @@ def unmated(study: Study) -> Answer:
     return Answer("unmated", assumption, score=value, influence=influence, exposed=0.0, **moved)
 
 
-def _dropped(study: Study, parts: list[Bundle]) -> float:
+def _dropped(study: LeakageStudy, parts: list[Bundle]) -> float:
     """The largest share of a training set that a fit does without."""
     return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
 
 
-def _removed(study: Study) -> float:
+def _removed(study: LeakageStudy) -> float:
     """The share of the mates across folds that the first drawn clusters take out; NaN where none of them fit into folds."""
     assert study.fold is not None
-    moved = [nearest_folds(study.fold, own) for own in study.clusters[:ROUND]]
+    moved = [nearest_folds(study.fold, own) for own in study.clusters[:PARTITIONS_A_ROUND]]
     left = [_left(study, as_folds(own, study.filed)) for own in moved if own is not None]
     return study.removed(float(np.mean(left))) if left else float("nan")
 
 
-def _left(study: Study, folds: list[Fold]) -> float:
+def _left(study: LeakageStudy, folds: list[LeakageFold]) -> float:
     """The exposure on these folds."""
     return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
 
 
-def _regrouped(study: Study, moved: Rows, cut: float) -> Point:
+def _regrouped(study: LeakageStudy, moved: Rows, cut: float) -> ControlPoint:
     folds = as_folds(moved, study.filed)
     predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
     value, influence = study.scored(predicted, folds)
-    return Point(cut, value - study.naive.value, influence - study.naive.influence, 0.0, _left(study, folds))
+    return ControlPoint(cut, value - study.naive.value, influence - study.naive.influence, 0.0, _left(study, folds))
 
 
-def _enough(study: Study, points: list[Point]) -> bool:
+def _enough(study: LeakageStudy, points: list[ControlPoint]) -> bool:
     noise = np.var([p.difference for p in points], ddof=1) / len(points)
-    return bool(noise <= SMALL**2 * study.over_clusters(np.mean([p.influence for p in points], axis=0)).value)
+    return bool(noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(np.mean([p.influence for p in points], axis=0)).value)
 
 
-def _bundles(study: Study, k: int, cut: float) -> list[Bundle]:
+def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     """Split the exposed rows of a fold into enough bundles that each fit drops few rows."""
     fold = study.folds[k]
     trained = np.zeros(len(study.y), bool)
@@ -219,9 +221,9 @@ def _bundles(study: Study, k: int, cut: float) -> list[Bundle]:
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 
 
-def _purged(study: Study, parts: list[Bundle], cut: float) -> Point:
+def _purged(study: LeakageStudy, parts: list[Bundle], cut: float) -> ControlPoint:
     if not parts:
-        return Point(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
+        return ControlPoint(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
     clean = study.scored(_replaced(study, parts, study.work([_without(study, part, part.drop) for part in parts])))
     controls: list[tuple[float, NDArray[np.float64]]] = []
     for count in CONTROLS:
@@ -231,23 +233,23 @@ def _purged(study: Study, parts: list[Bundle], cut: float) -> Point:
         sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
         influence = clean.influence - np.mean([own for _, own in controls], axis=0)
-        if noise <= SMALL**2 * study.over_clusters(influence).value:
+        if noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(influence).value:
             break
     difference = clean.value - float(np.mean([value for value, _ in controls]))
-    return Point(cut, difference, influence, noise, _exposed(study, parts))
+    return ControlPoint(cut, difference, influence, noise, _exposed(study, parts))
 
 
-def _without(study: Study, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
+def _without(study: LeakageStudy, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
     train = study.folds[part.fold].train
     return Ask(train[~drop[train]], part.rows)
 
 
-def _others(study: Study, part: Bundle, number: int, control: int) -> NDArray[np.bool_]:
+def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> NDArray[np.bool_]:
     rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
     return like_size(part.drop, study.folds[part.fold].train, study.filed, rng)
 
 
-def _replaced(study: Study, parts: list[Bundle], found: Predictions) -> Predictions:
+def _replaced(study: LeakageStudy, parts: list[Bundle], found: Predictions) -> Predictions:
     """Predictions as filed, but of the bundles' rows what was found."""
     out = [own.copy() for own in study.predicted]
     place = np.zeros(len(study.y), np.int64)
@@ -257,7 +259,7 @@ def _replaced(study: Study, parts: list[Bundle], found: Predictions) -> Predicti
     return out
 
 
-def _exposed(study: Study, parts: list[Bundle]) -> float:
+def _exposed(study: LeakageStudy, parts: list[Bundle]) -> float:
     """Return the exposure that remains through pairs below the cut."""
     left = np.zeros(len(study.y))
     for fold, mates in zip(study.folds, study.mates, strict=True):
@@ -267,7 +269,7 @@ def _exposed(study: Study, parts: list[Bundle]) -> float:
     return float(left[study.tested].mean())
 
 
-def extrapolated(study: Study, corrected: Callable[[], LeakageResult]) -> Answer:
+def extrapolated(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
     """Answer by `leakage_corrected`; refuse where it refuses, and before its fits if injection cannot show the leakage."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-EXACT = 8  # records of a block up to which it is drawn so; the work triples with each
+MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn so; the work triples with each
 AT_ONCE = 4096  # blocks
 NEVER = -1e9  # the log-odds of a pair that is in no cluster
 PULL = 0.2  # how strongly weights are held to the log-odds: of 5, 0.5, 0.2, 0.1 and 0.05 the one with which P(mate) had the
@@ -83,7 +83,7 @@ def biconnected(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[n
     return components(nodes + 1, joined, above[joined])[high]
 
 
-class Blocks(NamedTuple):
+class RecordBlocks(NamedTuple):
     """Blocks of k nodes each, their pairs in the order of `_pairs(k)`; `times` is zero where a pair is not listed."""
 
     weight: Float[np.ndarray, "blocks pairs"]
@@ -119,7 +119,7 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Boo
 
 def _dense(
     graph: Graph, some: NDArray[np.int64], block: NDArray[np.int64], pair: NDArray[np.int64], size: NDArray[np.int64]
-) -> Blocks:
+) -> RecordBlocks:
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
     weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
@@ -134,10 +134,10 @@ def _dense(
     reached: NDArray[np.int64] = np.broadcast_to(subset & -subset, beside.shape)
     for _ in range(k - 1):
         reached = (reached | np.take_along_axis(beside, reached, 1)) & subset
-    return Blocks(weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset)
+    return RecordBlocks(weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset)
 
 
-def _fitted(blocks: Blocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
+def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
     """The weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL  # of the curvature: no indicator varies by more than a quarter
     root = np.sqrt(PULL / bound)
@@ -199,7 +199,7 @@ def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
     return (held[low] * held[high]).astype(np.float64)
 
 
-@functools.lru_cache(maxsize=1 << EXACT)
+@functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
 def _first_clusters(whole: int) -> Int[np.ndarray, " clusters"]:
     """The subsets of `whole` that hold its lowest node."""
     low = whole & -whole

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
 
-SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
-APART = 0.5  # and from one draw of a chain to its next
+BURN_IN_SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
+DRAW_SPACING = 0.5  # and from one draw of a chain to its next
 FEWEST, MOST, LOOKS = 300, 2000, 4e7  # steps in which these sweeps end, whatever was asked: as many as look at so many pairs
 SPARSE = 4  # labels for each node, beyond which they are numbered anew
-WIDE = 20_000  # pairs in all chains below which one more chain costs next to nothing
+CHEAP_CHAIN_PAIRS = 20_000  # pairs in all chains below which one more chain costs next to nothing
 FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
 GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after how many steps half as much
 
 
-class Chains(NamedTuple):
+class BlockChains(NamedTuple):
     """Copies of the blocks side by side.
 
     Of the pairs it holds the nodes, the weight, the probability of a bond, its root by which they are proposed, and the
@@ -55,9 +55,9 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow P(inside)
     as all chains show it, by Robbins & Monro's steps.
     """
-    copies = int(np.clip(WIDE // len(graph.a), 1, num))
+    copies = int(np.clip(CHEAP_CHAIN_PAIRS // len(graph.a), 1, num))
     chains = _copies(graph, copies)
-    wanted = SWEEPS * np.bincount(chains.chain, chains.eager)
+    wanted = BURN_IN_SWEEPS * np.bincount(chains.chain, chains.eager)
     most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
     label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
     with Slow("partitions", num // copies + 2) as bar:
@@ -69,7 +69,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
             chains = _pulled(chains, graph, label, GAIN)
         bar.advance()
-        if (SWEEPS * asked < wanted).any():
+        if (BURN_IN_SWEEPS * asked < wanted).any():
             _warn(steps)
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
@@ -77,7 +77,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
         out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
         while len(out) * copies < num:
             bar.advance()
-            for _ in range(math.ceil(steps * APART / SWEEPS)):
+            for _ in range(math.ceil(steps * DRAW_SPACING / BURN_IN_SWEEPS)):
                 label = _move(chains, label, share, rng)[1]
             out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
     return np.concatenate(out)[:num]
@@ -91,7 +91,7 @@ def _warn(steps: int) -> None:
     )
 
 
-def _pulled(chains: Chains, graph: Graph, label: NDArray[np.int64], gain: float) -> Chains:
+def _pulled(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:
     """The weights a step nearer to where `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
     inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
     weight = chains.weight[: len(graph.a)]
@@ -99,19 +99,19 @@ def _pulled(chains: Chains, graph: Graph, label: NDArray[np.int64], gain: float)
     return chains._replace(weight=np.tile(weight + gain * slope, len(chains.a) // len(graph.a)))
 
 
-def _copies(graph: Graph, copies: int) -> Chains:
+def _copies(graph: Graph, copies: int) -> BlockChains:
     """A node of the graph is one in each of its blocks, and in each of the chains."""
     nodes = len(graph.size)
     key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
     a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
     likely = np.tile(graph.target / graph.times, copies)
     copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
-    return Chains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
+    return BlockChains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
                   copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
 
 
 def _move(
-    chains: Chains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
+    chains: BlockChains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
     """One step of all chains, of whose pairs a `share` is picked: these, the new clusters, and which could be asked."""
     rate = np.cumsum(share[chains.chain] * chains.eager)

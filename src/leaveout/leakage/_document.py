@@ -13,19 +13,19 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, kept
 from .._runtime.progress import Slow
 from ..data.arrays import matched
-from ..interop.sklearn import Host
+from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._binomial import binomial_matrix, check_probabilities
-from ._fits import CAPACITY, AbstractLearner
+from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import make_learner, prepare
 from ._score import Score
 from ._scoring import Loss
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
-FEW = 64  # draws that are kept together, where each is fitted by itself
+DRAWS_AT_A_TIME = 64  # draws that are kept together, where each is fitted by itself
 
 Direction = Literal["train", "test", "both"]
 
@@ -114,7 +114,7 @@ class BlockBootstrap:
 
 
 def binomial_block_bootstrap(
-    estimator: Host | Fit,
+    estimator: SklearnEstimator | Fit,
     X: Any,
     y: ArrayLike,
     train: ArrayLike,
@@ -235,7 +235,7 @@ class _Job:
                 bar.advance()
         return out.mean(1), out.var(1, ddof=1)
 
-    def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
+    def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
         losses = self.measure.losses(self.y[self.test], self._predict(rows, own)[0])
         return {"losses": _left(losses, rows, self.test)}
 
@@ -245,14 +245,14 @@ class _Job:
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
-                for start in range(0, self.num_boot, FEW):
-                    some = range(start, min(start + FEW, self.num_boot))
+                for start in range(0, self.num_boot, DRAWS_AT_A_TIME):
+                    some = range(start, min(start + DRAWS_AT_A_TIME, self.num_boot))
                     rows = [self._mixture(rng, 1, level, self.train, self.test)[0] for _ in some]
                     out[number, some] = kept(functools.partial(self._of_test, rows, some))["losses"]
                     bar.advance(len(some))
         return out.mean(1), out.var(1, ddof=1)
 
-    def _of_test(self, drawn: list[NDArray[np.int64]], numbers: range) -> Told:
+    def _of_test(self, drawn: list[NDArray[np.int64]], numbers: range) -> StepResult:
         losses, none = [], np.zeros((1, 0), np.int64)
         for rows, r in zip(drawn, numbers, strict=True):
             rest = np.setdiff1d(self.train, rows)[None]
@@ -269,7 +269,7 @@ class _Job:
                 bar.advance()
         return out.mean(2), out.var(2, ddof=1)
 
-    def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> Told:
+    def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
         shared, beside = self._predict(rows, own)
         both = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
         return {"losses": self._tested(number, levels, rows, both).T}
@@ -291,7 +291,7 @@ class _Job:
         """Batches of training sets at one level: where they go, their rows, and rows of T̂ to be scored."""
         rng = np.random.default_rng([self.seed, number])
         each = self.size * self.learner.cost + 4 * (len(self.test) + every * len(self.train))
-        step = max(1, 2 * CAPACITY // each)
+        step = max(1, 2 * FIT_BATCH_ENTRIES // each)
         for start in range(0, self.num_boot, step):
             count = min(step, self.num_boot - start)
             rows = self._mixture(rng, count, level, self.test, self.train)

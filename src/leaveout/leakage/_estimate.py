@@ -12,27 +12,27 @@ from .._runtime.checkpoint import File, keeping, kept
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from ..data.arrays import matched
-from ..interop.sklearn import Host
+from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..refit import AbstractRefit
-from ..validation.standard_errors import Spread
+from ..validation.standard_errors import InfluenceSpread
 from ._hosts import Task, make_learner, prepare
 from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level, unshown
-from ._models import Drawn, Fold, Leakage, Shares, check_known
+from ._models import DrawnLeakage, Leakage, LeakageFold, Shares, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
-from ._run import Enough, FoldLosses, Work, known, run
+from ._run import Enough, FitWork, FoldLosses, known, run
 from ._score import NO_MIXTURE, Score
 from ._scoring import Loss
 from ._slope import slope_test
-from ._spread import FEW, as_tested, left_out, resolved, units
+from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, left_out, resolved, units
 
 DEFAULT = Injection()
 IID_REPEATS = 4
 
 
 def leakage_corrected(
-    estimator_or_fit: Host | Fit,
+    estimator_or_fit: SklearnEstimator | Fit,
     X: Any,
     y: ArrayLike,
     *,
@@ -133,10 +133,10 @@ def leakage_corrected(
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
-    work = Work(plan, learner, score, task.codes, outside, mixture, None if bins is None else _edges(bins))
+    work = FitWork(plan, learner, score, task.codes, outside, mixture, None if bins is None else _edges(bins))
     common: dict[str, Any] = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": work.edges, "learner": learner.name,
-        "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, Drawn) and leakage.knows_pairs else [],
+        "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
         "unshown": unshown(folds, leakage), "of": _of(task, folds),
     }  # fmt: skip
     known_notes = [*notes, *_size_notes(plan, injection)]
@@ -163,7 +163,7 @@ def leakage_corrected(
     return result(runs, beside)
 
 
-def _beside(work: Work, seed: int) -> dict[str, Any]:
+def _beside(work: FitWork, seed: int) -> dict[str, Any]:
     """Fit beside the draws: the loss with all records independent, and the losses without groups of clusters."""
     iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
     if resolved(work.plan) or not work.score.weighs:
@@ -172,7 +172,7 @@ def _beside(work: Work, seed: int) -> dict[str, Any]:
     return {"iid": float(iid), "moved": made.get("moved")}
 
 
-def _until(work: Work, shares: Shares, injection: Injection, moved: NDArray[np.float64] | None) -> Enough | None:
+def _until(work: FitWork, shares: Shares, injection: Injection, moved: NDArray[np.float64] | None) -> Enough | None:
     """Until the Monte-Carlo error is small beside that of the data."""
     if injection.num_boot is not None or not work.score.weighs:
         return None
@@ -182,14 +182,14 @@ def _until(work: Work, shares: Shares, injection: Injection, moved: NDArray[np.f
         pooled = pool(work.plan, runs, shares, ORDER, law)
         weights = pooled.solve(work.score.shape).weights
         tested = as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares)
-        data = Spread(tested, unit, moved=moved).error
+        data = InfluenceSpread(tested, unit, moved=moved).error
         drawn = runs[0].test.shape[1]
         return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
 
     return enough
 
 
-def _of(task: Task, folds: list[Fold]) -> dict[str, str]:
+def _of(task: Task, folds: list[LeakageFold]) -> dict[str, str]:
     """Name what two results must share to be compared."""
     return {
         "response": fingerprint(task.y),
@@ -198,16 +198,17 @@ def _of(task: Task, folds: list[Fold]) -> dict[str, str]:
     }
 
 
-def _few_clusters(folds: list[Fold]) -> list[str]:
+def _few_clusters(folds: list[LeakageFold]) -> list[str]:
     clusters = folds[0].clusters
     trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
     tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
     sides = (("trains", trained), ("tests", tested))
-    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < FEW]
+    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < MIN_CLUSTERS_A_SIDE]
     if not few:
         return []
     return [
-        f"{' and '.join(few)}, fewer than {FEW}: the estimate is for clusters like these, and its data SE leaves the rest out."
+        f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
+        "and its data SE leaves the rest out."
     ]
 
 
@@ -253,7 +254,7 @@ def _edges(bins: ArrayLike) -> NDArray[np.float64]:
     return edges
 
 
-def _iid(work: Work, seed: int) -> float:
+def _iid(work: FitWork, seed: int) -> float:
     """k-fold cross-validation that takes all records as independent, with training sets of the same size."""
     plan = work.plan
     records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))

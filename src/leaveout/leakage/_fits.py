@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.parallel import workers
-from ._updates import SHARED, Chains, counted, in_common, lengths, moments
+from ._updates import SHARED_ROWS_RATIO, FitChains, counted, in_common, lengths, moments
 
-CAPACITY = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
+FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
 MOSTLY = 0.5  # of the fits that are asked for: so many in chains, or each is made from its own rows
-CLOSE = 1e-8  # of a column's second moment: a variance below it is not told by differences of sums
+SMALLEST_VARIANCE_SHARE = 1e-8  # of a column's second moment: a variance below it is not told by differences of sums
 PRODUCTS = 2**25  # numbers in the products of columns
 DEPENDENT = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
 
@@ -85,7 +85,7 @@ class AbstractLinear(AbstractLearner):
         """Together where training sets share rows, else, or where that is doubtful, each from its own rows."""
         coef, doubtful = self.together(train)
         alone = np.flatnonzero(doubtful)
-        for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // CAPACITY))):
+        for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))):
             if len(some):
                 coef[some] = self._apart(train[some])
         return coef
@@ -132,7 +132,7 @@ class LeastSquares(AbstractLinear):
         variance = np.diagonal(gram, axis1=1, axis2=2) / size
         close = np.zeros(fits, bool)
         if self.scaled or not self.penalty:  # where a column hardly varies, differences of sums tell too little
-            close = ((variance <= CLOSE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
+            close = ((variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
         gram = gram.copy()
         gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.scaled else 1.0)
         gram[close] = np.eye(d)
@@ -235,7 +235,7 @@ class AbstractMargin(AbstractClasses):
         if fits == 1 or not self.steady or self.scaled > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
-        if len(rows) > SHARED * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
+        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
             return coef, none
         place, weight = lengths(train), counted(train, rows)
         X, y = self.X[rows], self.y[rows]
@@ -246,12 +246,12 @@ class AbstractMargin(AbstractClasses):
             mean = weight @ Z[:, :d] / size
             variance = weight @ Z[:, :d] ** 2 / size - mean**2
             ridge[:, :d] *= variance
-            none = (variance <= CLOSE * (Z[:, :d] ** 2).mean(0)).any(1)
+            none = (variance <= SMALLEST_VARIANCE_SHARE * (Z[:, :d] ** 2).mean(0)).any(1)
         positive = weight @ y
         mixed = (positive > 0) & (positive < size)
         if not mixed.all():
             return coef, np.ones(fits, bool)
-        theta, failed = Chains(Z, y, self.slopes).solve(weight, ridge, place)
+        theta, failed = FitChains(Z, y, self.slopes).solve(weight, ridge, place)
         coef[:, : Z.shape[1]] = theta
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.scaled else False)
@@ -290,7 +290,7 @@ class AbstractMargin(AbstractClasses):
         return value, slope, hessian
 
 
-class Logistic(AbstractMargin):
+class LogisticFits(AbstractMargin):
     """`log(1 + e^η) − y η`, the intercept not penalised."""
 
     @property

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ._fits import AbstractClasses
 
 CLOSED = 1e-9  # of the objective: the gap between primal and dual at which a fit is done
-STEPS = 100  # some eleven are needed
-SHORT = 0.995  # of the way to the nearest bound
-ROUNDING = 1e-13  # of its diagonal, added to a matrix that may be singular
+MAX_INTERIOR_STEPS = 100  # some eleven are needed
+BOUNDARY_FRACTION = 0.995  # of the way to the nearest bound
+DIAGONAL_JITTER = 1e-13  # of its diagonal, added to a matrix that may be singular
 
 
-class Hinge(AbstractClasses):
+class HingeFits(AbstractClasses):
     """`max(0, 1 − s η)`, the intercept not penalised."""
 
     @property
@@ -35,7 +35,7 @@ class Hinge(AbstractClasses):
         out, active = np.zeros((fits, params)), np.arange(fits)
         theta, alpha, rest = np.zeros((fits, params)), np.full((fits, size), 0.5), np.full((fits, size), 0.5)
         u, v = np.ones((fits, size)), np.full((fits, size), 2.0)  # u − v = −1, the margins at θ = 0
-        for _ in range(STEPS):
+        for _ in range(MAX_INTERIOR_STEPS):
             margin = np.matmul(Z, theta[..., None])[..., 0] - 1
             slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
@@ -51,8 +51,10 @@ class Hinge(AbstractClasses):
                 old + length * new for old, new in zip((theta, alpha, rest, u, v), changes, strict=True)
             )
         raise ArithmeticError(
-            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle in {STEPS} steps. Scale "
-            "the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=, and scikit-learn fits."
+            f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle "
+            f"in {MAX_INTERIOR_STEPS} steps. "
+            "Scale the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=, "
+            "and scikit-learn fits."
         )
 
 
@@ -65,7 +67,7 @@ def _step(
     matrix[:, range(len(ridge)), range(len(ridge))] += ridge
     scale = np.sqrt(np.diagonal(matrix, axis1=1, axis2=2))
     outer = scale[:, :, None] * scale[:, None, :]
-    inverse = np.linalg.inv(matrix / outer + ROUNDING * np.eye(len(ridge))) / outer
+    inverse = np.linalg.inv(matrix / outer + DIAGONAL_JITTER * np.eye(len(ridge))) / outer
 
     def towards(low: NDArray | float, high: NDArray | float) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
         """The changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first order."""
@@ -82,7 +84,7 @@ def _step(
     centre = ((after / before) ** 3 * before / (2 * alpha.shape[1]))[:, None]
     bent = length**2 * dalpha  # what the products come to at that length: those of the whole step may lead round in a circle
     changes = towards(centre - bent * du, centre + bent * dv)
-    return changes, SHORT * _length(alpha, rest, u, v, changes)
+    return changes, BOUNDARY_FRACTION * _length(alpha, rest, u, v, changes)
 
 
 def _length(alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]) -> NDArray[np.float64]:

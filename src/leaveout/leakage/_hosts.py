@@ -23,20 +23,31 @@ from sklearn.svm import SVC
 from .._runtime.display import kind_of
 from .._runtime.parallel import over, workers
 from ..data.arrays import numbers
-from ..interop.sklearn import Described, Host, described
+from ..interop.sklearn import Described, SklearnEstimator, described
 from ..models.glm.glm import GLM
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import fold_parameters
-from ._fits import CAPACITY, AbstractLearner, LeastSquares, Logistic, Neighbours, Own, Predictions, Rows, Shared, SupportVector
-from ._hinge import Hinge
+from ._fits import (
+    FIT_BATCH_ENTRIES,
+    AbstractLearner,
+    LeastSquares,
+    LogisticFits,
+    Neighbours,
+    Own,
+    Predictions,
+    Rows,
+    Shared,
+    SupportVector,
+)
+from ._hinge import HingeFits
 from ._score import Needs, Score
 from ._scoring import Loss, classifies, predicted, resolve, resolve_score
 
-TRIED = 50  # rows by which it is seen whether an estimator reads columns that are no numbers
+PROBED_ROWS = 50  # rows by which it is seen whether an estimator reads columns that are no numbers
 SORTABLE = 2**25  # numbers in the sorted distances of all records
-WIDE = 200  # features from which a batch of normal equations is no gain
+MAX_BATCHED_FEATURES = 200  # features from which a batch of normal equations is no gain
 
 
 class Task(NamedTuple):
@@ -51,7 +62,7 @@ class Task(NamedTuple):
 
 def prepare(
     caller: str,
-    estimator: Host | Fit,
+    estimator: SklearnEstimator | Fit,
     X: Any,
     y: ArrayLike,
     loss: Loss | None,
@@ -96,7 +107,7 @@ def prepare(
     return Task(X, target, codes, measure, Exact() if refit is None else refit)
 
 
-def check_columns(caller: str, estimator: Host, X: Any, y: NDArray) -> None:
+def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) -> None:
     """Raise TypeError where X holds columns that are no numbers, and the estimator, given a few rows, cannot read them."""
     if hasattr(X, "tocsr"):
         return
@@ -106,7 +117,7 @@ def check_columns(caller: str, estimator: Host, X: Any, y: NDArray) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                clone(estimator).fit(X[:TRIED], y[:TRIED])
+                clone(estimator).fit(X[:PROBED_ROWS], y[:PROBED_ROWS])
         except (TypeError, ValueError) as error:
             if "could not convert" in str(error):
                 raise said from error
@@ -126,7 +137,7 @@ def check_clonable(caller: str, estimator: object) -> None:
 class Estimator(AbstractLearner):
     """Any scikit-learn estimator, cloned and fitted by joblib; whatever backend the caller has set up runs it."""
 
-    def __init__(self, estimator: Host, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
+    def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
 
@@ -136,7 +147,7 @@ class Estimator(AbstractLearner):
 
     @property
     def cost(self) -> int:
-        return 2 * CAPACITY  # draw by draw, so that few fits are lost when a run is stopped
+        return 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
 
     @property
     def jobs(self) -> int:
@@ -153,7 +164,7 @@ class Estimator(AbstractLearner):
         return np.concatenate(inside), np.concatenate(outside)
 
 
-class Refitted(AbstractLearner):
+class PlanHost(AbstractLearner):
     """A GLM of ours: every draw is a row of a plan of counts, refitted from the one fit to all rows."""
 
     def __init__(self, fit: Fit, refit: AbstractRefit, measure: Score):
@@ -198,7 +209,13 @@ class Refitted(AbstractLearner):
 
 
 def make_learner(
-    estimator: Host | Fit, X: Any, y: NDArray, codes: NDArray, measure: Score, n_jobs: int | None, refit: AbstractRefit
+    estimator: SklearnEstimator | Fit,
+    X: Any,
+    y: NDArray,
+    codes: NDArray,
+    measure: Score,
+    n_jobs: int | None,
+    refit: AbstractRefit,
 ) -> AbstractLearner:
     """The fastest learner that makes the estimator's own fits. `codes` is y with classes numbered.
 
@@ -212,7 +229,7 @@ def make_learner(
             raise ValueError(
                 f"leakage_corrected: the fit has {estimator.objective.num_units} units, y has {len(y)}; give its own data."
             )
-        return Refitted(estimator, refit, measure)
+        return PlanHost(estimator, refit, measure)
     _check_estimator(estimator, measure)
     if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
         special = _batched(estimator, X, codes, measure)
@@ -221,7 +238,7 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)
 
 
-def _check_estimator(estimator: Host, measure: Score) -> None:
+def _check_estimator(estimator: SklearnEstimator, measure: Score) -> None:
     if measure.classes and not is_classifier(estimator):
         raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
     if measure.needs.startswith("probab") and not hasattr(estimator, "predict_proba"):
@@ -236,7 +253,7 @@ def _check_estimator(estimator: Host, measure: Score) -> None:
         )
 
 
-def _batched(estimator: Host, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
+def _batched(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """A batched learner, if the estimator is one that we know with options that we know."""
     scaled, model = _unscaled(estimator)
     try:
@@ -250,20 +267,20 @@ def _batched(estimator: Host, X: Any, codes: NDArray, measure: Score) -> Abstrac
     if type(model) is SVC:
         return _support_vectors(model, data, codes, measure, scaled)
     host = _plain(model)
-    if host is None or data.shape[1] > WIDE:
+    if host is None or data.shape[1] > MAX_BATCHED_FEATURES:
         return None
     if host.loss == "squared" and not measure.classes:
         return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
     if measure.needs not in ("probability", "label", "decision") or codes.max() != 1 or host.ridge == 0:
         return None
     if host.loss == "logistic":
-        return Logistic(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
+        return LogisticFits(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     if host.loss == "squared_hinge" and host.whole:
         return SupportVector(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     return None
 
 
-def _plain(model: Host) -> Described | None:
+def _plain(model: SklearnEstimator) -> Described | None:
     """Return the objective of a model if it is a sum over rows that all folds share; else None."""
     try:
         host = described(model)
@@ -283,14 +300,14 @@ def _neighbours(
     return Neighbours(data, target, model.n_neighbors, measure.needs)
 
 
-def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, scaled: bool) -> Hinge | None:
+def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, scaled: bool) -> HingeFits | None:
     """Return the batched learner of a support vector machine with a linear kernel that is solved to the end; else None."""
     plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
-    known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= WIDE
-    return Hinge(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
+    known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= MAX_BATCHED_FEATURES
+    return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
 
 
-def _unscaled(estimator: Host) -> tuple[bool, Host]:
+def _unscaled(estimator: SklearnEstimator) -> tuple[bool, SklearnEstimator]:
     """Return the model without a plain StandardScaler before it, and whether there was one."""
     if not isinstance(estimator, Pipeline) or len(estimator.steps) != 2:
         return False, estimator
@@ -300,7 +317,7 @@ def _unscaled(estimator: Host) -> tuple[bool, Host]:
 
 
 def _fit_and_predict(
-    estimator: Host,
+    estimator: SklearnEstimator,
     X: Any,
     y: NDArray,
     labels: NDArray,
@@ -319,7 +336,7 @@ def _fit_and_predict(
     return np.array(inside), np.array(outside)
 
 
-def seeded(estimator: Host, seed: int) -> Host:
+def seeded(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
     """The estimator with every `random_state` that is None set, so that runs repeat."""
     free = {
         name: seed

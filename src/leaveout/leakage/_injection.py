@@ -17,14 +17,16 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
-from ._models import Fold, Leakage, Pairs
+from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # of V̂: the level at which the slope is tested
-OUTSIDE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
+LEFT_OUT_SHARE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
 FEWEST, MOST = 20, 200  # draws at each level, where their number is left to the errors
 NEVER = np.iinfo(np.int64).max
-LARGEST = 0.25  # of what may leak: what cannot be shown is not corrected, so that the estimate keeps as much of the naive bias
-EVEN = 0.5  # the probability from which a pair is a mate
+MAX_UNCORRECTED_SHARE = (
+    0.25  # of what may leak: what cannot be shown is not corrected, so that the estimate keeps as much of the naive bias
+)
+MATE_PROBABILITY = 0.5  # the probability from which a pair is a mate
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Draws(NamedTuple):
 class FoldInjection:
     """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, and `left` that never are."""
 
-    fold: Fold
+    fold: LeakageFold
     number: int
     mechanism: str
     levels: NDArray[np.int64]
@@ -150,7 +152,7 @@ class FoldInjection:
         return np.concatenate(halves), total[self.levels]
 
 
-def plan_injection(folds: list[Fold], injection: Injection, seed: int) -> list[FoldInjection]:
+def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) -> list[FoldInjection]:
     """Levels and sizes for every fold, the levels at like shares of what each can take.
 
     Raises ValueError where V̂ cannot supply the top level, or T̂ the training set.
@@ -165,16 +167,16 @@ def plan_injection(folds: list[Fold], injection: Injection, seed: int) -> list[F
     return out
 
 
-def _size(k: int, fold: Fold, injection: Injection) -> tuple[int, int]:
+def _size(k: int, fold: LeakageFold, injection: Injection) -> tuple[int, int]:
     most = len(fold.train)
-    spare = max(2, round(OUTSIDE * most))
+    spare = max(2, round(LEFT_OUT_SHARE * most))
     size = most - spare if injection.train_size is None else int(injection.train_size)
     if size > most - 1 or size < 2:
         raise ValueError(f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {most}.")
     return size, min(most - size, 2 * len(fold.test))
 
 
-def _top(k: int, fold: Fold, injection: Injection) -> int:
+def _top(k: int, fold: LeakageFold, injection: Injection) -> int:
     size, _ = _size(k, fold, injection)
     if injection.mechanism == "split":
         sizes = np.bincount(fold.clusters[fold.test])
@@ -195,12 +197,12 @@ def _top(k: int, fold: Fold, injection: Injection) -> int:
     return int(top)
 
 
-def _halved(fold: Fold) -> int:
+def _halved(fold: LeakageFold) -> int:
     """Clusters of V̂ of two records or more."""
     return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
 
 
-def _shares(top: int, injection: Injection, folds: list[Fold]) -> NDArray[np.float64]:
+def _shares(top: int, injection: Injection, folds: list[LeakageFold]) -> NDArray[np.float64]:
     """Levels as shares of the top one: 0 and a geometric grid, with the level of the slope test; evenly for clusters."""
     number = min(injection.num_levels, top + 1)
     if injection.mechanism == "split" or number == top + 1:
@@ -222,7 +224,7 @@ def slope_level(plan: list[FoldInjection]) -> int:
     return 1 + int(np.argmin(np.abs(first.levels[1:] - SLOPE_SHARE * whole)))
 
 
-def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[Fold], NDArray]:
+def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[LeakageFold], NDArray]:
     """The folds, whole clusters each, and the clusters' names. `cv` is a number of folds, a splitter or pairs of rows.
 
     Of a number of folds the clusters are dealt out by size, equal ones at random: in the order of their names both halves of
@@ -252,7 +254,7 @@ def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed
         if np.intersect1d(codes[train], codes[test]).size:
             name = names[np.intersect1d(codes[train], codes[test])[0]]
             raise ValueError(f"{caller}: fold {k} has cluster {name!r} on both sides; leave whole clusters out.")
-        folds.append(Fold(train, test, codes.astype(np.int64)))
+        folds.append(LeakageFold(train, test, codes.astype(np.int64)))
     if not folds:
         raise ValueError(f"{caller}: cv yielded no fold.")
     return folds, names
@@ -356,7 +358,7 @@ class InjectedSplits:
         return min(5, len(np.unique(np.asarray(groups)))) * self.num_repeats
 
 
-def unshown(folds: list[Fold], leakage: Leakage) -> float:
+def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
     """The share of what may leak that falls on tested records with no mate left beside them.
 
     May leak: by the probability of a mate in training where pairs are known, else every tested record alike. A mate beside it
@@ -365,20 +367,20 @@ def unshown(folds: list[Fold], leakage: Leakage) -> float:
     hidden, exposed = 0.0, 0.0
     for fold in folds:
         may = np.ones(len(fold.test))
-        if isinstance(leakage, Pairs) and leakage.knows_pairs:
+        if isinstance(leakage, MatePairs) and leakage.knows_pairs:
             may = leakage.mates(fold.train, fold.test)
         hidden += float(may @ ~_beside(fold, leakage))
         exposed += float(may.sum())
     return hidden / exposed if exposed else 0.0
 
 
-def _beside(fold: Fold, leakage: Leakage) -> NDArray[np.bool_]:
+def _beside(fold: LeakageFold, leakage: Leakage) -> NDArray[np.bool_]:
     """Has a tested record a mate among those that are tested with it?"""
-    if not (isinstance(leakage, Pairs) and leakage.knows_pairs):
+    if not (isinstance(leakage, MatePairs) and leakage.knows_pairs):
         return np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
     tested, out = np.zeros(len(fold.clusters), bool), np.zeros(len(fold.clusters), bool)
     tested[fold.test] = True
-    likely = leakage.probability >= EVEN
+    likely = leakage.probability >= MATE_PROBABILITY
     left, right = leakage.left[likely], leakage.right[likely]
     both = tested[left] & tested[right]
     out[left[both]] = out[right[both]] = True
@@ -387,7 +389,7 @@ def _beside(fold: Fold, leakage: Leakage) -> NDArray[np.bool_]:
 
 def refusal(share: float) -> str:
     """Why there is no estimate; empty if there may be one."""
-    if share <= LARGEST:
+    if share <= MAX_UNCORRECTED_SHARE:
         return ""
     return (
         f"{share:.0%} of what may leak falls on tested records with no mate left beside them, as of clusters of one record or "

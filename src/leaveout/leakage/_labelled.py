@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
-from ._tables import Pairs, ends, frame_of
+from ._tables import PairTable, ends, frame_of
 
-FAR = 1e-9  # from 0 and 1, where a probability is taken as a score by its log-odds
+LOGIT_BOUND = 1e-9  # from 0 and 1, where a probability is taken as a score by its log-odds
 METHODS = ("sigmoid", "isotonic")
 SCORES = ("score", "match_weight", "match_probability", "probability")
 TAILS = (0.025, 0.975)
@@ -196,24 +196,24 @@ def column(caller: str, frame: pd.DataFrame, name: str) -> pd.Series:
     return frame[name]
 
 
-class Scored(NamedTuple):
+class ScoredPairs(NamedTuple):
     """All pairs with their scores, and the calibration by the labelled ones."""
 
     rows: int
-    pairs: Pairs
+    pairs: PairTable
     calibration: Calibration
 
 
 def calibrated(
     caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], pairs: Any, ids: Any, score: str | None, method: str
-) -> Scored:
+) -> ScoredPairs:
     """The labelled pairs bring their own score, or have it from the table of all pairs."""
     table = frame_of(caller, pairs)
     if not len(table):
         raise ValueError(f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs.")
     left, right, rows = ends(caller, table, ids)
     name = score or next((one for one in SCORES if one in table.columns), None) or table.columns[-1]
-    scored = Pairs(left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)).once(caller)
+    scored = PairTable(left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)).once(caller)
     if name in frame.columns:
         own = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
     else:
@@ -229,7 +229,7 @@ def calibrated(
         own = scored.probability[place]
     own, every = as_scores(own, scored.probability)
     found = Calibration.of(caller, own, column(caller, frame, "match"), weight, method)
-    return Scored(rows, scored._replace(probability=every), found)
+    return ScoredPairs(rows, scored._replace(probability=every), found)
 
 
 def sampled_rates(caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], ids: Any, groups: Any) -> tuple[Rate, Rate]:
@@ -264,5 +264,5 @@ def as_scores(*values: NDArray[np.float64]) -> list[Float[np.ndarray, " pairs"]]
     """Scores on which a sigmoid fits: log-odds where all of them lie in [0, 1]."""
     if any(len(some) and (some.min() < 0 or some.max() > 1) for some in values):
         return list(values)
-    inside = [np.clip(some, FAR, 1 - FAR) for some in values]
+    inside = [np.clip(some, LOGIT_BOUND, 1 - LOGIT_BOUND) for some in values]
     return [np.log(some) - np.log1p(-some) for some in inside]

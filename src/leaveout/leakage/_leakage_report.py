@@ -13,7 +13,7 @@ from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.progress import Slow
 from ..data.arrays import matched
-from ..interop.sklearn import Host
+from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._answers import both, coarser, extrapolated, imputed, naive, prices, purge, unmated
 from ._estimate import leakage_corrected
@@ -22,12 +22,12 @@ from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
 from ._labelled import read_rate
 from ._linkage import Linkage
-from ._models import Fold
+from ._models import LeakageFold
 from ._result import LeakageResult
 from ._score import Score
 from ._scoring import resolve_score
 from ._splits import joined
-from ._study import Answer, Study, Work
+from ._study import Answer, LeakageStudy, PredictionWork
 from ._told import LeakageReport, unlisted
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
@@ -38,7 +38,7 @@ NO_PAIRS = "pairs are not known, only rates"
 
 
 def leakage_report(
-    estimator: Host | Fit,
+    estimator: SklearnEstimator | Fit,
     X: Any,
     y: ArrayLike,
     *,
@@ -148,9 +148,9 @@ def leakage_report(
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
-    work = Work(learner, seed)
+    work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", listed, None)
-    study = Study(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
+    study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
     injection = injection or _affordable(learner, len(task.y))
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
@@ -172,7 +172,7 @@ def leakage_report(
     return told()
 
 
-def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
+def _answered(study: LeakageStudy, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
     """Yield the answers one after the other, the most informative first."""
     by_pairs = {"purge": purge, "coarser": coarser, "imputed": imputed, "unmated": unmated}
     found: dict[str, Answer] = {}
@@ -190,7 +190,7 @@ def _answered(study: Study, wanted: set[str], corrected: Callable[[], LeakageRes
         yield found[name]
 
 
-def _priced(study: Study, names: Collection[str], injection: Injection) -> pd.DataFrame:
+def _priced(study: LeakageStudy, names: Collection[str], injection: Injection) -> pd.DataFrame:
     """Tabulate the cost of the answers: a lower bound on their fits, and seconds at the speed of the fits as filed."""
     known = prices(study)
     if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
@@ -200,7 +200,7 @@ def _priced(study: Study, names: Collection[str], injection: Injection) -> pd.Da
     return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
 
 
-def _say_price(study: Study, wanted: set[str], injection: Injection) -> None:
+def _say_price(study: LeakageStudy, wanted: set[str], injection: Injection) -> None:
     """Announce the remaining cost before it is spent."""
     fits, seconds = _priced(study, wanted, injection).sum()
     if seconds > SAID:
@@ -237,7 +237,7 @@ def check_weighs(caller: str, score: Score) -> None:
         raise ValueError(f"{caller}: {score.name} takes no sample_weight, so it has no interval; name another scoring=.")
 
 
-def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[Fold]:
+def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[LeakageFold]:
     if groups is None and not (cv is None or isinstance(cv, int)):
         groups = np.arange(len(task.y))  # splits are taken as they are
     if groups is None:
@@ -247,7 +247,7 @@ def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed:
     return make_folds(caller, task.X, task.y, groups, cv, seed)[0]
 
 
-def _clusters(folds: list[Fold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
+def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
     """Partitions drawn from the linkage; of clusters whose inner pairs it does not list, whole ones."""
     filed = folds[0].clusters
     if not linkage.knows_pairs:
@@ -263,7 +263,7 @@ def _clusters(folds: list[Fold], linkage: Linkage, draws: int) -> NDArray[np.int
 
 
 def _report(
-    study: Study,
+    study: LeakageStudy,
     answers: dict[str, Answer],
     X: Any,
     index: pd.Index | None,
@@ -302,13 +302,13 @@ def _report(
     )
 
 
-def _asked(study: Study, level: float) -> str:
+def _asked(study: LeakageStudy, level: float) -> str:
     cv = str(len(study.folds)) if len(study.folds) > 1 else "[(train, test)]"
     listed = "" if study.listed.estimate == 1 else f", listed={study.listed.estimate:.4g}"
     return f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}"
 
 
-def _links(study: Study) -> str:
+def _links(study: LeakageStudy) -> str:
     clusters = len(np.unique(study.filed[study.tested]))
     folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
     filed = f"{study.tested.sum()} tested records of {clusters} clusters as filed, in {folds}"

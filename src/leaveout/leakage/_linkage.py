@@ -17,14 +17,14 @@ from .._runtime.display import Printed
 from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._labelled import TAILS, Calibration, Rate, calibrated, column, read_rate, sample_of, sampled_rates, weights
-from ._models import Fold, RecordLeakage, Shares, UniformMislinking
+from ._models import LeakageFold, RecordLeakage, Shares, UniformMislinking
 from ._neighbours import distances, near, points, read_threshold
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
-EVEN = 0.5  # the probability from which a pair is linked, where nothing else is said
+LINK_PROBABILITY = 0.5  # the probability from which a pair is linked, where nothing else is said
 DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
-OWN = 2**32  # the seed of these
+LINKAGE_SEED = 2**32  # the seed of these
 TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
 LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
 
@@ -370,7 +370,7 @@ class Linkage(Printed):
         missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
         return (missing + 1) / (missing + spare + 3)
 
-    def groups(self, threshold: float = EVEN) -> Int[np.ndarray, " rows"]:
+    def groups(self, threshold: float = LINK_PROBABILITY) -> Int[np.ndarray, " rows"]:
         """Cluster the rows: connect the pairs of at least some probability.
 
         Parameters
@@ -469,7 +469,7 @@ class Linkage(Printed):
         out[right[tested[left]]] = True
         return out
 
-    def shares(self, folds: list[Fold]) -> Shares:
+    def shares(self, folds: list[LeakageFold]) -> Shares:
         """Compute the expected shares of leakage in each fold, over the draws.
 
         If an entity is on both sides of a fold, the fewer records are misplaced; of halves either.
@@ -491,7 +491,7 @@ class Linkage(Printed):
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)
         return shares
 
-    def shares_drawn(self, folds: list[Fold]) -> list[Shares]:
+    def shares_drawn(self, folds: list[LeakageFold]) -> list[Shares]:
         """Compute the shares of leakage under each drawn partition, or under drawn rates.
 
         Parameters
@@ -517,7 +517,7 @@ class Linkage(Printed):
 
     @functools.cached_property
     def _drawn(self) -> Int[np.ndarray, "draws rows"]:
-        return self.partitions(self._behind, seed=OWN).astype(np.int32)
+        return self.partitions(self._behind, seed=LINKAGE_SEED).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
@@ -594,12 +594,13 @@ class Linkage(Printed):
         rates = [(str(name), _rate(*rate)) for name, rate in self.rates.iterrows()]
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
-        linked = int((self.probability >= EVEN).sum())
+        linked = int((self.probability >= LINK_PROBABILITY).sum())
         entities = self._drawn.max(axis=1, initial=-1) + 1
         lines = [
             (
                 "linkage",
-                f"{self.num_rows:,} records, {len(self.left):,} pairs, {linked:,} of probability {EVEN} or more: linked",
+                f"{self.num_rows:,} records, {len(self.left):,} pairs, {linked:,} of probability {LINK_PROBABILITY} or more: "
+                "linked",
             ),
             ("entities", f"{_interval(entities)}; {self.groups().max(initial=-1) + 1:,} clusters of linked records"),
         ]
@@ -643,7 +644,7 @@ def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[np.ndarray
     return array.astype(np.int64)
 
 
-def _shares(label: NDArray[np.integer], folds: list[Fold]) -> Shares:
+def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
     p_train, p_test, exposed = np.zeros((3, len(folds)))
     entities = int(label.max(initial=-1)) + 1
     for k, fold in enumerate(folds):

@@ -16,11 +16,11 @@ from ._binomial import check_probabilities
 if TYPE_CHECKING:
     from ._linkage import Linkage
 
-FAR = 0.1  # a difference of precision and recall that uniform mislinking does not explain
-LARGE = 10  # records a cluster, from which a recall far below the precision means entities cut in two
+PRECISION_RECALL_GAP = 0.1  # a difference of precision and recall that uniform mislinking does not explain
+LARGE_CLUSTER = 10  # records a cluster, from which a recall far below the precision means entities cut in two
 
 
-class Fold(NamedTuple):
+class LeakageFold(NamedTuple):
     """The rows of T̂ and V̂, and the cluster of every row of the data."""
 
     train: NDArray[np.int64]
@@ -43,11 +43,11 @@ class Shares(NamedTuple):
 class Leakage(Protocol):
     mechanism: str
 
-    def shares(self, folds: list[Fold]) -> Shares: ...
+    def shares(self, folds: list[LeakageFold]) -> Shares: ...
 
 
 @runtime_checkable
-class Pairs(Protocol):
+class MatePairs(Protocol):
     """A leakage that knows which records may be mates."""
 
     left: NDArray[np.int64]
@@ -59,12 +59,12 @@ class Pairs(Protocol):
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class DrawnLeakage(Protocol):
     """A leakage that is not known to be certain: the shares in each of many draws of it."""
 
     knows_pairs: bool
 
-    def shares_drawn(self, folds: list[Fold]) -> list[Shares]: ...
+    def shares_drawn(self, folds: list[LeakageFold]) -> list[Shares]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class RecordLeakage:
     def __post_init__(self) -> None:
         check_probabilities("RecordLeakage", self.p_train, self.p_test)
 
-    def shares(self, folds: list[Fold]) -> Shares:
+    def shares(self, folds: list[LeakageFold]) -> Shares:
         """Return the shares of leakage in each fold.
 
         Parameters
@@ -149,13 +149,13 @@ class RecordLeakage:
             If the two rates differ so much that another mechanism is at work.
         """
         _rates("RecordLeakage.from_pairwise", precision, recall)
-        if precision > recall + FAR:
+        if precision > recall + PRECISION_RECALL_GAP:
             warnings.warn(
                 f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
                 "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
                 stacklevel=2,
             )
-        if precision < recall - FAR:
+        if precision < recall - PRECISION_RECALL_GAP:
             warnings.warn(
                 f"RecordLeakage.from_pairwise: precision {precision:g} is far below recall {recall:g}: clusters of several "
                 "entities merged, which leak nothing (what is left out together stays together); only recall is used.",
@@ -191,10 +191,10 @@ class UniformMislinking:
     recall: float
     mechanism = "record"
 
-    def shares(self, folds: list[Fold]) -> Shares:
+    def shares(self, folds: list[LeakageFold]) -> Shares:
         p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
         sizes = np.bincount(folds[0].clusters)
-        if self.precision > self.recall + FAR and np.mean(sizes[sizes > 0]) >= LARGE:
+        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= LARGE_CLUSTER:
             warnings.warn(
                 f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
                 f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
@@ -262,7 +262,7 @@ class SplitLeakage:
             A leakage model.
         """
         _rates("SplitLeakage.from_pairwise", precision, recall)
-        if precision < 1 - FAR:
+        if precision < 1 - PRECISION_RECALL_GAP:
             warnings.warn(
                 f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if "
                 "records are mislinked one by one use RecordLeakage.from_pairwise.",
@@ -270,7 +270,7 @@ class SplitLeakage:
             )
         return SplitLeakage(2 * (1 - recall))
 
-    def shares(self, folds: list[Fold]) -> Shares:
+    def shares(self, folds: list[LeakageFold]) -> Shares:
         """Return the shares of leakage in each fold.
 
         Parameters

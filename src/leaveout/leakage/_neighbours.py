@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
-CHUNK = 2000  # rows asked at once
-MANY = 50  # neighbours of a row, on average
+QUERY_ROWS = 2000  # rows asked at once
+MEAN_NEIGHBOURS = 50  # neighbours of a row, on average
 ASKED, ENOUGH = 200, 0.99  # rows whose neighbours are also looked up in full, and the share of them that must be found
-ALIKE = 1e-7  # the distance of unit vectors that differ by rounding
-ROUND = 1e-5  # of the squared length of the longest row, what float32 may be off
+DISTANCE_TIE = 1e-7  # the distance of unit vectors that differ by rounding
+SINGLE_PRECISION_DISTANCE = 1e-5  # of the squared length of the longest row, what float32 may be off
 
 
-class Near(NamedTuple):
+class NearPairs(NamedTuple):
     """Pairs `left < right` and their distance; `found`, the share of the neighbours that is there."""
 
     left: Int[np.ndarray, " pairs"]
@@ -48,20 +48,20 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     if threshold is None or not (np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)):
         between = "a cosine from -1 to 1" if metric == "cosine" else "a distance from 0"
         raise ValueError(f"{caller}: threshold must be {between}; got {threshold}.")
-    return float(np.sqrt(2 * (1 - threshold))) + ALIKE if metric == "cosine" else float(threshold)
+    return float(np.sqrt(2 * (1 - threshold))) + DISTANCE_TIE if metric == "cosine" else float(threshold)
 
 
-def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> Near:
+def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
     """The pairs within that distance; ValueError where they are more than neighbours."""
     asked = np.random.default_rng(0).permutation(len(X))[:ASKED]
     every = len(_within(X, X[asked], radius)[1])
-    if every > (MANY + 1) * len(asked):
+    if every > (MEAN_NEIGHBOURS + 1) * len(asked):
         raise ValueError(
-            f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, more than {MANY}; these "
-            "are no copies. Give a stricter threshold, or label pairs at the distances between copies and others."
+            f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, "
+            f"more than {MEAN_NEIGHBOURS}; these are no copies. Give a stricter threshold, or label pairs at the distances between copies and others."
         )
     if len(X) <= ALL:
-        rows = [(start, *_within(X, X[start : start + CHUNK], radius)) for start in range(0, len(X), CHUNK)]
+        rows = [(start, *_within(X, X[start : start + QUERY_ROWS], radius)) for start in range(0, len(X), QUERY_ROWS)]
         left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
         return _pairs(X, left, right, radius, 1.0)
     index, grown = _index(X), _squared(X, radius)
@@ -120,11 +120,11 @@ def _ask(
 
 
 def _squared(X: NDArray[np.float64], radius: float) -> float:
-    return float(radius**2 + ROUND * np.max(np.sum(X**2, axis=1)))
+    return float(radius**2 + SINGLE_PRECISION_DISTANCE * np.max(np.sum(X**2, axis=1)))
 
 
-def _pairs(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64], radius: float, found: float) -> Near:
+def _pairs(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64], radius: float, found: float) -> NearPairs:
     low, high = np.minimum(left, right), np.maximum(left, right)
     key = np.unique(low[low != high] * len(X) + high[low != high])
     low, high = key // len(X), key % len(X)
-    return Near(low, high, distances(X, low, high), found)
+    return NearPairs(low, high, distances(X, low, high), found)

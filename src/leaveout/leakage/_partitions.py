@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from ._blocks import EXACT, NEVER, Graph, biconnected, components, draw_blocks
+from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected, components, draw_blocks
 from ._chain import draw_chain
 
 CLEAR = 0.9  # the probability of pairs of whose clusters it is asked which pairs are listed
@@ -58,11 +58,11 @@ def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.
     order = np.unique(np.r_[graph.block * len(graph.size) + graph.a, graph.block * len(graph.size) + graph.b])
     members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # of the block of each pair
     inside = np.zeros((num, len(graph.a)), bool)
-    for k in range(2, EXACT + 1):
+    for k in range(2, MAX_ENUMERATED_RECORDS + 1):
         if (members == k).any():
             inside[:, members == k] = draw_blocks(graph.of(members == k), k, num, rng)
-    if (members > EXACT).any():
-        inside[:, members > EXACT] = draw_chain(graph.of(members > EXACT), num, rng)
+    if (members > MAX_ENUMERATED_RECORDS).any():
+        inside[:, members > MAX_ENUMERATED_RECORDS] = draw_chain(graph.of(members > MAX_ENUMERATED_RECORDS), num, rng)
     return inside
 
 

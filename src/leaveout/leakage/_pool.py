@@ -14,7 +14,7 @@ from ._run import FoldLosses
 from ._solve import Curve, Shape, System
 
 ORDER = 3  # of the trend filter: e is extrapolated by a parabola, as its drop slows down
-EXACT = 160  # counts up to which each is a point of the grid
+MAX_GRID_COUNTS = 160  # counts up to which each is a point of the grid
 KNOTS = 121  # points of the grid where there are more counts, e being linear between them
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
 MOMENT = 2.0  # polynomials are fitted up to this many times the leakage there is, as SIMEX does
@@ -131,7 +131,7 @@ def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "l
 def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in matrices]
     units = {part.units for part in plan}
-    if len(units) == 1 and max(reach) <= EXACT:
+    if len(units) == 1 and max(reach) <= MAX_GRID_COUNTS:
         return np.arange(max(reach) + 1) / units.pop()
     return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), KNOTS)
 

@@ -20,7 +20,7 @@ from scipy import stats
 from .._runtime.provided import provided
 from ..validation.compare import AbstractComparable, Compared
 from ..validation.mean_intervals import Interval
-from ..validation.standard_errors import Spread
+from ..validation.standard_errors import InfluenceSpread
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import ORDER, Pooled, pool
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RARE = 1e-3  # of sets without leakage, below which ê₀ is extrapolated
-APART = 0.5  # of the correction: extrapolants further apart than that disagree
-SMALL = 0.05  # of the naive loss: extrapolants closer than that agree
+EXTRAPOLANT_DISAGREEMENT = 0.5  # of the correction: extrapolants further apart than that disagree
+EXTRAPOLANT_AGREEMENT = 0.05  # of the naive loss: extrapolants closer than that agree
 LIKELY = 50  # draws of the leakage, from which its error is told
 LOUD = 0.5  # of the data error: a Monte-Carlo error above it is worth a word
 
@@ -146,25 +146,25 @@ class LeakageResult(AbstractComparable):
         return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
 
     @functools.cached_property
-    def spread(self) -> Spread | None:
+    def spread(self) -> InfluenceSpread | None:
         """The influence of data on the estimate; None where the score takes no weights."""
         records = [run.records for run in self.runs]
         return self._spread(records, self.pooled.combined, self.solved.weights, self.shares)
 
     @functools.cached_property
-    def naive_spread(self) -> Spread | None:
+    def naive_spread(self) -> InfluenceSpread | None:
         """The influence of data on the naive value."""
         records = [run.naive_records for run in self.runs]
         return self._spread(records, [run.naive for run in self.runs], np.ones(1), None)
 
     def _spread(
         self, records: list[NDArray], levels: list[NDArray], weights: NDArray[np.float64], shares: Shares | None
-    ) -> Spread | None:
+    ) -> InfluenceSpread | None:
         if not self.measure.weighs:
             return None
         tested, unit = as_tested(self.plan, records, levels, weights, shares), units(self.plan)[0]
         trained = drawn_influence(self.plan, levels, weights) if resolved(self.plan) else None
-        return Spread(tested, unit, trained, self.moved)
+        return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
     def influence(self) -> NDArray[np.float64] | None:
@@ -234,7 +234,7 @@ class LeakageResult(AbstractComparable):
         """The standard error that draws, with this variance, the leakage and the continuation of the curve make."""
         return float(np.sqrt(noise + self.se_p**2 + self.se_extrapolation**2))
 
-    def _around(self, center: float, error: float, spread: Spread | None, level: float) -> Interval:
+    def _around(self, center: float, error: float, spread: InfluenceSpread | None, level: float) -> Interval:
         if not 0 < level < 1:
             raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
         width = error * float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
@@ -277,7 +277,9 @@ class LeakageResult(AbstractComparable):
         weights = [self.solved.weights, *(w for _, w in self._polynomials.values())]
         noise = max(np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights)
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
-        if self.pooled.unseen >= RARE or spread <= max(APART * correction, SMALL * abs(self.lower - best), 2 * noise):
+        if self.pooled.unseen >= RARE or spread <= max(
+            EXTRAPOLANT_DISAGREEMENT * correction, EXTRAPOLANT_AGREEMENT * abs(self.lower - best), 2 * noise
+        ):
             return ""
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
         return (

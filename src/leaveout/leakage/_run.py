@@ -11,23 +11,23 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.checkpoint import Told, again, keep, there
+from .._runtime.checkpoint import StepResult, again, keep, there
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import over
 from .._runtime.progress import Slow
-from ..interop.sklearn import Host
+from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
-from ._fits import CAPACITY, AbstractLearner
+from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import Task
 from ._injection import FoldInjection, Injection
-from ._models import Fold
+from ._models import LeakageFold
 from ._score import Score
 
-ROUND = 10  # draws after which it is asked whether there are enough
+DRAWS_A_ROUND = 10  # draws after which it is asked whether there are enough
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class FitWork:
     """The injected fits, and how they are scored.
 
     `outside` tells whether records of T̂ are scored too. `mixture` is the weight with which each fold removes them from a score
@@ -42,7 +42,7 @@ class Work:
     mixture: tuple[float, ...] = ()
     edges: NDArray[np.float64] | None = None
 
-    def alone(self) -> "Work":
+    def alone(self) -> "FitWork":
         """Return a copy that works in one process."""
         return replace(self, learner=self.learner.alone())
 
@@ -97,7 +97,7 @@ class FoldLosses:
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
-def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
+def gathered(work: FitWork, fold: int, told: list[StepResult]) -> FoldLosses:
     """Join the losses of the pieces of a fold."""
     part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
@@ -117,20 +117,20 @@ def gathered(work: Work, fold: int, told: list[Told]) -> FoldLosses:
 class _Progress:
     """The pieces that are there, and whether there are enough."""
 
-    def __init__(self, work: Work, draws: tuple[int, int], enough: "Enough | None"):
+    def __init__(self, work: FitWork, draws: tuple[int, int], enough: "Enough | None"):
         self.work, self.enough = work, enough
         self.fewest, self.most = draws
         self.wanted, self.stopped = draws[0], False
-        self.told: list[list[Told]] = [[] for _ in work.plan]
+        self.told: list[list[StepResult]] = [[] for _ in work.plan]
         self.drawn = np.zeros(len(work.plan), int)
 
-    def add(self, piece: Piece, told: Told) -> None:
+    def add(self, piece: Piece, told: StepResult) -> None:
         if self.stopped:
             return
         self.told[piece.fold].append(told)
         self.drawn[piece.fold] = piece.stop
         least = int(self.drawn.min())
-        if self.enough is None or least < self.fewest or least % ROUND or np.any(self.drawn != least):
+        if self.enough is None or least < self.fewest or least % DRAWS_A_ROUND or np.any(self.drawn != least):
             return
         self.wanted = min(max(self.enough(self.runs(least)), least), self.most)
         self.stopped = self.wanted <= least
@@ -147,7 +147,7 @@ class _Progress:
 Enough = Callable[[list[FoldLosses]], int]  # how many draws are needed in all, as it looks now
 
 
-def run(work: Work, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
+def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
     """The losses of every fold: the most draws, or from the fewest on as many as `enough` says are needed, asked every ten.
 
     Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have.
@@ -172,7 +172,9 @@ def run(work: Work, draws: tuple[int, int], enough: Enough | None = None) -> lis
     return progress.runs(min(int(progress.drawn.min()), progress.most))
 
 
-def known(estimator: Host | Fit, task: Task, folds: list[Fold], injection: Injection, seed: int) -> dict[str, Any]:
+def known(
+    estimator: SklearnEstimator | Fit, task: Task, folds: list[LeakageFold], injection: Injection, seed: int
+) -> dict[str, Any]:
     """Name everything that the losses of injected fits depend on, except their number."""
     return {
         "estimator": estimator,
@@ -185,7 +187,7 @@ def known(estimator: Host | Fit, task: Task, folds: list[Fold], injection: Injec
     }
 
 
-def _kept() -> dict[Piece, Told]:
+def _kept() -> dict[Piece, StepResult]:
     """Pieces that a run before this made, of whatever number of draws that was."""
     found = {}
     while there():
@@ -194,14 +196,14 @@ def _kept() -> dict[Piece, Told]:
     return found
 
 
-def _pieces(work: Work, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
+def _pieces(work: FitWork, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
     """Cut the draws into pieces, in rounds that all folds share, the pieces in the checkpoint first in each.
 
     The cut depends on sizes only.
     """
     at = [0] * len(work.plan)
-    for start in range(0, progress.most, ROUND):
-        end = min(start + ROUND, progress.most)
+    for start in range(0, progress.most, DRAWS_A_ROUND):
+        end = min(start + DRAWS_A_ROUND, progress.most)
         for fresh in (False, True):
             while due := [k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in kept)]:
                 for k in due:
@@ -214,13 +216,15 @@ def _pieces(work: Work, progress: _Progress, kept: dict[tuple[int, int], Piece])
                     yield piece
 
 
-def _size(work: Work, part: FoldInjection) -> int:
+def _size(work: FitWork, part: FoldInjection) -> int:
     """Draws whose arrays stay within the capacity."""
     each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
-    return max(1, min(ROUND, 2 * CAPACITY // each))
+    return max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
 
 
-def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, Told]) -> Iterator[tuple[Piece, Told]]:
+def _made(
+    work: FitWork, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, StepResult]
+) -> Iterator[tuple[Piece, StepResult]]:
     """Yield every piece with its losses."""
     for piece in pieces:
         if piece not in kept:
@@ -234,7 +238,7 @@ def _made(work: Work, progress: _Progress, pieces: Iterator[Piece], kept: dict[P
         yield piece, told
 
 
-def one_piece(work: Work, piece: Piece) -> Told:
+def one_piece(work: FitWork, piece: Piece) -> StepResult:
     """Compute some draws of one fold: their losses by the names of `FoldLosses`."""
     part, score, y = work.plan[piece.fold], work.score, work.y
     drawn = part.draw(piece.start, piece.stop)

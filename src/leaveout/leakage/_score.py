@@ -39,7 +39,7 @@ from ._solve import Shape
 Needs = Literal["response", "label", "probability", "probabilities", "decision"]
 Numbers = NDArray[np.float64]
 NEARBY = 0.01  # of the means: moved by less, they have the gradient that they had
-STEP = 1e-3  # of a mean weight, or of a mean: slopes by central differences, off by its square
+SCORE_DIFFERENCE = 1e-3  # of a mean weight, or of a mean: slopes by central differences, off by its square
 RATIOS: dict[Callable, Callable[[Numbers, Numbers, Numbers, float], tuple[Numbers, Numbers]]] = {
     metrics.precision_score: lambda t, a, b, beta: (t, b),
     metrics.recall_score: lambda t, a, b, beta: (t, a),
@@ -145,7 +145,7 @@ class OfMeans(AbstractFunctional):
         slope = np.zeros(len(mean))
         for k in np.flatnonzero(np.abs(each).max(0) > 0):
             off = np.zeros(len(mean))
-            off[k] = STEP * STEP * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+            off[k] = SCORE_DIFFERENCE * SCORE_DIFFERENCE * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
             slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
         return slope
 
@@ -192,7 +192,7 @@ class Weighted(AbstractFunctional):
         return float(quietly(self.function, y, prediction, sample_weight=weight))
 
     def pseudo(self, y, prediction, weight):
-        step, slope = STEP * np.mean(weight[weight > 0]), np.zeros(len(y))
+        step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
         for i in np.flatnonzero(weight > 0):
             each = [weight.copy(), weight.copy()]
             each[0][i] += step
@@ -205,7 +205,7 @@ class Weighted(AbstractFunctional):
 
 
 @dataclass(frozen=True)
-class Whole(AbstractFunctional):
+class UnweightedScore(AbstractFunctional):
     """Any `function(y, prediction)` that knows no weights: without influence, so without a standard error over data."""
 
     function: Callable[..., float]
@@ -245,7 +245,7 @@ class Score:
     @property
     def weighs(self) -> bool:
         """Whether the score takes weights, so that rows have an influence."""
-        return not isinstance(self.functional, Whole)
+        return not isinstance(self.functional, UnweightedScore)
 
     @property
     def shape(self) -> Shape:
@@ -373,7 +373,7 @@ def _both(sought: NDArray, weight: NDArray) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Table:
+class ConfusionCells:
     """A metric of labels, times `sign`, as a function of the table of classes.
 
     `cells` marks each row's cell, `[rows, classes²]`.

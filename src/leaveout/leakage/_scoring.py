@@ -24,15 +24,15 @@ from ..models.glm.losses import NAMED, AbstractLoss
 from ..optimize.fit import Fit
 from ._score import (
     AbstractFunctional,
+    ConfusionCells,
     Mean,
     Needs,
     OfMeans,
     Picklable,
     Ranks,
     Score,
-    Table,
+    UnweightedScore,
     Weighted,
-    Whole,
     called,
     quietly,
     takes_weights,
@@ -191,7 +191,7 @@ def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: 
         )
     if best.shape:
         return Score(name, needs, Mean(Picklable(function), own=True))
-    return Score(name, needs, Whole(Picklable(function)))
+    return Score(name, needs, UnweightedScore(Picklable(function)))
 
 
 def relative(y: NDArray, mu: NDArray) -> NDArray:
@@ -369,7 +369,7 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
     if needs == "label":
         if takes_weights(metric) and len(labels) ** 2 <= CELLS:
             known = getattr(metric, "__module__", "").startswith("sklearn.")
-            table = Table(metric if known else Picklable(metric), given, sign, labels)
+            table = ConfusionCells(metric if known else Picklable(metric), given, sign, labels)
             return OfMeans(table.cells, table)
         return _generic(Decoded(ask, labels, True), metric)
     return _generic(Decoded(functools.partial(_turned, ask=ask, flipped=flipped, needs=needs), labels), metric)
@@ -390,7 +390,7 @@ def right(y: NDArray, code: NDArray) -> NDArray:
 
 
 def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
-    return Weighted(Picklable(ask)) if takes_weights(metric) else Whole(Picklable(ask))
+    return Weighted(Picklable(ask)) if takes_weights(metric) else UnweightedScore(Picklable(ask))
 
 
 def _signed(y: NDArray, prediction: NDArray, metric: Callable, sign: float, given: dict, **named: Any) -> float:

@@ -15,17 +15,17 @@ from scipy import stats
 from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import Interrupted
 from ..data.arrays import matched
-from ..interop.sklearn import Host
+from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._hosts import check_columns, make_learner, prepare, seeded
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
-from ._run import FoldLosses, Work, known, run
+from ._run import FitWork, FoldLosses, known, run
 from ._scoring import Loss
 
 LEVEL = 0.95  # of the interval
-FEW = 8  # clusters, below which the interval is over something else
-DRAWS = 50
-LEAST = 20  # records of V̂ in the region where it stands out most
+MIN_INTERVAL_CLUSTERS = 8  # clusters, below which the interval is over something else
+SLOPE_DRAWS = 50
+MIN_REGION_RECORDS = 20  # records of V̂ in the region where it stands out most
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class SlopeTest:
 
 
 def leakage_slope_test(
-    estimator: Host | Fit,
+    estimator: SklearnEstimator | Fit,
     X: Any,
     y: ArrayLike,
     *,
@@ -135,8 +135,8 @@ def leakage_slope_test(
     >>> round(found.share, 2)
     0.08
     """
-    injection = Injection(num_boot=DRAWS) if injection is None else injection
-    draws = injection.num_boot or DRAWS
+    injection = Injection(num_boot=SLOPE_DRAWS) if injection is None else injection
+    draws = injection.num_boot or SLOPE_DRAWS
     _, X, y, groups = matched("leakage_slope_test", X=X, y=y, groups=groups)
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
     rising = task.measure.more_is_better
@@ -146,7 +146,7 @@ def leakage_slope_test(
     of = known(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, of):
-            return slope_test(plan, run(Work(plan, learner, task.measure, task.codes), (draws, draws)), 1, rising)
+            return slope_test(plan, run(FitWork(plan, learner, task.measure, task.codes), (draws, draws)), 1, rising)
     except Interrupted as stop:
         runs = stop.partial
         done = runs[0].test.shape[1]
@@ -183,7 +183,7 @@ def _many(
     """Test over all folds' clusters, or over folds where those are fewer than eight or records have no losses."""
     falls, sizes = _by_cluster(runs, level)
     kind = f"over {len(falls)} clusters"
-    if len(falls) < FEW:
+    if len(falls) < MIN_INTERVAL_CLUSTERS:
         falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
         kind = f"over {len(falls)} folds"
     sizes = sizes / sizes.sum()
@@ -205,14 +205,14 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64]
 
 def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
     known, _ = _by_cluster([result], level)
-    if len(known) >= FEW:
+    if len(known) >= MIN_INTERVAL_CLUSTERS:
         return float(np.std(known, ddof=1) / np.sqrt(len(known))), len(known) - 1, f"over {len(known)} clusters of one fold"
     draws = result.test[0] - result.test[level]
     return float(np.std(draws, ddof=1) / np.sqrt(len(draws))), len(draws) - 1, "over draws of one fold: these records only"
 
 
 def largest_leakage_share(
-    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: Host | None = None, seed: int = 0
+    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: SklearnEstimator | None = None, seed: int = 0
 ) -> pd.DataFrame:
     """Estimate the largest share of T̂ that can belong to V̂'s clusters, by fold.
 
@@ -261,8 +261,10 @@ def largest_leakage_share(
     folds, _ = make_folds("largest_leakage_share", X, np.zeros(count), groups, cv, seed)
     rows = []
     for k, fold in enumerate(folds):
-        if len(fold.test) < 2 * LEAST:
-            raise ValueError(f"largest_leakage_share: V̂ needs {2 * LEAST} records or more; fold {k} has {len(fold.test)}.")
+        if len(fold.test) < 2 * MIN_REGION_RECORDS:
+            raise ValueError(
+                f"largest_leakage_share: V̂ needs {2 * MIN_REGION_RECORDS} records or more; fold {k} has {len(fold.test)}."
+            )
         both = np.concatenate([fold.train, fold.test])
         mine = np.arange(len(both)) >= len(fold.train)
         some = X.iloc[both] if hasattr(X, "iloc") else X[both]
@@ -274,7 +276,7 @@ def largest_leakage_share(
 
 def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
     """min over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
-    cut = np.sort(test)[::-1][LEAST - 1 :]
+    cut = np.sort(test)[::-1][MIN_REGION_RECORDS - 1 :]
     above = [1 - np.searchsorted(np.sort(side), cut) / len(side) for side in (train, test)]
     error = [
         np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side))

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 GRID = 81  # values of λ that are tried
-UNRESOLVED = 0.5  # of UPRE's own standard deviation: risks that close are not told apart, and the smoothest curve is taken
+RISK_RESOLUTION = 0.5  # of UPRE's own standard deviation: risks that close are not told apart, and the smoothest curve is taken
 EQUALITY = 1e5  # weight of an equation that must hold, against the largest entry of the others
 
 
@@ -176,7 +176,7 @@ class System:
         kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
         spread = np.einsum("ij,ik,kj->j", U, noise, U)
         risk = ((1 - kept) ** 2) @ (U.T @ b) ** 2 + 2 * kept @ spread
-        close = UNRESOLVED * np.sqrt(2 * np.sum(spread**2))
+        close = RISK_RESOLUTION * np.sqrt(2 * np.sum(spread**2))
         return float(grid[np.argmax(risk <= risk.min() + close)])
 
     def weights(self, lam: float) -> NDArray[np.float64]:

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from ._blocks import components
-from ._models import Fold
+from ._models import LeakageFold
 
-ROOM = 1.3  # times the mean size of a fold: no fold may be larger
+MAX_FOLD_RATIO = 1.3  # times the mean size of a fold: no fold may be larger
 Rows = Int[np.ndarray, " rows"]  # a label of every row
 Some = NDArray[np.int64]  # rows by number
 
@@ -20,7 +20,7 @@ def joined(filed: Rows, drawn: Rows) -> Rows:
     return components(size + int(drawn.max()) + 1, filed, size + drawn)[filed]
 
 
-def fold_of(folds: list[Fold]) -> Rows | None:
+def fold_of(folds: list[LeakageFold]) -> Rows | None:
     """The fold that tests each row, where every row is tested once, by what was trained on all others; else None."""
     n = len(folds[0].clusters)
     times, found = np.zeros(n, int), np.zeros(n, np.int64)
@@ -65,7 +65,7 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     count, names = int(fold.max()) + 1, int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
     kept, sizes = np.asarray(votes.argmax(axis=1)).ravel(), np.bincount(clusters, minlength=names)
-    room = ROOM * len(fold) / count
+    room = MAX_FOLD_RATIO * len(fold) / count
     if sizes.max() > room:
         return None
     if np.bincount(kept[clusters], minlength=count).max() > room:
@@ -78,9 +78,9 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     return moved if np.bincount(moved, minlength=count).min() > 0 else None
 
 
-def as_folds(fold: Rows, clusters: Rows) -> list[Fold]:
+def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
     """Each fold tested by what all others train."""
-    return [Fold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
+    return [LeakageFold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
 
 
 def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:

@@ -10,28 +10,28 @@ from .._runtime.parallel import over
 from ..validation.standard_errors import Trained
 from ._injection import FoldInjection
 from ._models import Shares
-from ._run import Work
+from ._run import FitWork
 
-FEW = 8  # clusters a side, below which records are what varies
-RESOLVED = 0.5  # of T̂: the largest training set from which draws tell the influence of training
+MIN_CLUSTERS_A_SIDE = 8  # clusters a side, below which records are what varies
+MAX_TRAINING_SHARE = 0.5  # of T̂: the largest training set from which draws tell the influence of training
 MOST_FOLDS = 12  # whose pairs are left out
-CHUNK = 2**22  # numbers in the counts of a batch of draws
+COUNT_ENTRIES = 2**22  # numbers in the counts of a batch of draws
 
 
 def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
     """Return the independent units, and whether these are clusters; they are records where clusters are few."""
     clusters = plan[0].fold.clusters
     sides = [len(np.unique(clusters[rows])) for part in plan for rows in (part.fold.train, part.fold.test)]
-    by_cluster = min(sides) >= FEW if len(plan) == 1 else len(np.unique(clusters)) >= FEW
+    by_cluster = min(sides) >= MIN_CLUSTERS_A_SIDE if len(plan) == 1 else len(np.unique(clusters)) >= MIN_CLUSTERS_A_SIDE
     return (clusters if by_cluster else np.arange(len(clusters))), by_cluster
 
 
 def resolved(plan: list[FoldInjection]) -> bool:
     """Tell whether the draws resolve the influence of training."""
-    return all(part.mechanism == "record" and part.size <= RESOLVED * len(part.fold.train) for part in plan)
+    return all(part.mechanism == "record" and part.size <= MAX_TRAINING_SHARE * len(part.fold.train) for part in plan)
 
 
-def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
+def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
     """Compute what each fold adds to the score without another in its training, less what it adds as it is.
 
     Returns None where the folds are not a partition, or are fewer than three, or many.
@@ -49,7 +49,7 @@ def left_out(work: Work) -> Float[np.ndarray, "folds folds"] | None:
     return share[:, None] * (found - np.diag(found)[:, None])
 
 
-def _without(work: Work, pair: tuple[int, int]) -> tuple[float, float]:
+def _without(work: FitWork, pair: tuple[int, int]) -> tuple[float, float]:
     """The scores of two folds by one fit that saw neither."""
     parts = [work.plan[k] for k in pair]
     rows = np.setdiff1d(parts[0].fold.train, parts[1].fold.test)[None]
@@ -107,7 +107,7 @@ def _as_trained(
     off = weights[:, None] * (losses - losses.mean(1, keepdims=True))
     train, test = len(part.fold.train), len(part.fold.test)
     total, square = np.zeros(size), np.zeros(size)
-    step = max(1, CHUNK // max(part.size, size))
+    step = max(1, COUNT_ENTRIES // max(part.size, size))
     for start in range(0, draws, step):
         stop = min(start + step, draws)
         drawn = part.draw(start, stop).train

@@ -26,17 +26,17 @@ from .._runtime.checkpoint import again, keep, there
 from .._runtime.parallel import over
 from .._runtime.progress import Slow
 from ..validation.standard_errors import Variance, over_units
-from ._fits import CAPACITY, AbstractLearner
-from ._hosts import Refitted
+from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
+from ._hosts import PlanHost
 from ._labelled import Rate
 from ._linkage import Linkage
-from ._models import Fold
+from ._models import LeakageFold
 from ._score import Score
 from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
 HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
-LEAST = 0.5  # of the exposure: an answer that takes out less of it is none
+MIN_EXPOSURE_REMOVED = 0.5  # of the exposure: an answer that takes out less of it is none
 Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order of its rows
 
 
@@ -53,7 +53,7 @@ class Ask(NamedTuple):
 
 
 @dataclass(eq=False)
-class Work:
+class PredictionWork:
     """Predictions for what is asked, `work(asks)`; the same training rows are fitted once for the same rows to predict.
 
     `made` counts fits, `seconds` what they took. The random numbers of a learner's own depend on `seed` only, so they are
@@ -88,7 +88,7 @@ class Work:
             yield predicted
 
     def _fitted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-        if isinstance(self.learner, Refitted):
+        if isinstance(self.learner, PlanHost):
             yield from _refitted(self.learner, asks)
             return
         one = functools.partial(_one, self.learner.alone(), self.seed)
@@ -96,9 +96,9 @@ class Work:
             yield predicted
 
 
-def _refitted(learner: Refitted, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+def _refitted(learner: PlanHost, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
     """Predict from many fits at once, as refits of one fit."""
-    step = max(1, CAPACITY // max(learner.cost, 1) // 64)
+    step = max(1, FIT_BATCH_ENTRIES // max(learner.cost, 1) // 64)
     for start in range(0, len(asks), step):
         some = asks[start : start + step]
         rows = np.unique(np.concatenate([ask.test for ask in some]))
@@ -116,14 +116,14 @@ def _name(ask: Ask) -> bytes:
     return b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
 
 
-class Scored(NamedTuple):
+class FoldScore(NamedTuple):
     """A score over all folds, and every row's influence on it (their sum is zero)."""
 
     value: float
     influence: Float[np.ndarray, " rows"]
 
 
-class Point(NamedTuple):
+class ControlPoint(NamedTuple):
     """The effect of one way of removing mates from training.
 
     `difference` is the raw change of the score, with its influences and Monte-Carlo variance; `exposed` is the remaining
@@ -161,17 +161,17 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class LeakageStudy:
     """The folds as filed, and the links between rows.
 
     `clusters` `[draws, rows]` are drawn partitions, or the filed clusters alone where pairs are not known.
     """
 
-    folds: list[Fold]
+    folds: list[LeakageFold]
     y: NDArray[np.float64]
     score: Score
     linkage: Linkage
-    work: Work
+    work: PredictionWork
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
     listed: Rate  # of the records that have a mate across folds, those of which some pair lists one
@@ -197,10 +197,10 @@ class Study:
         return self.work([Ask(fold.train, fold.test) for fold in self.folds])
 
     @functools.cached_property
-    def naive(self) -> Scored:
+    def naive(self) -> FoldScore:
         return self.scored(self.predicted)
 
-    def scored(self, predicted: Predictions, folds: list[Fold] | None = None) -> Scored:
+    def scored(self, predicted: Predictions, folds: list[LeakageFold] | None = None) -> FoldScore:
         """Σ_k n_k/n score(fold k); mean losses: their mean over all rows."""
         folds = self.folds if folds is None else folds
         size = sum(len(fold.test) for fold in folds)
@@ -209,7 +209,7 @@ class Study:
         influence = np.zeros(len(self.y))
         for fold, (of_fold, own) in zip(folds, judged, strict=True):
             influence[fold.test] += (own + of_fold - value) / size
-        return Scored(value, influence)
+        return FoldScore(value, influence)
 
     @functools.cached_property
     def mates(self) -> list[NDArray[np.float64]]:
@@ -296,7 +296,7 @@ class Study:
         return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
 
     def answer(
-        self, name: str, assumption: str, point: Point, between: float = 0.0, curve: pd.DataFrame | None = None
+        self, name: str, assumption: str, point: ControlPoint, between: float = 0.0, curve: pd.DataFrame | None = None
     ) -> Answer:
         """Scale the difference from the naive score to the removal of the whole exposure, also that of unlisted mates.
 
@@ -317,7 +317,7 @@ class Study:
             curve=curve,
         )
 
-    def line(self, name: str, assumption: str, points: list[Point], why: str) -> Answer:
+    def line(self, name: str, assumption: str, points: list[ControlPoint], why: str) -> Answer:
         """Average the differences over the cuts, for the mean share of the exposure that they remove.
 
         No cut is chosen by its result.
@@ -325,18 +325,18 @@ class Study:
         if not points:
             return Answer(name, assumption, why)
         curve = pd.DataFrame([self._row(point) for point in points])
-        mean = Point(
+        mean = ControlPoint(
             float("nan"),
             float(curve.difference.mean()),
             np.mean([point.influence for point in points], axis=0),
             float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts are alike
             float(curve.exposed.mean()),
         )
-        if not self.removed(mean.exposed) >= LEAST:
+        if not self.removed(mean.exposed) >= MIN_EXPOSURE_REMOVED:
             return replace(Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve)
         return self.answer(name, assumption, mean, curve=curve)
 
-    def _row(self, point: Point) -> dict[str, float]:
+    def _row(self, point: ControlPoint) -> dict[str, float]:
         part = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
         known = {"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference}
@@ -346,7 +346,7 @@ class Study:
 def few_removed(part: float) -> str:
     """Return the reason why there is no answer."""
     took = f"takes out {part:.0%} of" if part >= 0 else f"adds {-part:.0%} to"
-    return f"it {took} the expected mates; taking out {LEAST:.0%} is the least"
+    return f"it {took} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"
 
 
 def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

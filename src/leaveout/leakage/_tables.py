@@ -15,12 +15,12 @@ PROBABILITY = ("match_probability", "probability")
 AGREE = 1e-9  # probabilities that are one number written twice
 
 
-class Pairs(NamedTuple):
+class PairTable(NamedTuple):
     left: Int[np.ndarray, " pairs"]
     right: Int[np.ndarray, " pairs"]
     probability: Float[np.ndarray, " pairs"]
 
-    def once(self, caller: str, names: pd.Index | None = None) -> "Pairs":
+    def once(self, caller: str, names: pd.Index | None = None) -> "PairTable":
         """Each pair once, the lower row left; ValueError on a row with itself, and on two probabilities for one pair."""
         called = lambda row: f"row {row}" if names is None else repr(names[row])
         same = np.flatnonzero(self.left == self.right)
@@ -37,10 +37,12 @@ class Pairs(NamedTuple):
                 f"{caller}: {called(low[k])} and {called(high[k])} are a pair twice, of probability {p[k - 1]:g} and {p[k]:g}; "
                 "keep one."
             )
-        return Pairs(low[~again], high[~again], p[~again])
+        return PairTable(low[~again], high[~again], p[~again])
 
 
-def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None) -> tuple[Pairs, int]:
+def read_pairs(
+    caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None
+) -> tuple[PairTable, int]:
     """The pairs by row, and how many rows there are: those of `ids`, a number itself, or up to the last that a pair names.
 
     `default` is the probability where the table has none.
@@ -52,11 +54,11 @@ def read_pairs(caller: str, pairs: Any, ids: Any, probability: str | None, defau
             f"{caller}: the table of pairs is empty, so that not even the number of rows is known. If there are no pairs, "
             "say of which rows: ids=, their names or their number."
         )
-    found = Pairs(left, right, _probability(caller, frame, probability, default))
+    found = PairTable(left, right, _probability(caller, frame, probability, default))
     return found.once(caller, None if ids is None else _names(caller, ids)), rows
 
 
-def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> Pairs:
+def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> PairTable:
     """Pairs of a training row, left, and a test row, right, each numbered from 0 among so many; certain unless said."""
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
@@ -65,7 +67,7 @@ def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability:
         if (rows >= count).any():
             raise ValueError(f"{caller}: {name} names row {rows.max()}, but that side has {count} rows, from 0.")
     p = _probability(caller, frame, probability, 1.0)
-    return Pairs(numbered[0], numbered[1] + sides[0], p).once(caller)
+    return PairTable(numbered[0], numbered[1] + sides[0], p).once(caller)
 
 
 def frame_of(caller: str, pairs: Any) -> pd.DataFrame:

@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from .._runtime.display import Printed
 from .._runtime.provided import provided
 from ..validation.compare import AbstractComparable, Compared
-from ..validation.standard_errors import Spread, Variance, as_trained, over_units
-from ._study import Answer, Study, half_width
+from ..validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
+from ._study import Answer, LeakageStudy, half_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FEW = 5  # listed pairs, below which nothing is known of how near mates are
+MIN_LISTED_PAIRS = 5  # listed pairs, below which nothing is known of how near mates are
 NEAREST = 0.5  # of listed mates that are nearest neighbours: fewer, and links are not of near-duplicates
-NEAR = 0.75  # of listed mates that are as near
+NEAR_MATES_SHARE = 0.75  # of listed mates that are as near
 LOOKED = 2000  # rows at which neighbours are looked for
 TOLERATED = 0.1  # of all mates: so many unlisted move a correction less than its interval
-APART = 2.0  # standard errors of their difference, beyond which answers part
+DISAGREEMENT = 2.0  # standard errors of their difference, beyond which answers part
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # the first that there is, is recommended
 
 
-class Near(NamedTuple):
+class NearMates(NamedTuple):
     """The estimate of unlisted mates from a sample of tested rows.
 
     `listed` of the rows have listed mates, and `unlisted` seem to have unlisted ones; `rows` are some of these.
@@ -50,7 +50,7 @@ class Near(NamedTuple):
         return self.unlisted / max(self.unlisted + self.listed, 1e-300)
 
 
-def unlisted(X: Any, study: Study, mates: pd.DataFrame) -> Near | None:
+def unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
     """Estimate how many tested rows have unlisted mates in training, by near neighbours.
 
     Returns None where X holds no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
@@ -60,7 +60,7 @@ def unlisted(X: Any, study: Study, mates: pd.DataFrame) -> Near | None:
 
     data = _numbers(X)
     sure = mates[mates.probability >= 0.5]
-    if data is None or len(sure) < FEW:
+    if data is None or len(sure) < MIN_LISTED_PAIRS:
         return None
     rng = np.random.default_rng([study.seed, 7])
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
@@ -79,12 +79,12 @@ def unlisted(X: Any, study: Study, mates: pd.DataFrame) -> Near | None:
                 own.append(apart[0])
                 found.append(row)
     at, nearest = np.array(listed).reshape(-1, 2).T
-    if len(at) < FEW or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < NEAREST:
+    if len(at) < MIN_LISTED_PAIRS or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < NEAREST:
         return None
-    limit = np.quantile(at, NEAR)
+    limit = np.quantile(at, NEAR_MATES_SHARE)
     close = np.array(own) <= limit
     beside = np.mean(np.array(others) <= limit) * len(own)
-    return Near(len(at), max(float(close.sum() - beside), 0.0) / NEAR, np.array(found, np.int64)[close])
+    return NearMates(len(at), max(float(close.sum() - beside), 0.0) / NEAR_MATES_SHARE, np.array(found, np.int64)[close])
 
 
 def _numbers(X: Any) -> NDArray[np.float64] | None:
@@ -156,7 +156,7 @@ class LeakageReport(Printed, AbstractComparable):
     pairs: int  # listed, across folds or not
     candidates: pd.DataFrame
     names: pd.Index
-    near: Near | None
+    near: NearMates | None
     of: dict[str, str]
     asked: str  # the arguments of the call, as they were
     price: pd.DataFrame
@@ -273,7 +273,7 @@ class LeakageReport(Printed, AbstractComparable):
         return Compared(
             answer.score,
             self.more_is_better,
-            Spread(answer.influence, self.clusters, moved=self.answers["naive"].moved),
+            InfluenceSpread(answer.influence, self.clusters, moved=self.answers["naive"].moved),
             None,
             None,
             of,
@@ -294,7 +294,7 @@ class LeakageReport(Printed, AbstractComparable):
                 se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
                 apart = first.score - second.score
                 rows.append({"first": first.name, "second": second.name, "difference": apart, "se": se,
-                             "apart": abs(apart) > APART * se})  # fmt: skip
+                             "apart": abs(apart) > DISAGREEMENT * se})  # fmt: skip
         return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
 
     @property

@@ -15,18 +15,18 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-NEAR = 0.5  # of a training set: what changes from one fit to the next, up to which they are a chain
-SHARED = 4.0  # rows in all fits together for each that one is trained on, up to which they are handled together
+MAX_CHAIN_CHANGE = 0.5  # of a training set: what changes from one fit to the next, up to which they are a chain
+SHARED_ROWS_RATIO = 4.0  # rows in all fits together for each that one is trained on, up to which they are handled together
 SLOW = 0.2  # the least by which a step with an old Hessian must shrink the root of the decrement
 FINAL = 1e-11  # of the objective: the decrement before the last step, which leaves a hundredth of it or less
-STEPS = 60
+MAX_CHAIN_NEWTON_STEPS = 60
 
 Rows = Int[np.ndarray, "fits size"]
 
 
 def lengths(train: Rows) -> Int[np.ndarray, " fits"]:
     """The place of every fit in its chain, from 0."""
-    near = np.append(False, (train[1:] != train[:-1]).mean(1) <= NEAR)
+    near = np.append(False, (train[1:] != train[:-1]).mean(1) <= MAX_CHAIN_CHANGE)
     number = np.arange(len(train))
     return number - np.maximum.accumulate(np.where(near, 0, number))
 
@@ -48,7 +48,7 @@ def moments(U: NDArray[np.float64], train: Rows, place: NDArray[np.int64]) -> Fl
 Slopes = Callable[[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-class Chains:
+class FitChains:
     """Minima of `Σ_n w_n ℓ(z_nᵀθ, y_n) + ½ Σ_j r_j θ_j²` for many w and r, by chains."""
 
     def __init__(self, Z: NDArray[np.float64], y: NDArray[np.float64], slopes: Slopes):
@@ -87,7 +87,7 @@ class Chains:
         held = np.zeros((fits, size, size)) if inverse is None else inverse.copy()
         old = np.full(fits, inverse is not None)
         at = np.arange(fits)
-        for _ in range(STEPS):
+        for _ in range(MAX_CHAIN_NEWTON_STEPS):
             first, second = self.slopes(theta[at] @ self.Z.T, self.y)
             slope = (weight[at] * first) @ self.Z + ridge[at] * theta[at]
             step, decrement = _step(held[at], slope)

@@ -13,8 +13,8 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
-TURNS = 20  # largest number of changes of the active set, a parameter
-SLACK = 1e-13  # violation that counts as none, relative to the terms of the gradient
+MAX_BOUND_CHANGES = 20  # largest number of changes of the active set, a parameter
+BOUND_ROUNDING = 1e-13  # violation that counts as none, relative to the terms of the gradient
 
 
 class Limits(Protocol):
@@ -80,7 +80,7 @@ def bounded(
     """
     theta, free = theta.copy(), ~_resting(a, bounds, theta)
     sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
-    for _ in range(TURNS * (len(a) + 5)):
+    for _ in range(MAX_BOUND_CHANGES * (len(a) + 5)):
         own, rest = np.flatnonzero(free), np.flatnonzero(~free)
         target = _solved(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
         if target is None:
@@ -102,7 +102,7 @@ def bounded(
         theta[own] = target
         gradient, (least, most) = gram @ theta - pull, _gates(a, bounds, theta)
         beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
-        fresh = np.flatnonzero(np.abs(beyond) > SLACK * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
+        fresh = np.flatnonzero(np.abs(beyond) > BOUND_ROUNDING * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
         if not fresh.size:
             break
         sign[fresh], free[fresh] = joined(a, theta, beyond)[fresh], True

@@ -56,7 +56,7 @@ class LossOfSeveral(Loss, Protocol):
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
-class Plain:
+class CachedLoss:
     """Loss whose members are looked up once: a module makes a new bound method each time it is asked for one."""
 
     def __init__(self, loss: Loss):
@@ -116,7 +116,7 @@ class Extent(NamedTuple):
     inner: Float[Array, "..."]
 
 
-def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+def scale_units(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
     """Multiply numbers of units, one or several each, by weights."""
     return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
 
@@ -124,19 +124,19 @@ def over(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[
 def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
     """Multiply numbers of units by weights, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
     with np.errstate(invalid="ignore"):
-        out = over(weight, part)
+        out = scale_units(weight, part)
     if not np.isfinite(out.sum()):
         out[np.broadcast_to(weight == 0, out.shape[: weight.ndim])] = 0.0
     return out
 
 
-def bent(curvature: Array, move: Array) -> Array:
+def apply_curvature(curvature: Array, move: Array) -> Array:
     """Multiply moves of η by ∇²ℓ: by numbers, or by matrices for several outputs."""
     return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class DenseDesign:
     """Rows in one array, `[units, params]`; the products of pairs of columns may be kept, for many curvatures."""
 
     x: Float[Array, "units params"]
@@ -162,9 +162,9 @@ class Dense:
         """Compute x_nᵀθ of the listed units."""
         return (self.x[units] @ theta[..., None])[..., 0]
 
-    def take(self, units: Int[Array, " some"] | slice) -> "Dense":
+    def take(self, units: Int[Array, " some"] | slice) -> "DenseDesign":
         """Design of the selected rows."""
-        return Dense(self.x[units])
+        return DenseDesign(self.x[units])
 
     def rows(self, units: Array | slice) -> Float[Array, "some params"]:
         """Selected rows as an array."""
@@ -174,16 +174,16 @@ class Dense:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return np.asarray(self.x[units], images.dtype) @ images
 
-    def single(self) -> "Dense":
+    def single(self) -> "DenseDesign":
         """Copy of the rows in float32."""
-        return Dense(self.x.astype(np.float32))
+        return DenseDesign(self.x.astype(np.float32))
 
     @property
     def lengths(self) -> Float[Array, " units"]:
         """Norms ‖x_n‖."""
         return np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
-    def below(self, rows: Float[Array, "more params"]) -> "Dense":
+    def below(self, rows: Float[Array, "more params"]) -> "DenseDesign":
         """Append rows; no copy is made if they already lie behind these in memory."""
         whole, n = self.x.base, len(self.x)
         if (
@@ -193,8 +193,8 @@ class Dense:
             and whole.ctypes.data == self.x.ctypes.data
             and np.array_equal(whole[n:], rows)
         ):
-            return Dense(whole)
-        return Dense(np.concatenate([self.x, rows]))
+            return DenseDesign(whole)
+        return DenseDesign(np.concatenate([self.x, rows]))
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
@@ -204,10 +204,10 @@ class Dense:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
-    def paired(self) -> "Dense":
+    def paired(self) -> "DenseDesign":
         """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
-        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= PAIRS else self
+        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= OUTER_PRODUCT_ENTRIES else self
 
     def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
         """Products of all pairs of columns, for a slice of the rows."""
@@ -225,7 +225,7 @@ class Dense:
         there are.
         """
         n, p = self.shape
-        size = BLOCK // (p * (p + 1) // 2)
+        size = DENSE_BLOCK // (p * (p + 1) // 2)
         return [slice(k, k + size) for k in range(0, n, size)] if 2 * count >= p and size >= 2 * p else []
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
@@ -284,7 +284,7 @@ class Dense:
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class MultiOutputDesign:
     """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
     each: Any  # `Dense`, or `sparse_design.Sparse`
@@ -312,13 +312,13 @@ class Several:
         x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
 
-    def take(self, units: Int[Array, " some"] | slice) -> "Several":
+    def take(self, units: Int[Array, " some"] | slice) -> "MultiOutputDesign":
         """Design of the selected rows."""
-        return Several(self.each.take(units), self.outputs)
+        return MultiOutputDesign(self.each.take(units), self.outputs)
 
-    def single(self) -> "Several":
+    def single(self) -> "MultiOutputDesign":
         """Copy of the rows in float32."""
-        return Several(self.each.single(), self.outputs)
+        return MultiOutputDesign(self.each.single(), self.outputs)
 
     def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
@@ -339,10 +339,10 @@ class Several:
             return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
         out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
         n = self.shape[0]
-        size = max(1, BLOCK // (n * len(k)))
+        size = max(1, DENSE_BLOCK // (n * len(k)))
         for start in range(0, len(omega), size):
             some = slice(start, start + size)
-            weight = np.moveaxis(over(omega[some], curvature[some][..., k, other]), -1, 1)
+            weight = np.moveaxis(scale_units(omega[some], curvature[some][..., k, other]), -1, 1)
             half = self.each.products(weight.reshape(-1, n)).reshape(-1, len(k), q, q)
             out[some, k, :, other, :] = out[some, other, :, k, :] = half.swapaxes(0, 1)
         out[:, each, :, each, :] = -out.sum(3).swapaxes(0, 1)
@@ -373,7 +373,7 @@ class Several:
 
     def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are the factors B of the curvatures."""
-        n, size, inverse = self.shape[0], max(1, BLOCK // self.outputs**2), self.inverse(root)
+        n, size, inverse = self.shape[0], max(1, DENSE_BLOCK // self.outputs**2), self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
         common = self.each.forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
         blocks = (slice(k, k + size) for k in range(0, n, size))
@@ -399,10 +399,10 @@ class Several:
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
-PAIRS = 2**22  # largest number of entries of all x xᵀ together that are kept
-BLOCK = 2**20  # numbers that one block of rows makes
+OUTER_PRODUCT_ENTRIES = 2**22  # largest number of entries of all x xᵀ together that are kept
+DENSE_BLOCK = 2**20  # numbers that one block of rows makes
 CACHED = 2**16  # numbers of a block that is passed over twice: half a core's cache
-FEW = 16  # cost of gathering a row, in products with one
+GATHER_COST = 16  # cost of gathering a row, in products with one
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,7 +459,7 @@ class Predictors:
         """Linear predictors of the listed units; if these are many, computed for all rows, which takes no longer."""
         if units.shape[1] == len(self.y):
             return self.eta(theta)[:, : len(self.y)]
-        if FEW * units.shape[1] >= len(self.y):
+        if GATHER_COST * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
         own = self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
         return self.design.at(units, theta) + own

@@ -18,8 +18,8 @@ from .._runtime.jax import Array, Arrays, Module, compiled, float64, jax, jnp
 from .design import EVERYONE, Extent, weighed
 from .mapped_design import COPIED
 
-BLOCK = 2**22  # numbers that one block of rows makes
-TOGETHER = 64  # refits of one call
+DEVICE_BLOCK = 2**22  # numbers that one block of rows makes
+REFITS_A_CALL = 64  # refits of one call
 
 
 def kept(array: Array) -> Array | None:
@@ -88,7 +88,7 @@ class Resident(Module):
 
     @property
     def _step(self) -> int:
-        return max(1, min(BLOCK // max(1, self.shape[1]), len(self)))
+        return max(1, min(DEVICE_BLOCK // max(1, self.shape[1]), len(self)))
 
     def _each(self, function: Any, *parts: Arrays) -> np.ndarray:
         """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
@@ -102,7 +102,7 @@ class Resident(Module):
         """Selected rows in memory, or their products with columns."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
-        for some in _powers(units.size, BLOCK // max(1, self.shape[1])):
+        for some in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
             out[some] = jax.device_get(_picked(self.source, self.ones, dtype, units.ravel()[some], columns))
         return out.reshape(*units.shape, -1)
 
@@ -130,7 +130,7 @@ class Resident(Module):
         """Compute x_nᵀθ of the listed units."""
         flat, theta = units.reshape(-1, units.shape[-1]), theta.reshape(-1, theta.shape[-1])
         out = np.empty(flat.shape)
-        for some in _powers(len(flat), BLOCK // max(1, flat.shape[1] * self.shape[1])):
+        for some in _powers(len(flat), DEVICE_BLOCK // max(1, flat.shape[1] * self.shape[1])):
             out[some] = jax.device_get(_at(self.source, self.ones, self.dtype, flat[some], theta[some]))
         return out.reshape(units.shape)
 
@@ -198,7 +198,7 @@ class Resident(Module):
         return Extent(norm, size, norm, size)
 
 
-def _powers(count: int, most: int = TOGETHER) -> Iterator[slice]:
+def _powers(count: int, most: int = REFITS_A_CALL) -> Iterator[slice]:
     """Split `count` items into slices whose lengths are powers of two, none longer than `most`."""
     start = 0
     while start < count:

@@ -36,11 +36,11 @@ from .design import Loss, LossOfSeveral
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # the τ that are tried, rising, in typical ratios of gap and curvature
 EVERYONE = slice(None)
-LEAST = 1e-200  # curvature of a unit below which it counts as none
+SMALLEST_CURVATURE = 1e-200  # curvature of a unit below which it counts as none
 FINITE = 500.0  # largest predictor of losses that grow exponentially
-SHORT = 0.1  # M s of a move over which ℓ″ hardly changes
+SHORT_MOVE = 0.1  # M s of a move over which ℓ″ hardly changes
 STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
-ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
+GRADIENT_ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
 
 
 class Gaps(NamedTuple):
@@ -50,14 +50,14 @@ class Gaps(NamedTuple):
     beyond: Float[Array, "refits units"]
 
 
-class Bend(NamedTuple):
+class CurvatureBounds(NamedTuple):
     """Least and greatest value that ℓ″(η) may have; for several outputs relative to the reference's."""
 
     least: Float[Array, "... units"]
     most: Float[Array, "... units"]
 
 
-def gaps(loss: Loss, y: Array, eta: Array, bend: Bend, reach: Array, reference: Array) -> Gaps:
+def gaps(loss: Loss, y: Array, eta: Array, bend: CurvatureBounds, reach: Array, reference: Array) -> Gaps:
     """Gaps of secants from η over |s| ≤ `reach`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
         left = -0.5 * np.asarray(loss.self_concordance) * reach
@@ -83,7 +83,7 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Arr
     (here,) = loss.derivatives(eta, y, (1,))
     up, up2 = loss.derivatives(eta + reach, y, (1, 2))
     down, down2 = loss.derivatives(eta - reach, y, (1, 2))
-    lost = ROUNDING * (np.abs(up) + np.abs(down) + 1) / reach
+    lost = GRADIENT_ROUNDING * (np.abs(up) + np.abs(down) + 1) / reach
     low = np.maximum(np.minimum(up - here, here - down) / reach - lost, np.minimum(up2, down2))
     return low, loss.derivatives(np.clip(np.broadcast_to(peak, eta.shape), eta - reach, eta + reach), y, (2,))[0]
 
@@ -93,9 +93,9 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 
     `size` is w_i k_i², or for several outputs the unit's share of A.
     """
-    clamped = reference < LEAST  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
-    part = 1 + LEAST * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
-    reference = np.maximum(reference, LEAST)
+    clamped = reference < SMALLEST_CURVATURE  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
+    part = 1 + SMALLEST_CURVATURE * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
+    reference = np.maximum(reference, SMALLEST_CURVATURE)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio, weight = gap / reference, size * reference
         total, mass = np.vecdot(weight, ratio), weight.sum(-1)
@@ -138,7 +138,7 @@ class More(NamedTuple):
     share: Callable[[Array], Array]
 
 
-class Table:
+class RadiusTable:
     """C(e) and C(f) at the anchor over a grid of radii b, so that a first look at a refit costs O(1).
 
     Units of similar k are binned, with k rounded up. One table holds several anchors: `[anchors, radii, levels]`. For the
@@ -175,7 +175,7 @@ class Table:
         cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
     ) -> Float[Array, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
-        sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), Bend(reference, reference)
+        sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), CurvatureBounds(reference, reference)
         for k, radius in enumerate(cls.RADII):
             both = gaps(loss, y, eta, here, radius * norm, reference)
             for out, part in zip(sums, both, strict=True):
@@ -196,7 +196,7 @@ class Table:
         return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
 
     @classmethod
-    def of(cls, loss: Loss, tally: Array) -> "Table":
+    def of(cls, loss: Loss, tally: Array) -> "RadiusTable":
         """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
@@ -310,7 +310,7 @@ def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Arra
         if loss.self_concordance is not None:
             reach = np.asarray(loss.self_concordance) * wide
             most += 0.5 * curvature * wide**2 * np.exp(reach)
-            far = np.flatnonzero(reach > SHORT)
+            far = np.flatnonzero(reach > SHORT_MOVE)
         if far.size:
             known = y if np.ndim(y) == 0 else y[far]
             middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)

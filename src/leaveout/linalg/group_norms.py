@@ -102,7 +102,7 @@ class Norms:
         return gradient * self.each(left)
 
 
-SWEEPS = 2000  # over all groups, of a quadratic beside them
+GROUP_SWEEPS = 2000  # over all groups, of a quadratic beside them
 
 
 def descended(
@@ -124,7 +124,7 @@ def descended(
     own, slope = theta[rest].copy(), inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
     listed = [np.flatnonzero(member) for member in norms.member[:, rest]]
     bends = [max(float(np.linalg.norm(inner[np.ix_(some, some)], 2)), 1e-300) for some in listed]
-    for _ in range(SWEEPS):
+    for _ in range(GROUP_SWEEPS):
         moved = 0.0
         for some, bend, a in zip(listed, bends, norms.weight.tolist(), strict=True):
             target = own[some] - slope[some] / bend

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Module
-from .design import BLOCK, EVERYONE, Dense, Extent, weighed
+from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weighed
 
 Array = np.ndarray
 COPIED = 2**21  # numbers below which a copy in float64 does no harm
@@ -82,13 +82,13 @@ class Mapped(Module):
     @property
     def step(self) -> int:
         """Number of rows in a block."""
-        return max(1, BLOCK // max(1, self.shape[1]))
+        return max(1, DENSE_BLOCK // max(1, self.shape[1]))
 
-    def blocks(self) -> Iterator[tuple[slice, Dense]]:
+    def blocks(self) -> Iterator[tuple[slice, DenseDesign]]:
         """Yield the slice and the rows of each block."""
         for start in range(0, len(self), self.step):
             some = slice(start, min(start + self.step, len(self)))
-            yield some, Dense(self.rows(some))
+            yield some, DenseDesign(self.rows(some))
 
     def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
         """Selected rows as an array."""
@@ -111,7 +111,7 @@ class Mapped(Module):
 
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units, some refits at a time."""
-        if units.size * self.shape[1] <= BLOCK:
+        if units.size * self.shape[1] <= DENSE_BLOCK:
             return (self.rows(units) @ theta[..., None])[..., 0]
         if len(units) > 1:
             return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
@@ -138,9 +138,9 @@ class Mapped(Module):
         """Norms ‖x_n‖."""
         return np.concatenate([part.lengths for _, part in self.blocks()])
 
-    def below(self, rows: Float[Array, "more params"]) -> Dense:
+    def below(self, rows: Float[Array, "more params"]) -> DenseDesign:
         """Append rows: a copy in memory."""
-        return Dense(np.concatenate([self.rows(EVERYONE), rows]))
+        return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
     def whitened(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""

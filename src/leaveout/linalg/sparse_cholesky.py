@@ -67,7 +67,7 @@ class Pattern:
         np.add.at(out, self.entries(lower.row, lower.col), lower.data)
         return out
 
-    def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "Factor":
+    def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "FrontalFactor":
         """Factor each matrix; NaN where it is not positive definite."""
         space = np.zeros((len(values), self.length))
         space[:, self.place] = values
@@ -86,11 +86,11 @@ class Pattern:
                     space[:, group.above] += left
                 else:
                     space[:, group.summed[0]] += (group.summed[1] @ left.T).T
-        return Factor(self, parts, logdet)
+        return FrontalFactor(self, parts, logdet)
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class FrontalFactor:
     """Factors of a batch of matrices, by fronts: inverses of triangles, and the blocks below these."""
 
     pattern: Pattern

@@ -15,11 +15,11 @@ from jaxtyping import Float, Int
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
 from .design import Extent, weighed
 
-BLOCK = 2**20  # numbers that one block of rows makes
+SPARSE_BLOCK = 2**20  # numbers that one block of rows makes
 FASTER = 16  # products in dense blocks in the time of one over stored entries
 
 
-class Sparse(Module):
+class SparseDesign(Module):
     """Compressed rows, `[units, params]`: row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns."""
 
     data: Float[np.ndarray, " entries"]
@@ -29,7 +29,7 @@ class Sparse(Module):
     longest: int = static()  # entries of the fullest row
 
     @classmethod
-    def of(cls, rows: Any, ones: bool = False) -> "Sparse":
+    def of(cls, rows: Any, ones: bool = False) -> "SparseDesign":
         """Copy SciPy's compressed rows, with a column of ones behind them if asked for."""
         n, p = rows.shape
         data, indices, indptr = rows.data, rows.indices, rows.indptr
@@ -58,13 +58,13 @@ class Sparse(Module):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, units: Any) -> "Sparse":
-        return Sparse.of(self.csr[units])
+    def __getitem__(self, units: Any) -> "SparseDesign":
+        return SparseDesign.of(self.csr[units])
 
-    def __abs__(self) -> "Sparse":
+    def __abs__(self) -> "SparseDesign":
         return replace(self, data=np.abs(self.data))
 
-    def __pow__(self, power: int) -> "Sparse":
+    def __pow__(self, power: int) -> "SparseDesign":
         return replace(self, data=self.data**power)
 
     __array_ufunc__ = None  # `array @ rows` is asked of the rows
@@ -120,7 +120,7 @@ class Sparse(Module):
         rows.data = rows.data * theta.reshape(-1, theta.shape[-1])[refit, rows.indices]
         return (rows @ np.ones(rows.shape[1])).reshape(units.shape)
 
-    def take(self, units: Int[np.ndarray, " some"] | slice) -> "Sparse":
+    def take(self, units: Int[np.ndarray, " some"] | slice) -> "SparseDesign":
         """Design of the selected rows."""
         return self[units]
 
@@ -132,7 +132,7 @@ class Sparse(Module):
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self.csr[units].astype(images.dtype) @ images
 
-    def single(self) -> "Sparse":
+    def single(self) -> "SparseDesign":
         """Copy of the rows in float32."""
         return replace(self, data=self.data.astype(np.float32))
 
@@ -141,9 +141,9 @@ class Sparse(Module):
         """Norms ‖x_n‖."""
         return np.sqrt((self**2).predictors(np.ones((1, self.shape[1])))[0])
 
-    def below(self, rows: Float[np.ndarray, "more params"]) -> "Sparse":
+    def below(self, rows: Float[np.ndarray, "more params"]) -> "SparseDesign":
         """Append rows."""
-        return Sparse.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
+        return SparseDesign.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
 
     def whitened(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
@@ -157,7 +157,7 @@ class Sparse(Module):
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weighed(omega, curvature))
 
-    def paired(self) -> "Sparse":
+    def paired(self) -> "SparseDesign":
         """The design itself: products of pairs of columns are not kept."""
         return self
 
@@ -167,7 +167,7 @@ class Sparse(Module):
         return FASTER * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
 
     def _blocks(self) -> list[slice]:
-        size = max(1, BLOCK // max(self.shape[1], 1))
+        size = max(1, SPARSE_BLOCK // max(self.shape[1], 1))
         return [slice(start, start + size) for start in range(0, self.shape[0], size)]
 
     def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:

@@ -13,23 +13,34 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.jax import Array, PyTree, compiled, jax, jnp, picked, resident
-from ..linalg.design import Predictors, Several, bent, weighed
+from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weighed
 from ..linalg.device_design import Resident
-from ..plans.plan import Rows, few_size
+from ..plans.plan import RefitRows, few_size
 from .closed_form import AbstractByArrays, AbstractClosedForm, Given
-from .objective import AbstractLinearPredictor, AbstractObjective, Blocks, padded_weights, placed, ravel, repeatable, unravel
+from .objective import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    DiagonalBlocks,
+    padded_weights,
+    ravel,
+    repeatable,
+    unflatten,
+    unravel,
+)
 
-NUMBERS = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
-OWN = 256  # units that refits of few units evaluate together
-FEW = 512  # units up to which every refit lists all of them, so that there is one shape
+PASS_ENTRIES = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
+JOINT_UNITS = 256  # units that refits of few units evaluate together
+SMALL_NUM_UNITS = 512  # units up to which every refit lists all of them, so that there is one shape
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
 SPARED = 4e6  # the same for refits that are only padding, in every call, so that other plans find the same programs
-TOGETHER = 2**23  # numbers in Hessians that are held at the same time
+HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 
-def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
+def weights_of(
+    rows: RefitRows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
+) -> Float[np.ndarray, "lanes units"]:
     """Weights of the selected refits over all units."""
     index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
     if index.shape[1] == n:
@@ -39,13 +50,13 @@ def weights_of(rows: Rows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = sl
     return out
 
 
-def whole(weights: Float[np.ndarray, "refits units"]) -> Rows:
+def whole(weights: Float[np.ndarray, "refits units"]) -> RefitRows:
     """Batch of refits that are written out over all units, none of which is scored."""
     index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
-    return Rows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
+    return RefitRows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
 
 
-def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective, Rows]:
+def shaped(objective: AbstractObjective, rows: RefitRows) -> tuple[AbstractObjective, RefitRows]:
     """Padded objective, and the batch over its units; padding units are neither dropped nor scored."""
     found = repeatable(objective)
     own, count = objective.num_units, found.num_units
@@ -58,7 +69,9 @@ def shaped(objective: AbstractObjective, rows: Rows) -> tuple[AbstractObjective,
     return found, rows._replace(index=index, weight=padded_weights(found, rows.weight), held=held)
 
 
-def preconditioner(objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]) -> tuple[Blocks, ...]:
+def preconditioner(
+    objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]
+) -> tuple[DiagonalBlocks, ...]:
     """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
     found = repeatable(objective)
     return found.preconditioner(theta, padded_weights(found, weights))
@@ -69,7 +82,7 @@ def listed(objective: AbstractObjective) -> bool:
 
     It does if units are few and every pass goes over all of them.
     """
-    return not objective.local and objective.num_units <= FEW
+    return not objective.local and objective.num_units <= SMALL_NUM_UNITS
 
 
 def passes(objective: AbstractObjective) -> int:
@@ -77,12 +90,12 @@ def passes(objective: AbstractObjective) -> int:
     if objective.costs.lanes is not None:
         return objective.costs.lanes
     outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
-    return max(4, NUMBERS // (objective.num_units * outputs))
+    return max(4, PASS_ENTRIES // (objective.num_units * outputs))
 
 
 def own_passes(objective: AbstractObjective, width: int) -> int:
     """Number of refits that share one pass if each needs its own units only."""
-    return max(passes(objective), OWN // width) if objective.local else passes(objective)
+    return max(passes(objective), JOINT_UNITS // width) if objective.local else passes(objective)
 
 
 def work(objective: AbstractObjective, size: int) -> float:
@@ -90,10 +103,10 @@ def work(objective: AbstractObjective, size: int) -> float:
     return 4.0 * objective.num_units * size if objective.costs.work is None else objective.costs.work
 
 
-class Closed:
+class LinearBatch:
     """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
 
-    def __init__(self, model: Predictors, rows: Rows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
+    def __init__(self, model: Predictors, rows: RefitRows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
         self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
 
     def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
@@ -130,7 +143,7 @@ class Closed:
         They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
         """
         design = self.model.design
-        each = design.each if isinstance(design, Several) else design
+        each = design.each if isinstance(design, MultiOutputDesign) else design
         kept = isinstance(each, Resident) and each.source.dtype == np.float32
         return design.single() if kept and self.constant is None else None
 
@@ -149,13 +162,13 @@ class Closed:
         bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
 
         def of(vector):
-            along = bent(curvature, self.model.design.predictors(vector))
+            along = apply_curvature(curvature, self.model.design.predictors(vector))
             return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty + bends(vector))
 
         return of
 
 
-class Penalised:
+class PenaltyBatch:
     """F of a linear model at weights of one under many quadratic penalties, one a lane.
 
     Each evaluation keeps ℓ″ for the Hessian at the same place.
@@ -200,7 +213,7 @@ class Derived:
 
     objective: AbstractObjective
     like: PyTree
-    rows: Rows
+    rows: RefitRows
 
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -258,7 +271,7 @@ class Derived:
         return self._own(losses), changes
 
     @functools.cached_property
-    def _shaped(self) -> tuple[AbstractObjective, Rows]:
+    def _shaped(self) -> tuple[AbstractObjective, RefitRows]:
         """Padded objective and batch, sent once to the device where the data are."""
         found, rows = shaped(self.objective, self.rows)
         return found, resident((found, rows))[1]
@@ -298,7 +311,7 @@ class Derived:
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
-class Hosted(Derived):
+class HostBatch(Derived):
     """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit after another."""
 
     @functools.cached_property
@@ -323,20 +336,20 @@ def _power(base: int, number: int) -> int:
     return base ** round(np.log(number) / np.log(base))
 
 
-Functions = Closed | Derived | Given
+Functions = LinearBatch | Derived | Given
 
 
-def functions(objective: AbstractObjective, like: PyTree, rows: Rows) -> Functions:
+def functions(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Functions:
     """F of a batch of refits, in closed form for linear models."""
     model = objective.predictors
-    return derived(objective, like, rows) if model is None else Closed(model, rows, objective.num_units)
+    return derived(objective, like, rows) if model is None else LinearBatch(model, rows, objective.num_units)
 
 
-def derived(objective: AbstractObjective, like: PyTree, rows: Rows) -> Derived | Given:
+def derived(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Derived | Given:
     """F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
         return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
-    return (Derived if objective.costs.arrays is None else Hosted)(objective, like, rows)
+    return (Derived if objective.costs.arrays is None else HostBatch)(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,7 +375,7 @@ class Function:
 
     def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
         """Reshape raveled parameters to the tree `like`."""
-        return placed(vector, self.like)
+        return unflatten(vector, self.like)
 
 
 ONE = np.zeros(1, int)
@@ -372,13 +385,13 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
     """F at the given weights, by default one."""
     given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
     of = functions(objective, like, whole(given[None]))
-    if isinstance(of, Closed) and of.model.quadratic:
+    if isinstance(of, LinearBatch) and of.model.quadratic:
         alone = functools.cache(functools.partial(constant, of.model, given))
         of.constant = functools.partial(_hessian, objective) if weights is None else alone
     return Function(of, like)
 
 
-@once
+@cached_on
 def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
     """∇²F of a quadratic F at weights of one."""
     return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
@@ -386,7 +399,7 @@ def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]
 
 def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
     """∇²F of a quadratic model at any weights."""
-    return Closed(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
+    return LinearBatch(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
 
 
 def fold_weights(

@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import PyTree
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 from .objective import AbstractObjective
 
-STEP = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
-PUSH = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
-NUMBERS = 2**21  # weights and states that are held together
+GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
+WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
+STATE_ENTRIES = 2**21  # weights and states that are held together
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # of a first derivative
 BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # of a second one
 
@@ -172,7 +172,7 @@ class AbstractClosedForm(AbstractObjective):
         total = lambda at: self._summed(self.losses(at, weights, index, held, state), held)
         for k in range(theta.shape[1]):
             step = np.zeros_like(theta)
-            step[:, k] = STEP * np.maximum(1.0, np.abs(theta[:, k]))
+            step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
             found[:, k] = (total(theta + step) - total(theta - step)) / (2 * step[:, k])
         return found
 
@@ -219,9 +219,9 @@ class AbstractClosedForm(AbstractObjective):
         found = []
         for unit in range(self.num_units):
             weights = np.ones((len(STENCIL[0]), self.num_units))
-            weights[:, unit] += PUSH * np.array(STENCIL[0])
+            weights[:, unit] += WEIGHT_DIFFERENCE * np.array(STENCIL[0])
             slopes = self.look(np.tile(theta, (len(weights), 1)), weights, None)[1]
-            found.append(np.array(STENCIL[1]) @ slopes / PUSH)
+            found.append(np.array(STENCIL[1]) @ slopes / WEIGHT_DIFFERENCE)
         return np.array(found)
 
     def predictions(
@@ -276,7 +276,7 @@ class AbstractClosedForm(AbstractObjective):
     def _along(self, theta: Points, weights: Weights, state: State, k: int) -> Points:
         """Derivative of the gradients along one parameter."""
         step = np.zeros_like(theta)
-        step[:, k] = STEP * np.maximum(1.0, np.abs(theta[:, k]))
+        step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
         ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
         return (ends[0] - ends[1]) / (2 * step[:, k : k + 1])
 
@@ -309,7 +309,7 @@ class Given:
 
     objective: AbstractClosedForm
     like: PyTree
-    rows: Rows
+    rows: RefitRows
     weigh: Callable[[np.ndarray], np.ndarray]  # the weights of some refits, over all units
     known: dict[int, Any] = field(default_factory=dict)  # of a refit, where its next look begins
 
@@ -403,8 +403,11 @@ class Given:
 
         def one(move, some):
             delta, start = self.weigh(some) - 1.0, self._anchored(len(some))
-            slopes = [self.objective.look(at + k * PUSH * move, 1.0 + k * PUSH * delta, start)[1] for k in places]
-            return (np.tensordot(shares, slopes, 1) / PUSH ** (1 if direction is None else 2),)
+            slopes = [
+                self.objective.look(at + k * WEIGHT_DIFFERENCE * move, 1.0 + k * WEIGHT_DIFFERENCE * delta, start)[1]
+                for k in places
+            ]
+            return (np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),)
 
         return self._grouped(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
 
@@ -438,7 +441,7 @@ class Given:
         """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
         usual = self._anchored()
         each = self.objective.costs.lanes or max(
-            1, NUMBERS // (self.objective.num_units + (0 if usual is None else usual.size))
+            1, STATE_ENTRIES // (self.objective.num_units + (0 if usual is None else usual.size))
         )
         pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, PyTree, compiled, jax, jnp
-from ..plans.plan import Rows, few_more
+from ..plans.plan import RefitRows, few_more
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, repeatable, unravel
 
 LENGTH = 0.05  # step of differences along a direction; their error goes with its square
-TANGENTS = 2**16  # units times derivatives that are pushed over them together: the fastest size
+PUSHED_TANGENTS = 2**16  # units times derivatives that are pushed over them together: the fastest size
 
 Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
 Told = Callable[[PyTree], tuple[Array | None, Array]]  # what a model says of runs at a θ
@@ -48,7 +48,7 @@ class Runs:
         return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
 
     def scored(
-        self, each: Float[np.ndarray, "lanes width"], rows: Rows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
+        self, each: Float[np.ndarray, "lanes width"], rows: RefitRows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
     ) -> Float[np.ndarray, "lanes entries"]:
         """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
@@ -96,12 +96,12 @@ class Runs:
         The last place is repeated to fill a group.
         """
         params = sum(map(np.size, jax.tree.leaves(self.like)))
-        size = max(1, min(TANGENTS // self.objective.num_units, params * (params + 1) // 2))
+        size = max(1, min(PUSHED_TANGENTS // self.objective.num_units, params * (params + 1) // 2))
         for start in range(0, count, size):
             yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
 
 
-def runs(objective: AbstractObjective, like: PyTree, rows: Rows) -> Runs | None:
+def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | None:
     """Folds of a batch as `Runs`; None unless all are runs of units of weight zero and the model can evaluate them together."""
     if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
         return None

@@ -69,7 +69,7 @@ def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
     return jax.flatten_util.ravel_pytree(like)[1](vector)
 
 
-def placed(vector: np.ndarray, like: PyTree) -> PyTree:
+def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
     """Reshape a vector to the tree `like` by NumPy, outside compiled code: JAX would run one program for every leaf."""
     if isinstance(like, np.ndarray):
         return vector if like.ndim == 1 else vector.reshape(like.shape)
@@ -78,7 +78,7 @@ def placed(vector: np.ndarray, like: PyTree) -> PyTree:
     return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
 
 
-class Blocks(NamedTuple):
+class DiagonalBlocks(NamedTuple):
     """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
 
     entries: Int[Array, "blocks size"]
@@ -460,7 +460,7 @@ class AbstractObjective(Module):
         ones = jnp.ones(self.num_units)
         return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
 
-    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Blocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
         """Approximate `∇²F(θ, w)` by diagonal blocks that cost far less than the Hessian.
 
         Descent uses them far from a minimum, where a Hessian would soon be out of date.
@@ -584,7 +584,7 @@ def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*re
     return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1) if beyond else weights
 
 
-def called(objective: AbstractObjective) -> str:
+def display_name(objective: AbstractObjective) -> str:
     """Name of the kind of model, with its loss if that is one of this library's."""
     loss = getattr(objective, "loss_function", None)
     return kind_of(objective) + (f" ({type(loss).__name__})" if isinstance(loss, Module) else "")

@@ -23,7 +23,7 @@ from .._runtime.jax import PyTree
 from ..linalg.bounds import bounded, gates, resting, segments
 from ..linalg.design import Predictors, weighed
 from ..linalg.group_norms import Norms, descended
-from ..objectives.batched import ONE, Closed, constant, function
+from ..objectives.batched import ONE, LinearBatch, constant, function
 from ..objectives.objective import AbstractObjective
 from .hessian_factor import far_out
 from .newton import newton
@@ -31,16 +31,16 @@ from .newton import newton
 Array = np.ndarray
 TIED = 1e-9  # distance, relative to a_j, at which a gradient may be at the edge of what holds it
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
-ROUGH = 0.1  # first tolerance if L is a quadratic: one round then gets all but few signs right
+QUADRATIC_ROUND_TOLERANCE = 0.1  # first tolerance if L is a quadratic: one round then gets all but few signs right
 TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
 POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
-NEAR = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
-MOST = 0.5  # share of the parameters above which a round takes all of them
-FLAT = 1e-3  # least curvature of a unit, relative to the mean
-SHORTEST = 1e-8  # shortest step of the line search
+KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
+MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
+SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
+SHORTEST_STEP = 1e-8  # shortest step of the line search
 DEPENDENT = 1e-9  # least singular value, relative to the largest, of columns of length one that count as independent
-LOST = 1e-6  # least share of a column's product with itself that elimination may leave
-SWEEPS = 10_000  # largest number of sweeps of coordinate descent
+CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
+COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
 
 class Kinked(Protocol):
@@ -82,20 +82,20 @@ class Kinked(Protocol):
         """Name of a parameter."""
 
 
-class Found(NamedTuple):
+class ActiveMinimiser(NamedTuple):
     """Minimiser with all its parameters, the places and signs of those that are not held, and F there."""
 
     theta: Float[Array, " params"]
     place: Int[Array, " active"]
     sign: Float[Array, " active"]
-    at: "At"
+    at: "ActivePoint"
 
 
 class NoMinimiser(RuntimeError):
     """Raised if no minimiser is found."""
 
 
-def posed(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
+def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
     """Model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from.
 
     Returns the objective itself, and theta, if F is smooth.
@@ -152,7 +152,7 @@ def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tu
     if known is None:
         return objective, theta
     place, sign = _active(known[0], theta)
-    found = Found(theta, place, sign, look(known[0], np.ones(objective.num_units), theta))
+    found = ActiveMinimiser(theta, place, sign, look(known[0], np.ones(objective.num_units), theta))
     return known[0].held(place, sign, theta, _said(known[0], found)), theta[place]
 
 
@@ -165,7 +165,7 @@ def without(caller: str, objective: AbstractObjective) -> None:
         )
 
 
-def _said(kinked: Kinked, found: Found) -> str:
+def _said(kinked: Kinked, found: ActiveMinimiser) -> str:
     """Sentence that counts the coefficients that are not held and names the one nearest to being released."""
     theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
@@ -190,7 +190,7 @@ def _said(kinked: Kinked, found: Found) -> str:
     return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
 
 
-def _said_of_groups(kinked: Kinked, norms: Norms, found: Found) -> str:
+def _said_of_groups(kinked: Kinked, norms: Norms, found: ActiveMinimiser) -> str:
     """Sentence that counts the groups that are not zero and names the one nearest to being released."""
     length = norms.lengths(found.theta)
     text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
@@ -210,7 +210,7 @@ def at_rest(kinked: Kinked, theta: Float[Array, " params"]) -> Bool[Array, " par
     return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
 
 
-class At(NamedTuple):
+class ActivePoint(NamedTuple):
     """F at some parameters, with ∇L, the slopes and curvatures of the units, and a, ridges and κ under the weights."""
 
     value: float
@@ -223,7 +223,7 @@ class At(NamedTuple):
     unit: Float[Array, " params"]  # what a gradient is measured by: a, or where that is zero what all units may add to it
 
 
-def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> At:
+def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
     model = kinked.smooth
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -232,10 +232,10 @@ def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " 
     a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
     value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
     gradient = model.design.pull(slope[None])[0] + ridge * theta
-    curvature = np.maximum(curvature, FLAT * curvature.sum() / max(omega.sum(), 1e-300) * omega)
+    curvature = np.maximum(curvature, SMALLEST_UNIT_CURVATURE * curvature.sum() / max(omega.sum(), 1e-300) * omega)
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
     unit = unit if norms is None else np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
-    return At(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
+    return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
 
 
 def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
@@ -252,10 +252,10 @@ class Posed:
         self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
 
 
-def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> Found:
+def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
     theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
-    for tolerance in TOLERANCES if posed.second is None else (ROUGH, *TOLERANCES):
+    for tolerance in TOLERANCES if posed.second is None else (QUADRATIC_ROUND_TOLERANCE, *TOLERANCES):
         theta = _descended(posed, theta, tolerance)
         found = _polished(posed, theta)
         if found is None:
@@ -304,7 +304,7 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
     return theta, moved
 
 
-def _polished(posed: Posed, theta: Array) -> Found | None:
+def _polished(posed: Posed, theta: Array) -> ActiveMinimiser | None:
     """Minimise over the parameters that are not held, keeping their signs; writes into θ.
 
     The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
@@ -315,7 +315,7 @@ def _polished(posed: Posed, theta: Array) -> Found | None:
         if len(place):
             objective = kinked.held(place, sign, theta)
             F = function(objective, theta[place], weights).of
-            if second is not None and kinked.norms is None and isinstance(F, Closed):
+            if second is not None and kinked.norms is None and isinstance(F, LinearBatch):
                 F.constant = functools.partial(_of, second, place)
             found = newton(F, theta[place][None], ONE, np.zeros((0, len(place))))
             if not found.converged[0]:
@@ -325,26 +325,30 @@ def _polished(posed: Posed, theta: Array) -> Found | None:
         wrong = (theta[place] <= floor) | (theta[place] >= ceiling)
         if not wrong.any():
             at = look(kinked, weights, theta)
-            return Found(theta, place, sign, at) if not np.any(np.abs(_beyond(kinked, theta, at)) > TIED * at.unit) else None
+            return (
+                ActiveMinimiser(theta, place, sign, at)
+                if not np.any(np.abs(_beyond(kinked, theta, at)) > TIED * at.unit)
+                else None
+            )
         theta[place] = np.clip(theta[place], floor, ceiling)
     return None
 
 
-def _held_by(kinked: Kinked, theta: Array, at: At) -> tuple[Array, Array]:
+def _held_by(kinked: Kinked, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
     """Least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
         least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
     return least, most
 
 
-def _beyond(kinked: Kinked, theta: Array, at: At) -> Float[Array, " params"]:
+def _beyond(kinked: Kinked, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
     """Excess of ∇L over what can hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(kinked, theta, at)
     beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
     return np.where(at_rest(kinked, theta), beyond, 0.0)
 
 
-def _excess(norms: Norms, at: At) -> Float[Array, " params"]:
+def _excess(norms: Norms, at: ActivePoint) -> Float[Array, " params"]:
     return norms.times(at.kappa).excess(at.gradient)
 
 
@@ -364,24 +368,24 @@ def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " p
         if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
-        some = np.flatnonzero(~held | (np.abs(size) >= NEAR * (at.a if norms is None else at.unit)))
-        some = some if len(some) < MOST * len(theta) else np.arange(len(theta))
+        some = np.flatnonzero(~held | (np.abs(size) >= KEPT_AT_ZERO * (at.a if norms is None else at.unit)))
+        some = some if len(some) < MAX_ACTIVE_SHARE * len(theta) else np.arange(len(theta))
         step, length = np.zeros(len(theta)), 1.0
         step[some] = _stepped(posed, some, theta[some], at, tolerance) - theta[some]
         fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
         new, told = theta + step, look(kinked, weights, theta + step)
-        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST:
+        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST_STEP:
             length /= 2
             new = theta + length * step
             told = look(kinked, weights, new)
-        if length <= SHORTEST or np.array_equal(new, theta):
+        if length <= SHORTEST_STEP or np.array_equal(new, theta):
             break
         theta, at = new, told
     return theta
 
 
 def _stepped(
-    posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+    posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
 ) -> Float[Array, " some"]:
     """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
     kinked, (low, high) = posed.kinked, (part[some] for part in posed.kinked.bounds)
@@ -406,7 +410,7 @@ def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, 
     return second().take(some, axis=0).take(some, axis=1)
 
 
-def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At) -> float:
+def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
     """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
     whole = np.zeros(len(at.a))
     whole[some] = theta
@@ -429,7 +433,7 @@ def _by_products(
     except np.linalg.LinAlgError:
         return None
     left = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
-    if np.any(np.diag(left) < LOST * np.diag(gram)[~free]):
+    if np.any(np.diag(left) < CANCELLED_PRODUCT * np.diag(gram)[~free]):
         return None
     a = a[~free]
     if len(a):
@@ -441,7 +445,7 @@ def _by_products(
 
 
 def _by_columns(
-    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: At, tolerance: float
+    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
 ) -> Float[Array, " some"]:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
     root, free = np.sqrt(at.curvature), at.a[some] == 0
@@ -466,7 +470,7 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
-    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": SWEEPS}
+    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": COORDINATE_SWEEPS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]

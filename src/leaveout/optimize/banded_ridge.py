@@ -31,26 +31,26 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.display import Printed
 from .._runtime.progress import Slow
 from ..data.arrays import numbers
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..models.glm.banded import BandedRidge
 from ..plans.plan import Plan
 
 Array = np.ndarray
 LEVELS = 7  # penalties, the same for all bands, that targets start from
-REACH = 2.0  # largest change of a log penalty in a round
+ROUND_REACH = 2.0  # largest change of a log penalty in a round
 GAIN = 1e-4  # least relative gain of a target's loss for which a round is made
 DAMPING = (0.1, 1e-3, 3.0, 5.0)  # of the first step, the least there is; by what it falls after a step that helps, or rises
-POINTS = 48  # points that targets go to in a round, or as many as cost no more than their products
+POINTS_A_ROUND = 48  # points that targets go to in a round, or as many as cost no more than their products
 REFINED = 2  # solves of (I + VVᵀ) e = y, each for the residual of the last
-CAPACITY = 2**22  # numbers in an array of some targets
+TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of some targets
 
 
-class Fold(NamedTuple):
+class BandedFold(NamedTuple):
     units: Int[Array, " out"]
     scored: Bool[Array, " out"]
 
 
-class Told(NamedTuple):
+class TargetLosses(NamedTuple):
     """Results of some targets at one point.
 
     They are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and losses of all scored
@@ -64,7 +64,7 @@ class Told(NamedTuple):
     losses: Float[Array, "targets entries"]
 
 
-class Rows:
+class BandedRows:
     """Weighted and centred data in the form that the formulas use."""
 
     def __init__(self, model: BandedRidge, plan: Plan):
@@ -86,18 +86,18 @@ class Rows:
         self.x, self.band = np.concatenate(parts, axis=1), np.array(band, int)
         self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
         ends = zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
-        self.folds = [Fold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
+        self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
         self.total = sum(float(weight[fold.units[fold.scored]].sum()) for fold in self.folds)
 
     def some(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
-        step = max(1, CAPACITY // max(self.x.shape))
+        step = max(1, TARGET_BATCH_ENTRIES // max(self.x.shape))
         return [targets[k : k + step] for k in range(0, len(targets), step)]
 
 
-class Point:
+class BandedFactor:
     """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
 
-    def __init__(self, rows: Rows, alpha: Float[Array, " bands"]):
+    def __init__(self, rows: BandedRows, alpha: Float[Array, " bands"]):
         self.rows, root = rows, alpha[rows.band] ** -0.5
         self.v = rows.x * root
         inner = self.v @ self.v.T if rows.gram is None else rows.gram * root * root[:, None]
@@ -136,21 +136,21 @@ class Point:
                 out[place] += 0.5 * np.einsum("nt,nt->t", left[scored], left[scored])
         return out / self.rows.total
 
-    def told(self, targets: Int[Array, " targets"]) -> Told:
+    def told(self, targets: Int[Array, " targets"]) -> TargetLosses:
         parts = [self._told(self.rows.y[:, some]) for some in self.rows.some(targets)]
-        return Told(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def entries(self, y: Float[Array, "units targets"], left: list[Array]) -> tuple[Float[Array, " targets"], Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored entries."""
         length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
         for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, left, strict=True):
             size = np.sqrt(np.einsum("nt,nt->t", e, e))
-            half = 16 * ROUNDING * self.spread * np.linalg.norm(inverse) * (length + size)
+            half = 16 * GRADIENT_ROUNDING * self.spread * np.linalg.norm(inverse) * (length + size)
             error += (size + 0.5 * half) * half
             losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
         return error / self.rows.total, np.concatenate(losses).T
 
-    def _told(self, y: Float[Array, "units targets"]) -> Told:
+    def _told(self, y: Float[Array, "units targets"]) -> TargetLosses:
         count, bands, own, total = y.shape[1], self.rows.bands, self.rows.band, self.rows.total
         loss, slope, curvature = np.zeros(count), np.zeros((count, bands)), np.zeros((count, bands, bands))
         pulled, left = self.residuals(y)
@@ -164,7 +164,7 @@ class Point:
                     curvature[:, b, c] += np.einsum("nt,nt->t", moved[b], moved[c])
         upper = np.tril_indices(bands, -1)
         curvature[:, upper[1], upper[0]] = curvature[:, upper[0], upper[1]]
-        return Told(loss / total, slope / total, curvature / total, *self.entries(y, left))
+        return TargetLosses(loss / total, slope / total, curvature / total, *self.entries(y, left))
 
 
 def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
@@ -177,7 +177,7 @@ def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " ba
 class Search:
     """Descent of the targets: where each stands, what is known there, and how bold its next step is."""
 
-    def __init__(self, rows: Rows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
+    def __init__(self, rows: BandedRows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
         self.rows, self.ends, self.shared = rows, ends, shared
         self.everyone = np.arange(rows.y.shape[1])
         self.count = 1 if shared else len(self.everyone)
@@ -186,7 +186,7 @@ class Search:
     def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
         return self.everyone if self.shared else some
 
-    def _summed(self, told: Told) -> Told:
+    def _summed(self, told: TargetLosses) -> TargetLosses:
         if not self.shared:
             return told
         loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
@@ -198,7 +198,7 @@ class Search:
             losses = []
             for rho in levels:
                 try:
-                    own = Point(self.rows, np.exp(rho)).losses(self.everyone)
+                    own = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
                 except np.linalg.LinAlgError:
                     own = np.full(len(self.everyone), np.inf)
                 losses.append(own.mean(keepdims=True) if self.shared else own)
@@ -209,7 +209,7 @@ class Search:
         shape, targets = (self.count, self.rows.bands), len(self.everyone)
         entries = sum(int(fold.scored.sum()) for fold in self.rows.folds)
         begun = np.zeros(shape), np.zeros((*shape, shape[1])), np.zeros(targets), np.empty((targets, entries))
-        self.known = Told(np.full(self.count, np.inf), *begun)
+        self.known = TargetLosses(np.full(self.count, np.inf), *begun)
         if not self._tried(np.arange(self.count), self.rho).all():
             raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
 
@@ -220,7 +220,7 @@ class Search:
             who = some[place]
             self.factors += 1
             try:
-                told = self._summed(Point(self.rows, np.exp(point)).told(self._who(who)))
+                told = self._summed(BandedFactor(self.rows, np.exp(point)).told(self._who(who)))
             except np.linalg.LinAlgError:  # penalties too small for these columns
                 continue
             good = told.loss + (told.error.mean() if self.shared else told.error) < self.known.loss[who]
@@ -252,11 +252,11 @@ class Search:
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
         damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(slope.shape[1])
         step = -np.linalg.solve(damped, slope[..., None])[..., 0]
-        step /= np.maximum(np.abs(step).max(1, keepdims=True) / REACH, 1.0)
+        step /= np.maximum(np.abs(step).max(1, keepdims=True) / ROUND_REACH, 1.0)
         rho = np.clip(self.rho + step, *self.ends)
         gain = _gain(slope, damped, rho - self.rho)
         some = np.flatnonzero(gain > GAIN * self.known.loss)
-        points = max(POINTS, 3 * len(some) // len(self.rows.x))
+        points = max(POINTS_A_ROUND, 3 * len(some) // len(self.rows.x))
         if len(some) <= points:
             return rho, gain
         from scipy.cluster.vq import kmeans2
@@ -340,10 +340,10 @@ class PerTarget(Printed):
     @functools.cached_property
     def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
         """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
-        model, rows = self.model, Rows(self.model, self.plan)
+        model, rows = self.model, BandedRows(self.model, self.plan)
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
         for rho, who in _grouped(self.alpha):
-            point = Point(rows, rho)
+            point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
             for _ in range(REFINED):  # columns far larger than their penalties lose digits: what is left of y is asked again
                 rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
@@ -379,11 +379,11 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
         )
     if not (np.isfinite(alpha) & (alpha > 0)).all():
         raise ValueError("path: penalties must be positive and finite.")
-    rows, tried = Rows(model, _fitting(model, plan, "path")), []
+    rows, tried = BandedRows(model, _fitting(model, plan, "path")), []
     with Slow("penalties", len(alpha)) as bar:
         for each in alpha:
             try:
-                tried.append(Point(rows, each).losses(np.arange(rows.y.shape[1])))
+                tried.append(BandedFactor(rows, each).losses(np.arange(rows.y.shape[1])))
             except np.linalg.LinAlgError:
                 tried.append(np.full(rows.y.shape[1], np.nan))
                 told = "they are too small for these columns, or a fold leaves no unit"
@@ -396,7 +396,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
     error, own = np.empty(losses.shape[1]), np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
-        point = Point(rows, alpha[k])
+        point = BandedFactor(rows, alpha[k])
         for some in rows.some(np.flatnonzero(best == k)):
             error[some], own[some] = point.entries(rows.y[:, some], point.residuals(rows.y[:, some])[1])
     how = f"the best of {len(alpha)} candidates{_of(model)}"
@@ -411,7 +411,7 @@ def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, fl
         begun = _begun(model, start)
         if not np.all((ends[0] <= begun) & (begun <= ends[1])):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
-    search = Search(Rows(model, _fitting(model, plan, "tune")), ends, model.shared)
+    search = Search(BandedRows(model, _fitting(model, plan, "tune")), ends, model.shared)
     search.start(begun)
     search.descend(rounds)
     alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
@@ -461,5 +461,5 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
 def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
     """Mean held-out losses without any column."""
     empty, own = np.zeros((model.num_units, 1)), model.sample_weight
-    rows = Rows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
-    return Point(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))
+    rows = BandedRows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
+    return BandedFactor(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

@@ -16,10 +16,10 @@ import numpy as np
 import scipy
 
 from ..objectives.batched import Function
-from .newton import ROUNDING, Vector
+from .newton import OBJECTIVE_ROUNDING, Vector
 
 MOVES, NUMBERS = 1000, 2**25  # that are remembered before it begins anew, and numbers in them: a quarter of a gigabyte
-LOOKS = 30  # largest number of evaluations along one direction
+MAX_LINE_LOOKS = 30  # largest number of evaluations along one direction
 FALL, FLATTER = 1e-4, 0.9  # of what the slope promises; of the slope, when a move is long enough
 PRODUCTS, PART = 100, 0.1  # of a Newton step at most; of its length that may be left to solve (0.3 takes as long in all)
 # Products that look for directions down. Beside a saddle of a hidden Markov model of 2,751 parameters, whose loss there was 8.6
@@ -82,10 +82,10 @@ class BFGS:
         """
         length = 1.0 if self.count else min(1.0, promised**-0.5)
         low, high = (0.0, -promised), (np.inf, np.nan)
-        for _ in range(LOOKS):
+        for _ in range(MAX_LINE_LOOKS):
             value, gradient = self.F.look(self.theta - length * self.step)
             slope = -float(gradient @ self.step)
-            if not value <= self.value - FALL * length * promised + ROUNDING * abs(self.value):
+            if not value <= self.value - FALL * length * promised + OBJECTIVE_ROUNDING * abs(self.value):
                 high = length, slope
             elif slope < -FLATTER * promised:
                 low = length, slope
@@ -104,7 +104,7 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
     return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a)) if np.isfinite(zero) else 0.5 * (a + b)
 
 
-class Newton(NamedTuple):
+class NewtonDirection(NamedTuple):
     """Newton step, and the share of its length, in the norm of the Hessian, still to be solved: infinite if F curves down."""
 
     step: Vector
@@ -119,18 +119,18 @@ def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
     return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
 
 
-def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> Newton:
+def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> NewtonDirection:
     """Newton step by conjugate gradients preconditioned by `solve`, at most `most`, until `part` of its length is left."""
     step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
     square, length, rest = float(residual @ towards), 0.0, np.inf
     if square == 0:
-        return Newton(step, 0.0)
+        return NewtonDirection(step, 0.0)
     diagonal, beside = np.zeros(most), np.zeros(most)  # of the Lanczos matrix
     for k in range(most):
         image = product(towards)
         curvature = float(towards @ image)
         if not curvature > 0:
-            return Newton(step, np.inf)
+            return NewtonDirection(step, np.inf)
         share = square / curvature
         step, residual = step + share * towards, residual - share * image
         length += share * square
@@ -143,4 +143,4 @@ def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PROD
             break
         beside[k], diagonal[k + 1] = np.sqrt(square / before) / share, square / before / share
         towards = next_ + square / before * towards
-    return Newton(step, rest)
+    return NewtonDirection(step, rest)

@@ -12,8 +12,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.cache import once
-from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.cache import cached_on
+from .._runtime.checkpoint import File, StepResult, keeping, kept
 from .._runtime.codes import RESULTS
 from .._runtime.display import Printed, kind_of
 from .._runtime.interrupt import stoppable
@@ -22,18 +22,36 @@ from ..data.arrays import count
 from ..linalg.design import Predictors, weighed
 from ..objectives.batched import function, influence, leverage
 from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, called, leaves_of, mapped, placed, ravel, stored
-from .active_set import above, posed, turned
+from ..objectives.objective import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    display_name,
+    leaves_of,
+    mapped,
+    ravel,
+    stored,
+    unflatten,
+)
+from .active_set import above, restrict_to_active, turned
 from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
-from .hessian_products import FINE, Coordinates, Learnt, Scaling, decrement_of, learn, minimise_by_products, solved
-from .newton import Flat, Run, factorised, minimise, scaled_flat, with_flat
+from .hessian_products import (
+    FINE,
+    Coordinates,
+    DeflationPreconditioner,
+    Scaling,
+    decrement_of,
+    learn,
+    minimise_by_products,
+    solved,
+)
+from .newton import Flat, Minimisation, factorised, minimise, scaled_flat, with_flat
 from .null_space import unseen
 from .starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
-SHOWN = 12  # names of parameters in a printed fit
+PRINTED_PARAMETERS = 12  # names of parameters in a printed fit
 WORDS = 60  # characters of the description of an objective's part
 DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
 FORMED = 2.0**33  # bytes that making it may take
@@ -153,13 +171,13 @@ class Fit(Module, Printed):
         return self.num_params - len(self.null_space)
 
     @property
-    @once
+    @cached_on
     def closed(self) -> Predictors | None:
         """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None."""
         return self.objective.predictors
 
     @property
-    @once
+    @cached_on
     def predictors(self) -> Predictors | None:
         """The model as data with a dense penalty, if H is formed; else None."""
         model = self.closed
@@ -198,13 +216,13 @@ class Fit(Module, Printed):
         return self.unwhiten(u).T.reshape(np.shape(vector))
 
     @property
-    @once
-    def learnt(self) -> Learnt:
+    @cached_on
+    def learnt(self) -> DeflationPreconditioner:
         """Approximate inverse that solves with H learn, where H is not formed."""
         return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
 
     @property
-    @once
+    @cached_on
     def flat(self) -> Float[np.ndarray, "params flat"]:
         """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less their outer products."""
         assert self.factor is not None
@@ -319,7 +337,7 @@ class Fit(Module, Printed):
         return displacement @ self.factor
 
     @property
-    @once
+    @cached_on
     def leverage(self) -> Float[np.ndarray, " units"]:
         """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         assert isinstance(self.objective, AbstractLinearPredictor)
@@ -328,7 +346,7 @@ class Fit(Module, Printed):
         return model.design.extent(self.root, None).size[:n] if one else leverage(self.objective, self.root)
 
     @property
-    @once
+    @cached_on
     def influence(self) -> Float[np.ndarray, "units params"]:
         """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
 
@@ -351,9 +369,9 @@ class Fit(Module, Printed):
 
     def _lines(self) -> list[tuple[str, str]]:
         names = self.objective.parameters.names()
-        shown = f": {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}" if names else ""
+        shown = f": {', '.join(names[:PRINTED_PARAMETERS])}{', …' if len(names) > PRINTED_PARAMETERS else ''}" if names else ""
         lines = [
-            ("model", f"{called(self.objective)}, {self.objective.num_units} units"),
+            ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),
             ("parameters", f"{self.num_params}{self.of_rank}{shown}"),
             ("minimum", f"F = {float(self.value):.6g}, decrement {float(self.decrement):.1e}"),
@@ -471,7 +489,7 @@ def fit(
     >>> len(cv.losses)
     40
     """
-    objective, theta0 = posed(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
+    objective, theta0 = restrict_to_active(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
     of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
     with stoppable("fit"), keeping("fit", checkpoint, of):
@@ -486,7 +504,7 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         found = _reached(objective, runs[0], starts[0], flat)
         bounded = objective.parameters.held(found.theta)
     except (RuntimeError, IndefiniteHessianError) as error:
-        bounded = objective.parameters.held(objective.parameters.canonical(placed(runs[0][1], starts[0])))
+        bounded = objective.parameters.held(objective.parameters.canonical(unflatten(runs[0][1], starts[0])))
         runs = runs if bounded is not None else [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
@@ -507,7 +525,7 @@ def _begun(
     """Starts, and directions in which F never changes, if H is formed."""
     starts: list[PyTree] = []
 
-    def make() -> Told:
+    def make() -> StepResult:
         starts[:] = starts_of(objective, theta0, num_starts, seed)
         flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
@@ -518,7 +536,7 @@ def _begun(
     told = kept(make)
     if not starts:
         (like,) = starts_of(objective, theta0, 1, seed)
-        starts = [placed(start, like) for start in told["starts"]]
+        starts = [unflatten(start, like) for start in told["starts"]]
     return starts, told.get("flat")
 
 
@@ -532,7 +550,7 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     return known if clear else unseen(objective, theta)
 
 
-def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Run]:
+def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Minimisation]:
     """Descents from each start, lowest first."""
     F, ones = function(objective, starts[0]), np.ones(objective.num_units)
     at = [np.asarray(ravel(start)) for start in starts]
@@ -541,10 +559,10 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
     return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
 
 
-def _reached(objective: AbstractObjective, run: Run, like: PyTree, flat: Flat | None) -> Fit:
+def _reached(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
     """Fit at the end of a descent; raises if that is no minimum."""
     value, vector, converged = run
-    theta = mapped(np.asarray, objective.parameters.canonical(placed(vector, like)))
+    theta = mapped(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
     if flat is None or len(vector) > KEPT:
         found = anchored_at(objective, theta, "fit", flat)
     else:
@@ -627,7 +645,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
 def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
     """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
     whole = turned(_checked(objective, "anchor"), curvature, "anchor")
-    objective, least = posed(whole, theta)
+    objective, least = restrict_to_active(whole, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     if (bounded := objective.parameters.held(leaves)) is not None:
         objective, theta, what = bounded
@@ -676,7 +694,7 @@ def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: 
     return _anchored(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
 
 
-def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> Told:
+def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> StepResult:
     """F at θ, its gradient, and a factor of its Hessian."""
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
@@ -689,7 +707,7 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
     return known | {"factor": cholesky(hessian, objective, theta, caller)}
 
 
-def _formed(objective: AbstractObjective, theta: PyTree, told: Told) -> Fit:
+def _formed(objective: AbstractObjective, theta: PyTree, told: StepResult) -> Fit:
     """Fit from F, its gradient and the factor of its Hessian."""
     gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))  # none twice
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])

@@ -10,9 +10,9 @@ from .._runtime.jax import PyTree
 from ..objectives.batched import Function
 from ..objectives.objective import AbstractObjective, stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
-from .newton import LARGE, Flat
+from .newton import LARGE_NUM_PARAMETERS, Flat
 
-FAR = 3e-6  # of the mean: the spread of a column that float64 hardly tells from an intercept
+CONSTANT_COLUMN_SPREAD = 3e-6  # of the mean: the spread of a column that float64 hardly tells from an intercept
 
 
 class IndefiniteHessianError(ValueError):
@@ -30,7 +30,7 @@ def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, c
             pivot = np.diag(factor).min() ** 2
             if (
                 pivot > 1e-9
-                or (len(factor) > LARGE and pivot > 1e-13)
+                or (len(factor) > LARGE_NUM_PARAMETERS and pivot > 1e-13)
                 or np.linalg.eigvalsh(correlation)[0] > 1e-13 * len(hessian)
             ):
                 factor *= scale[:, None]
@@ -63,7 +63,7 @@ def far_out(objective: AbstractObjective) -> str:
     if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
         return ""
     x = x[:, : len(names)]
-    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < FAR * np.abs(np.mean(x, axis=0))))
+    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < CONSTANT_COLUMN_SPREAD * np.abs(np.mean(x, axis=0))))
     if not far.size:
         return ""
     listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])

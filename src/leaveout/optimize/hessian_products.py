@@ -23,21 +23,21 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
-from ..linalg.sparse_design import Sparse
-from ..objectives.batched import ONE, Closed, Function, Functions, Hosted
+from ..linalg.sparse_design import SparseDesign
+from ..objectives.batched import ONE, Function, Functions, HostBatch, LinearBatch
 from ..objectives.objective import AbstractObjective, stored
-from .newton import Run, Vector, contract, descended
+from .newton import Minimisation, Vector, contract, descended
 
 # Residuals of a solve, of the gradient: of steps at first, and at last; of one that is not corrected, of one for users.
 ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
-PROBES = 32  # products for an estimate of the diagonal
+DIAGONAL_PROBES = 32  # products for an estimate of the diagonal
 SOLVES = 2  # that are learnt from (of a CRF they halve products to 38 % of 38; two more, to 34 %)
 # Of these at most, where products are derived and by array code, which takes no longer than going through as many directions;
 # and numbers in them: a quarter of a gigabyte.
 DIRECTIONS, NUMBERS = (128, 48), 2**25
-RESOLVED = 1e-8  # of the largest, the least of what H makes of directions that is told from rounding
-MOST = 1000  # products of a solve
-STEPS = 30  # of Newton's method by products
+SMALLEST_RESOLVED_CURVATURE = 1e-8  # of the largest, the least of what H makes of directions that is told from rounding
+MAX_SOLVE_PRODUCTS = 1000  # products of a solve
+MAX_PRODUCT_NEWTON_STEPS = 30  # of Newton's method by products
 CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, of the root of F: of a minimum; after which no step is made
 NEARBY = (1e-4, 1e-6)  # of F, by which a step of L-BFGS lowers it where Newton's are tried: by array code, of other models
 
@@ -74,7 +74,7 @@ class Scaling(Module):
         return whitened / self.scale
 
 
-class Learnt(NamedTuple):
+class DeflationPreconditioner(NamedTuple):
     """Approximate inverse learnt from solves, in coordinates u.
 
     It has H-orthonormal directions W and Y = HW, as rows, and the diagonal D.
@@ -93,22 +93,22 @@ class Learnt(NamedTuple):
         return rest + (along - rest @ self.images.T) @ self.directions
 
 
-def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> Learnt:
+def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPreconditioner:
     """Approximate inverse before any solve: D alone."""
     none = np.zeros((0, theta.size))
-    return Learnt(none, none, _inverse_root(F, coordinates, theta))
+    return DeflationPreconditioner(none, none, _inverse_root(F, coordinates, theta))
 
 
 def _inverse_root(F: Function, coordinates: "Scaling", theta: Vector) -> Vector:
     """Diagonal D, in coordinates u."""
-    if not isinstance(F.of, Hosted):
+    if not isinstance(F.of, HostBatch):
         return np.ones(theta.size)
     return 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
 
 
 def most_learnt(F: Function, size: int) -> int:
     """Number of directions that are kept for a model of `size` parameters."""
-    return min(DIRECTIONS[isinstance(F.of, Hosted)], max(1, NUMBERS // (2 * size)), size)
+    return min(DIRECTIONS[isinstance(F.of, HostBatch)], max(1, NUMBERS // (2 * size)), size)
 
 
 def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
@@ -122,18 +122,18 @@ def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) ->
         if known:
             diagonal = 1 / a + np.append(0.0, b / a[:-1])
             found[lane] = scipy.linalg.eigvalsh_tridiagonal(diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0))[0]
-    return np.maximum(found, RESOLVED)
+    return np.maximum(found, SMALLEST_RESOLVED_CURVATURE)
 
 
 def orthonormal(
     directions: Float[np.ndarray, "some params"], images: Float[np.ndarray, "some params"], beside: Vector
-) -> Learnt:
+) -> DeflationPreconditioner:
     """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T
     values, turn = np.linalg.eigh((inside + inside.T) / 2)
-    known = values > RESOLVED * values.max(initial=0.0)
+    known = values > SMALLEST_RESOLVED_CURVATURE * values.max(initial=0.0)
     turn = (turn[:, known] / np.sqrt(values[known])).T
-    return Learnt(turn @ directions, turn @ images, beside)
+    return DeflationPreconditioner(turn @ directions, turn @ images, beside)
 
 
 class Solve:
@@ -144,11 +144,11 @@ class Solve:
         F: Functions,
         coordinates: Coordinates,
         null_space: Float[np.ndarray, "flat params"],
-        learnt: Learnt | None = None,
+        learnt: DeflationPreconditioner | None = None,
         keep: int = 0,
     ):
         self.F, self.coordinates, self.null_space = F, coordinates, null_space
-        self.learnt, self.keep, self.most = learnt, keep, MOST
+        self.learnt, self.keep, self.most = learnt, keep, MAX_SOLVE_PRODUCTS
         self.kept: list[tuple[Vector, Vector]] = []
         self.rest: Float[np.ndarray, " refits"] = np.zeros(0)  # what was left to solve, in the norm of the Hessian, about
 
@@ -201,7 +201,7 @@ class Solve:
             size = np.sqrt(curvature[0])
             self.kept.append((towards[0] / size, image[0] / size))
 
-    def known(self) -> Learnt:
+    def known(self) -> DeflationPreconditioner:
         """Learnt inverse with the directions of this solve added."""
         assert self.learnt is not None
         if not self.kept:
@@ -219,13 +219,15 @@ def solved(
     gradient: Float[np.ndarray, "refits params"],
     lanes: Int[np.ndarray, " refits"],
     tol: float,
-    learnt: Learnt | None = None,
+    learnt: DeflationPreconditioner | None = None,
 ) -> Float[np.ndarray, "refits params"]:
     """Run `Solve` once, without learning from it."""
     return Solve(F, coordinates, null_space, learnt)(theta, gradient, lanes, tol)
 
 
-def learn(F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector) -> Learnt:
+def learn(
+    F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector
+) -> DeflationPreconditioner:
     """Learn an approximate inverse at θ from a few solves of random right sides.
 
     Sparse rows learn nothing, as a product then takes less time than the learnt inverse would add to it.
@@ -241,7 +243,7 @@ def learn(F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat p
             solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
             learnt = solve.known()
             bar.advance(1)
-    return Learnt(*map(stored, learnt))
+    return DeflationPreconditioner(*map(stored, learnt))
 
 
 def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
@@ -269,10 +271,10 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
     It is the penalty's curvature, beside which the data say little in most directions and much in a few. Where the penalty has
     next to none, it is diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs.
     """
-    if isinstance(F.of, Closed) and _compressed(F):
+    if isinstance(F.of, LinearBatch) and _compressed(F):
         return F.of.diagonal(theta)
     known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(known)))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DIAGONAL_PROBES, len(known)))
     for some in (signs[:1], signs):  # one tells whether all are wanted
         found = np.mean(some * products(F, theta, some), axis=0)
         least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
@@ -283,7 +285,7 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
 
 def _compressed(F: Function) -> bool:
     """Whether the rows are sparse."""
-    return isinstance(F.of, Closed) and isinstance(F.of.model.design, Sparse)
+    return isinstance(F.of, LinearBatch) and isinstance(F.of.model.design, SparseDesign)
 
 
 def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
@@ -306,10 +308,10 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np
     return float(values[0]), vectors[:, 0]
 
 
-def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Run:
+def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Minimisation:
     """Minimise by L-BFGS, then by Newton steps that learn from one another; for convex F these are tried early."""
-    early = (NEARBY[not (_compressed(F) or isinstance(F.of, Hosted))],) if objective.convex else ()
-    run = Run(np.inf, start, False)
+    early = (NEARBY[not (_compressed(F) or isinstance(F.of, HostBatch))],) if objective.convex else ()
+    run = Minimisation(np.inf, start, False)
     for ftol in (*early, 1e-12):
         about = _unwhitener(F, run.theta)
         theta, _ = descended(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
@@ -321,14 +323,14 @@ def minimise_by_products(objective: AbstractObjective, F: Function, start: Vecto
 
 def _unwhitener(F: Function, theta: Vector) -> "scipy.sparse.linalg.LinearOperator | None":
     """Coordinates of a descent in which products are with D; None for the coordinates of θ itself."""
-    if not isinstance(F.of, Hosted):
+    if not isinstance(F.of, HostBatch):
         return None
     root = F.of.arrays.diagonal(theta) ** -0.25
     times = lambda v: root * np.ravel(v)
     return scipy.sparse.linalg.LinearOperator((theta.size, theta.size), times, rmatvec=times, dtype=float)
 
 
-def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
+def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimisation:
     """Run Newton steps by products as long as they contract."""
     coordinates = scaling(objective, F, theta)
     learnt = unlearnt(F, coordinates, theta)
@@ -347,8 +349,8 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Run:
         learnt = solve.known()
         return coordinates.unwhiten(u[0])
 
-    value, found, size = contract(F, theta, step, STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)
-    return Run(value, found, size <= CONVERGED * max(1.0, abs(value)) ** 0.5)
+    value, found, size = contract(F, theta, step, MAX_PRODUCT_NEWTON_STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)
+    return Minimisation(value, found, size <= CONVERGED * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:

@@ -18,35 +18,35 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.enclosure_theorem import Bend, ball, gaps
-from ..objectives.batched import ONE, Closed, Function, Functions, Penalised, preconditioner
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, Blocks
+from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
+from ..objectives.batched import ONE, Function, Functions, LinearBatch, PenaltyBatch, preconditioner
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks
 
-STEPS = 100  # Newton steps before a minimisation counts as not converged
-DEAR = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
-LARGE = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
+MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
+COSTLY_HESSIAN_PARAMETERS = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
+LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # Hessians of such a model, and steps of L-BFGS with each
 PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a cheap preconditioner, and the memory of L-BFGS
 PIVOT = 1e-14  # least pivot, relative to the parameter's curvature: below it most is rounding, as far down a separation
-FLATTEST = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
+SMALLEST_ADDED_CURVATURE = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
 CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
 NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # slopes at which Newton's steps are tried; the first is that of the data's noise at the truth
-ROUGH = 1e-3  # least pivot with products in float32: their steps leave at most a hundredth of the way
+SINGLE_PRECISION_TOLERANCE = 1e-3  # least pivot with products in float32: their steps leave at most a hundredth of the way
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
-NEAR = 1e-6  # proved distance of a minimiser that counts as reached, relative to the length of θ
-ROUNDED = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; down a separation they are 1e-2
-SETTLED = 1e-5  # decrement at which no more than rounding is left
-NOISE = 1e-10  # relative noise of F where terms 1e6 times as large cancel
-STILL = 1e-3  # largest last step, relative to a parameter or to one: a longer one means that parameters run away
-ROUNDING = 1e-12  # relative rounding error of F
-LEAST = 1e-12  # least share of a step that is tried
-SMALL = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
+PROVED_REACH = 1e-6  # proved distance of a minimiser that counts as reached, relative to the length of θ
+STEP_ROUNDING = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; down a separation they are 1e-2
+FLOOR_DECREMENT = 1e-5  # decrement at which no more than rounding is left
+CANCELLATION_NOISE = 1e-10  # relative noise of F where terms 1e6 times as large cancel
+RUNAWAY_STEP = 1e-3  # largest last step, relative to a parameter or to one: a longer one means that parameters run away
+OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F
+SMALLEST_DECREASE = 1e-12  # least share of a step that is tried
+SMALL_SYSTEM = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
 
 Vector = Float[np.ndarray, " params"]
 Flat = Float[np.ndarray, "flat params"]
 
 
-class Run(NamedTuple):
+class Minimisation(NamedTuple):
     """End of a minimisation: F, raveled θ, and whether that is a minimum."""
 
     value: float
@@ -57,12 +57,14 @@ class Run(NamedTuple):
 def dear(objective: AbstractObjective, size: int) -> bool:
     """Whether a Hessian costs many gradients."""
     several = objective.predictors is not None and objective.predictors.design.outputs > 1  # a block for each two of them
-    return size > DEAR and (several or not isinstance(objective, AbstractLinearPredictor))
+    return size > COSTLY_HESSIAN_PARAMETERS and (several or not isinstance(objective, AbstractLinearPredictor))
 
 
-def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat) -> Run:
+def minimise(
+    objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat
+) -> Minimisation:
     """Minimise F from one start, off the directions that are known to be flat; `weights` are those of F."""
-    theta, large, near = start, start.size > LARGE, None
+    theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
             near = walk(objective, F, theta, weights, gtol, near)
@@ -76,35 +78,35 @@ def minimise(objective: AbstractObjective, F: Function, start: Vector, weights: 
         if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
-    return Run(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
+    return Minimisation(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
 
 
-def _learnt(F: Function, near: "Walk") -> Run | None:
+def _learnt(F: Function, near: "LBFGSState") -> Minimisation | None:
     """Minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
     value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
-    return Run(value, theta, True) if left < SETTLED else None
+    return Minimisation(value, theta, True) if left < FLOOR_DECREMENT else None
 
 
-def _near(F: Function, theta: Vector, flat: Flat) -> Run | None:
+def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
     """Minimum to which Newton steps contract, always downhill; None if they do not.
 
     Each step uses the Hessian of the one before for as long as that leaves little.
     """
     factor, before, lowest = None, np.inf, np.inf
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         value, gradient = F.look(theta)
-        if not value <= lowest + ROUNDING * abs(value):
+        if not value <= lowest + OBJECTIVE_ROUNDING * abs(value):
             break
         step, left = _asked(factor, gradient)
         slow = left > QUICK * before or factor is None
-        if slow and left >= SETTLED:
+        if slow and left >= FLOOR_DECREMENT:
             factor = factorised(with_flat(F.hessian(theta), flat))
             step, left = _asked(factor, gradient)
             if not left < before:
                 break
-        if left < (SETTLED if slow else QUICK * SETTLED):
-            still = (np.abs(step) <= STILL * np.maximum(1.0, np.abs(theta))).all()
-            return Run(value, theta - step, True) if still else None
+        if left < (FLOOR_DECREMENT if slow else QUICK * FLOOR_DECREMENT):
+            still = (np.abs(step) <= RUNAWAY_STEP * np.maximum(1.0, np.abs(theta))).all()
+            return Minimisation(value, theta - step, True) if still else None
         theta, before, lowest = theta - step, left, value
     return None
 
@@ -119,7 +121,7 @@ def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     """Whether a minimiser lies within rounding of θ, proved for linear predictors whose steps ended there."""
-    if not isinstance(F.of, Closed) or not np.isfinite(theta).all():
+    if not isinstance(F.of, LinearBatch) or not np.isfinite(theta).all():
         return False
     hessian = F.hessian(theta)
     factor = factorised(with_flat(hessian, flat))
@@ -131,17 +133,17 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
     norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
     reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
-    gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size * norm, reference)
+    gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference)
     omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
     found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
-    return bool(found.distance[0] <= NEAR * max(1.0, float(np.linalg.norm(factor.T @ theta))))
+    return bool(found.distance[0] <= PROVED_REACH * max(1.0, float(np.linalg.norm(factor.T @ theta))))
 
 
 def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
     """Descend to the neighbourhood of a minimum where nothing stands in for the Hessian."""
     if theta.size <= 500 and not objective.convex:
         return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
-    ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE else (1e-15, theta.size // 2)
+    ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE_NUM_PARAMETERS else (1e-15, theta.size // 2)
     return descended(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
 
 
@@ -168,7 +170,7 @@ def descended(
     return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
 
 
-class Walk(NamedTuple):
+class LBFGSState(NamedTuple):
     """End of a run of L-BFGS, the inverse Hessian that it learnt, and the coordinates of that inverse."""
 
     theta: Vector
@@ -186,8 +188,8 @@ def walk(
     theta: Vector,
     weights: Float[np.ndarray, " units"],
     gtol: float,
-    before: Walk | None = None,
-) -> Walk | None:
+    before: LBFGSState | None = None,
+) -> LBFGSState | None:
     """Run L-BFGS in coordinates in which the model's preconditioner is the identity, until no slope in them is above `gtol`.
 
     The coordinates are renewed on the way. Returns None if the model has no preconditioner. `before` is the walk that led to θ.
@@ -204,10 +206,10 @@ def walk(
         if found.nit < STROLL:
             break
     assert learnt is not None
-    return Walk(theta, *learnt)
+    return LBFGSState(theta, *learnt)
 
 
-def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
+def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
     """Operator S with S Sᵀ the inverse of the blocks' matrix; curvatures count without their sign, and are kept off zero."""
     roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
     size = sum(entries.size for entries, _ in roots)
@@ -223,12 +225,12 @@ def _unwhitener(parts: tuple[Blocks, ...]) -> "scipy.sparse.linalg.LinearOperato
     return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
 
 
-def _floor(part: Blocks) -> float:
+def _floor(part: DiagonalBlocks) -> float:
     """Least curvature that indefinite blocks are given."""
-    return FLATTEST * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
+    return SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
-def _separated(part: Blocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _separated(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Split blocks into the smaller blocks that they decompose into, those of one size together."""
     entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
@@ -253,7 +255,7 @@ def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
     return out
 
 
-def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
+def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
     """Minimise by Newton steps that share one Hessian, where a Hessian a step would cost too much.
 
     As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or the Hessian
@@ -265,20 +267,20 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Run:
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
             value, vector, size = contract(F, theta, solve)
-            if size < SETTLED:
-                return Run(value, vector, True)
-        shift = FLATTEST * np.abs(np.diag(hessian)).max()
+            if size < FLOOR_DECREMENT:
+                return Minimisation(value, vector, True)
+        shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
             factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
         theta, _ = descended(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
-    return Run(F.look(theta)[0], theta, False)
+    return Minimisation(F.look(theta)[0], theta, False)
 
 
 def contract(
-    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = STEPS, enough: float = 0.0
+    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = MAX_NEWTON_STEPS, enough: float = 0.0
 ) -> tuple[float, Vector, float]:
     """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is small enough.
 
@@ -307,7 +309,7 @@ class Arrived(NamedTuple):
 
 
 def newton(
-    F: Functions | Penalised,
+    F: Functions | PenaltyBatch,
     start: Float[np.ndarray, "refits params"],
     lanes: Int[np.ndarray, " refits"],
     flat: Flat,
@@ -324,7 +326,7 @@ def newton(
     value, gradient = (part.copy() for part in F.look(theta, lanes))
     going = np.isfinite(value) & np.isfinite(gradient).all(1)
     factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         some = np.flatnonzero(going)
         if not some.size:
             break
@@ -339,18 +341,18 @@ def newton(
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
-        short = np.abs(step).max(1, initial=0.0) <= ROUNDED * np.abs(theta[some]).max(1, initial=0.0)
-        short &= (size[some] <= ROUNDED * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
+        short = np.abs(step).max(1, initial=0.0) <= STEP_ROUNDING * np.abs(theta[some]).max(1, initial=0.0)
+        short &= (size[some] <= STEP_ROUNDING * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
         converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
         going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
-        going[some] &= (share > LEAST) | ~fresh[some]  # else the next step is this one again
-        slow = not isinstance(F, Closed | Penalised)
+        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # else the next step is this one again
+        slow = not isinstance(F, LinearBatch | PenaltyBatch)
         fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
     return Arrived(value, theta, converged, size)
 
 
 def _searched(
-    F: Functions | Penalised,
+    F: Functions | PenaltyBatch,
     lanes: np.ndarray,
     some: np.ndarray,
     theta: np.ndarray,
@@ -371,23 +373,23 @@ def _searched(
         value[which], gradient[which] = F.look(theta[which], lanes[which])
         enough = value[some] <= before - 1e-4 * share * promised
         slope = np.abs(np.sum(gradient[some] * step, axis=1))  # F's last digits do not tell where that has fallen enough
-        enough |= (value[some] <= before + NOISE * np.abs(before)) & (slope <= 0.8 * promised)
-        wanting &= ~enough & (promised > ROUNDING * np.abs(before)) & (share > LEAST)
+        enough |= (value[some] <= before + CANCELLATION_NOISE * np.abs(before)) & (slope <= 0.8 * promised)
+        wanting &= ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
         share[wanting] /= 2
-    none = share <= LEAST
+    none = share <= SMALLEST_DECREASE
     theta[some[none]], value[some[none]], gradient[some[none]] = origin[none], before[none], slopes[none]
     return share
 
 
 def _curved(
-    F: Functions | Penalised, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
+    F: Functions | PenaltyBatch, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
     """Factors of Hessians, whether each exists, and whether the Hessian is finite.
 
     Rows in float32 are used as long as their Hessians do for steps.
     """
-    if isinstance(F, Closed) and F.rough is not None:
-        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, ROUGH)
+    if isinstance(F, LinearBatch) and F.rough is not None:
+        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, SINGLE_PRECISION_TOLERANCE)
         if convex.all():
             return factors, convex, convex
         F.rough = None
@@ -416,7 +418,7 @@ def _solved(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
     """Solve with each factor; small matrices together, which saves a call for each."""
-    if len(factors) > 1 and factors.shape[1] <= SMALL:
+    if len(factors) > 1 and factors.shape[1] <= SMALL_SYSTEM:
         once = np.linalg.solve(factors, gradient[..., None])
         return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
     return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])

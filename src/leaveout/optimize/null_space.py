@@ -21,9 +21,9 @@ from .._runtime.jax import Array, Arrays, PyTree, compiled, jnp
 from ..objectives.batched import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
-REPEATED = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
+REPEATED_COLUMN_PIVOT = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
 PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
-GATHERED = 2**22  # numbers of rows in a block
+NULL_SPACE_BLOCK = 2**22  # numbers of rows in a block
 
 
 def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
@@ -39,7 +39,7 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     root = _root(objective, size)
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
-    null = _null(root / scale, REPEATED)
+    null = _null(root / scale, REPEATED_COLUMN_PIVOT)
     # a penalty that is not quadratic may be flat far out
     for at in (theta, objective.parameters.start(0)) if _penalised(objective, theta) else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
@@ -63,7 +63,7 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
     """Triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
     weight, model = objective.units.weight, objective.predictors
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
-    block = max(size, GATHERED // (objective.outputs * size))
+    block = max(size, NULL_SPACE_BLOCK // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last one repeated

@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import Told, kept
+from .._runtime.checkpoint import StepResult, kept
 from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
 from .._runtime.parallel import steps, workers
 from .._runtime.progress import Slow
 from ..objectives.batched import Function, function
-from ..objectives.objective import AbstractObjective, mapped, placed, ravel, stored
-from .newton import LARGE, Run
+from ..objectives.objective import AbstractObjective, mapped, ravel, stored, unflatten
+from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
 WIDER = (1, 2, 4)  # factors of the distance: a first start in a narrow basin says little of how far off others are
-FLAT = 1e-3  # least curvature that moves are scaled by, relative to the median
-SAME = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
-ROUNDING = 1e-10  # the same relative to F
+FLAT_START_CURVATURE = 1e-3  # least curvature that moves are scaled by, relative to the median
+SAME_MINIMUM = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
+START_ROUNDING = 1e-10  # the same relative to F
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
     """
     own = lambda seed: stored_leaves(started(objective, seed))
     first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
-    usual = STARTS if ravel(first).size <= LARGE else 1
+    usual = STARTS if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
     count = 1 if objective.convex else usual if number is None else number
     if count == 1:
         return [first]
@@ -88,12 +88,12 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
     F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
     usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
-    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, FLAT * usual)))
+    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, FLAT_START_CURVATURE * usual)))
     for k, seed in enumerate(seeds):
         away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
         while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
             away = away / 2  # out of the domain of a link, or where exponentials overflow
-        yield placed(centre + away, first)
+        yield unflatten(centre + away, first)
 
 
 def cores() -> int:
@@ -117,22 +117,22 @@ class Watched(Function):
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
+class StartRunner:
     """Descent from a start, given by its number, with a line of progress; holds all that another process needs."""
 
     starts: list[np.ndarray]
     F: Function
-    minimise: Callable[[Function, np.ndarray], Run]
+    minimise: Callable[[Function, np.ndarray], Minimisation]
     bar: Slow
 
-    def __call__(self, number: int) -> Told:
+    def __call__(self, number: int) -> StepResult:
         tell = self.bar.line(f"start {number + 1}")
         found = self.minimise(Watched(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
         tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
         self.bar.advance()
         return {name: np.asarray(part) for name, part in found._asdict().items()}
 
-    def each(self) -> Iterator[Told]:
+    def each(self) -> Iterator[StepResult]:
         """Run every start, and keep the results in the checkpoint.
 
         One start runs alone, so that programs are compiled once. The others run side by side, or on joblib's workers, if it has
@@ -145,13 +145,15 @@ class Descent:
             yield told
 
 
-def descended_from(starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Run]) -> list[Run]:
+def descended_from(
+    starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Minimisation]
+) -> list[Minimisation]:
     """Run the descent from each start; lowest minimum first."""
-    runs: list[Run] = []
+    runs: list[Minimisation] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
-        for told in Descent(starts, F, minimise, bar).each():
-            runs.append(Run(float(told["value"]), told["theta"], bool(told["converged"])))
+        for told in StartRunner(starts, F, minimise, bar).each():
+            runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
             bar.advance(max(len(runs) - bar.done, 0))  # of what was made before, or elsewhere
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
@@ -161,7 +163,7 @@ def alone(value: np.ndarray, theta: PyTree) -> Minima:
     return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
 
 
-def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts: int) -> Minima:
+def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTree, starts: int) -> Minima:
     """Distinct minima that runs, lowest first, reached.
 
     Values that differ by rounding belong to one minimum, whatever the order of interchangeable parts.
@@ -170,10 +172,10 @@ def distinct(objective: AbstractObjective, runs: list[Run], like: PyTree, starts
     for value, vector, converged in runs:
         if not (converged and np.isfinite(value)):
             continue
-        if found and value - found[-1][0] <= SAME + ROUNDING * abs(value):
+        if found and value - found[-1][0] <= SAME_MINIMUM + START_ROUNDING * abs(value):
             found[-1][2] += 1
         else:
-            found.append([float(value), np.asarray(ravel(objective.parameters.canonical(placed(vector, like)))), 1])
+            found.append([float(value), np.asarray(ravel(objective.parameters.canonical(unflatten(vector, like)))), 1])
     values, thetas, times = zip(*found, strict=True) if found else ((), (), ())
     return Minima(np.array(values), np.reshape(thetas, (len(values), ravel(like).size)), np.array(times, int), starts)
 

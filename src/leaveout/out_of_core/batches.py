@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from .._runtime.parallel import named, remapped
 from ..data.arrays import numbers
-from ..linalg.design import BLOCK
+from ..linalg.design import DENSE_BLOCK
 from ..linalg.mapped_design import mapped
 
 Array = np.ndarray
@@ -25,7 +25,7 @@ PART = 2**18  # rows of a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Consecutive rows, from number `start` on, each with a final one where the model has an intercept."""
 
     start: int
@@ -49,7 +49,7 @@ class Roles(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """The rows `start` to `start + count`: `said` is where they are, `rows` reads them, `of` identifies them."""
 
     number: int
@@ -65,7 +65,7 @@ class Batches:
     """All parts of the data and their columns; Dask gives the blocks of parts that are `delayed`."""
 
     caller: str
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
     roles: Roles
     delayed: bool = False
     number: int = 0  # of parts, where these are not
@@ -74,10 +74,10 @@ class Batches:
     def count(self) -> int:
         return self.parts[-1].start + self.parts[-1].count if self.parts else 0
 
-    def blocks(self, part: Part, ones: bool) -> Iterator[Block]:
+    def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
         """Yield the rows in checked blocks; ValueError where one is missing or infinite, with its number and part."""
         features, start = len(self.roles.features), part.start
-        for x, others in part.rows.read(self.roles, max(1, BLOCK // (features + 1))):
+        for x, others in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
             own = np.empty((features + ones, len(x)), float).T if x.flags.f_contiguous else np.empty((len(x), features + ones))
             own[:, :features], own[:, features:] = x, 1.0
             found = dict(zip(self.roles.others, others, strict=True))
@@ -88,10 +88,10 @@ class Batches:
                 at = int(np.argmax(weight < 0))
                 raise ValueError(f"{self.caller}: the weight {weight[at]:g} in {self.where(part, start + at)} is below zero.")
             weight, offset = np.ones(len(x)) if weight is None else weight, np.zeros(len(x)) if offset is None else offset
-            yield Block(start, own, found[self.roles.target], weight, offset)
+            yield RowBlock(start, own, found[self.roles.target], weight, offset)
             start += len(x)
 
-    def _checked(self, part: Part, start: int, array: Array, names: Sequence[str]) -> None:
+    def _checked(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
         if np.isfinite(array).all():
             return
         row, column = np.argwhere(~np.isfinite(array))[0].tolist()
@@ -100,7 +100,7 @@ class Batches:
             "rows, or impute."
         )
 
-    def where(self, part: Part, row: int) -> str:
+    def where(self, part: FilePart, row: int) -> str:
         """Say where a row is in the data."""
         inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
         return f"row {row} ({inside}, {part.said})"
@@ -237,12 +237,12 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
     return Roles(features, target, weight, offset)
 
 
-def _numbered(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[Part, ...]:
+def _numbered(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
     """Parts of so many rows each, one after another; those of none are left out."""
-    found, start = list[Part](), 0
+    found, start = list[FilePart](), 0
     for count, said, rows, of in listed:
         if count:
-            found.append(Part(len(found), start, count, said, rows, of))
+            found.append(FilePart(len(found), start, count, said, rows, of))
             start += count
     return tuple(found)
 
@@ -334,6 +334,6 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
     return Batches(caller, _numbered(listed), _of_no_names(x.shape[1], others))
 
 
-def resolved(part: Part, rows: Any) -> Part:
+def resolved(part: FilePart, rows: Any) -> FilePart:
     """Return a delayed part with the rows that Dask computed."""
     return replace(part, rows=Frame(rows) if isinstance(rows, pd.DataFrame) else Slice(*rows))

@@ -11,22 +11,22 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import Plain
-from ..linalg.enclosure_theorem import ROUNDING, change
-from ..validation.audit import REASONS, SLACK
-from .passes import WORST, At, Kept, bends, pulls
+from ..linalg.design import CachedLoss
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, change
+from ..validation.audit import PROGRAM_ROUNDING, REASONS
+from .passes import WORST, Kept, PassFit, bends, pulls
 from .result import Scan
 
 if TYPE_CHECKING:
     from .scan import _Run
 
 Array = np.ndarray
-PASSES = 8  # over the data, at most
+MAX_PASSES = 8  # over the data, at most
 FAR, STEPS = 16, 30  # rows with Hessians of their own, at most, and steps of theirs
-STILL = 1e-7  # of the first of these steps: one that is no longer is the last
+LAST_STEP_SHARE = 1e-7  # of the first of these steps: one that is no longer is the last
 
 
-def iterated(run: "_Run", scan: Scan, at: At, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int) -> Scan:
+def iterated(run: "_Run", scan: Scan, at: PassFit, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int) -> Scan:
     """The scan with the rows that want it refitted, and its audit."""
     chosen = _chosen(some, wanted, audit)
     opened = _opened(some, scan, rtol)
@@ -72,10 +72,12 @@ def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
     return np.union1d(unknown, more)[:WORST]
 
 
-def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
+def _refitted(
+    run: "_Run", at: PassFit, rows: Kept
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the steps converged."""
     assert at.table is not None
-    plain, grown = Plain(run.loss), np.ones(len(rows.y))
+    plain, grown = CachedLoss(run.loss), np.ones(len(rows.y))
     eta = rows.x @ at.theta + rows.offset
     slope, curvature = plain.derivatives(eta, rows.y, (1, 2))
     z, lost = rows.x @ at.root.T, rows.weight
@@ -89,7 +91,7 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
 
     u = -solved(at.leftover - (lost * slope)[:, None] * z)
     first = length = before = error = np.full(len(eta), np.inf)
-    for _ in range(PASSES):
+    for _ in range(MAX_PASSES):
         theta = at.theta + u @ at.root
         own = np.einsum("np,np->n", rows.x, theta) + rows.offset
         pulled = run.added(pulls, "refits", theta)["gradient"]
@@ -105,19 +107,19 @@ def _refitted(run: "_Run", at: At, rows: Kept) -> tuple[Float[Array, " rows"], F
         first = np.where(np.isfinite(first), first, length)
         center = eta + np.einsum("np,np->n", z, u)
         half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + noise), np.inf)
-        half += 4 * ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
+        half += 4 * GRADIENT_ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
         error = np.where(going, change(plain, rows.y, center, center, half), error)
-        if not (going & (length > np.maximum(2 * noise, STILL * first))).any():
+        if not (going & (length > np.maximum(2 * noise, LAST_STEP_SHARE * first))).any():
             break
     return (
         plain.derivatives(center, rows.y, (0,))[0],
         error,
-        determined & (length <= np.maximum(2 * noise, 1e3 * STILL * first)),
+        determined & (length <= np.maximum(2 * noise, 1e3 * LAST_STEP_SHARE * first)),
     )
 
 
 def _by_newton(
-    run: "_Run", at: At, rows: Kept
+    run: "_Run", at: PassFit, rows: Kept
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
 
@@ -126,7 +128,7 @@ def _by_newton(
     nothing and the steps have converged, the error of a loss is estimated by its change in the last step.
     """
     assert at.table is not None
-    plain, theta, outer = Plain(run.loss), np.tile(at.theta, (len(rows.y), 1)), np.einsum("np,nq->npq", rows.x, rows.x)
+    plain, theta, outer = CachedLoss(run.loss), np.tile(at.theta, (len(rows.y), 1)), np.einsum("np,nq->npq", rows.x, rows.x)
     turn = float(at.table.scale[0]) if run.loss.self_concordance is not None else np.inf
     center = rows.x @ at.theta + rows.offset
     error, reached = np.full(len(center), np.inf), np.zeros(len(center), bool)
@@ -148,8 +150,8 @@ def _by_newton(
         center = np.einsum("np,np->n", rows.x, theta) + rows.offset
         after = share * length / np.where(near, 1 - share, 1.0) + noise
         norm = np.sqrt(-np.einsum("np,np->n", rows.x, own))
-        digits = 4 * ROUNDING * (1 + np.abs(rows.x) * np.abs(theta)).sum(1)
-        reached = good & (length <= np.maximum(2 * noise, STILL))
+        digits = 4 * GRADIENT_ROUNDING * (1 + np.abs(rows.x) * np.abs(theta)).sum(1)
+        reached = good & (length <= np.maximum(2 * noise, LAST_STEP_SHARE))
         half = norm * np.where(near, after, np.where(reached, length, np.inf)) + digits
         error = change(plain, rows.y, center, center, half)
         if (reached | ~good).all():
@@ -161,6 +163,8 @@ def _audit(rows: Kept, mine: list[int], reasons: list[str], loss: Array, error: 
     """The table `row, reason, reported, exact, error, difference, beyond`."""
     own, exact = rows.take(np.array(mine, int)), loss[mine]
     off = np.abs(own.loss - exact)
-    beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + SLACK * (1 + np.abs(exact))
+    beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + PROGRAM_ROUNDING * (
+        1 + np.abs(exact)
+    )
     table = {"row": own.row, "reason": reasons, "reported": own.loss, "exact": exact, "error": own.error}
     return pd.DataFrame(table | {"difference": off, "beyond": beyond})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._runtime import parallel as joblibs
-from .batches import Batches, Part, resolved
+from .batches import Batches, FilePart, resolved
 
 Told = dict[str, np.ndarray]
 
@@ -26,7 +26,7 @@ class Pass(NamedTuple):
     given: tuple
     each: list[tuple] | None = None  # what is given of each part
 
-    def of(self, data: Batches, part: Part) -> Told:
+    def of(self, data: Batches, part: FilePart) -> Told:
         own = () if self.each is None else self.each[part.number]
         return self.function(data.blocks(part, self.ones), *self.given, *own)
 
@@ -65,7 +65,7 @@ class _Held:
         self.rows = rows
 
 
-def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
+def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Told]:
     import dask
 
     client, task = _client(), dask.delayed(_resolved, pure=False)
@@ -81,5 +81,5 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[Part, ...]) -> Iterator[Told]:
         yield future.result()
 
 
-def _resolved(shared: Callable[[Part], Told], part: Part, rows: Any) -> Told:
+def _resolved(shared: Callable[[FilePart], Told], part: FilePart, rows: Any) -> Told:
     return shared(replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows))

@@ -20,13 +20,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import float64
-from ..linalg.design import Dense, Loss, Plain, weighed
-from ..linalg.enclosure_theorem import ROUNDING, Table, change
+from ..linalg.design import CachedLoss, DenseDesign, Loss, weighed
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable, change
 from ..models.glm.losses import AbstractLoss
-from ..refit._anchor import SINGULAR, shaky, unsure
-from ..refit._linear import Row, stepped, within
-from .batches import Block
-from .sample import Drawn, drawn, estimated, mixed
+from ..refit._anchor import OWN_HESSIAN_BELOW, rounding_scale, unsure
+from ..refit._linear import Row, sherman_morrison_step, within
+from .batches import RowBlock
+from .sample import DrawnRows, drawn, estimated, mixed
 
 Array = np.ndarray
 SUMS = 10  # that are told of all rows, by `summed`
@@ -34,7 +34,7 @@ SUMMED = 2**12  # terms of a sum over all rows, one after another: these come in
 WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
 
 
-class At(NamedTuple):
+class PassFit(NamedTuple):
     """The fit as every later pass needs it.
 
     It holds θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
@@ -48,15 +48,15 @@ class At(NamedTuple):
     blur: float
     level: float  # the mean loss there, from which squares are counted
     noise: float = 0.0
-    table: Table | None = None
-    sample: Drawn | None = None
+    table: RadiusTable | None = None
+    sample: DrawnRows | None = None
     allowed: float = np.inf  # how far a loss may be off before the sample is asked
 
     @property
     def floor(self) -> float:
         """Share of the information that a row must leave along every direction for its refit to be known to be determined."""
         off = 4 * float(unsure(self.root, self.scale, SUMMED))
-        return max(SINGULAR, off) if off < 2 else np.inf
+        return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
 
 
 class Kept(NamedTuple):
@@ -81,9 +81,9 @@ class Kept(NamedTuple):
 
 
 @float64
-def sums(blocks: Iterator[Block], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
+def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
     """F without its penalty, its gradient and its Hessian, and the rows' weights added up."""
-    plain, p = Plain(loss), len(theta)
+    plain, p = CachedLoss(loss), len(theta)
     value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
     for block in blocks:
         _allowed(loss, block)
@@ -92,11 +92,11 @@ def sums(blocks: Iterator[Block], loss: AbstractLoss, theta: Float[Array, " para
             parts = [weighed(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
         value, weight = value + parts[0].sum(), weight + block.weight.sum()
         gradient += parts[1] @ block.x
-        hessian += Dense(block.x).products(parts[2][None])[0]
+        hessian += DenseDesign(block.x).products(parts[2][None])[0]
     return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
 
 
-def _allowed(loss: AbstractLoss, block: Block) -> None:
+def _allowed(loss: AbstractLoss, block: RowBlock) -> None:
     """ValueError where some y is outside the loss's domain."""
     try:
         loss.check(block.y)
@@ -105,15 +105,15 @@ def _allowed(loss: AbstractLoss, block: Block) -> None:
 
 
 @float64
-def looked(blocks: Iterator[Block], loss: Loss, at: At) -> dict[str, Array]:
+def looked(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Array]:
     """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample of the rows."""
-    plain, total = Plain(loss), dict[str, Array]()
+    plain, total = CachedLoss(loss), dict[str, Array]()
     for block in blocks:
         eta = block.x @ at.theta + block.offset
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
-        norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
-        told = {"noise": ROUNDING * (block.weight @ (shaky(slope, curvature, eta) * length))}
-        told["tally"] = Table.tallied(plain, block.y, eta, curvature, block.weight * size, norm)
+        norm, size, length, _ = DenseDesign(block.x).extent(at.root, curvature)
+        told = {"noise": GRADIENT_ROUNDING * (block.weight @ (rounding_scale(slope, curvature, eta) * length))}
+        told["tally"] = RadiusTable.tallied(plain, block.y, eta, curvature, block.weight * size, norm)
         told["square"] = np.sum(weighed(block.weight**2, (value - at.level) ** 2))
         if plain.self_concordance is not None:
             (third,) = plain.derivatives(eta, block.y, (3,))
@@ -130,18 +130,20 @@ def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str,
     return sums | mixed(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
 
 
-def sample_of(told: dict[str, Array]) -> Drawn:
-    return Drawn(*(told[name] for name in Drawn._fields))
+def sample_of(told: dict[str, Array]) -> DrawnRows:
+    return DrawnRows(*(told[name] for name in DrawnRows._fields))
 
 
 @float64
-def left(blocks: Iterator[Block], loss: Loss, at: At, wanted: Int[Array, " rows"], file: str | None) -> dict[str, Array]:
+def left(
+    blocks: Iterator[RowBlock], loss: Loss, at: PassFit, wanted: Int[Array, " rows"], file: str | None
+) -> dict[str, Array]:
     """Leave out every row by itself.
 
     Returns sums of the results, the rows that need a closer look (with those of `wanted`), and the losses with their errors;
     the latter go to `file` if one is given.
     """
-    plain, kept, tail, total = Plain(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
+    plain, kept, tail, total = CachedLoss(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
             known = _stepped(block, plain, at)
@@ -157,19 +159,19 @@ def left(blocks: Iterator[Block], loss: Loss, at: At, wanted: Int[Array, " rows"
     }
 
 
-def _stepped(block: Block, loss: Plain, at: At) -> Kept:
+def _stepped(block: RowBlock, loss: CachedLoss, at: PassFit) -> Kept:
     """One step each, with the row's own Hessian."""
     assert at.table is not None
     eta = block.x @ at.theta + block.offset
     slope, curvature = loss.derivatives(eta, block.y, (1, 2))
-    norm, size, length, _ = Dense(block.x).extent(at.root, curvature)
+    norm, size, length, _ = DenseDesign(block.x).extent(at.root, curvature)
     common = block.x @ (at.leftover @ at.root)
     bulk = length * (np.abs(at.theta) @ at.scale)
     row = Row(eta, slope, curvature, norm, size, size * curvature, common)
-    rounded = lambda center, move: 4 * ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
+    rounded = lambda center, move: 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
     units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
     rest = float(at.leftover @ at.leftover)
-    one = stepped(
+    one = sherman_morrison_step(
         units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor
     )
     error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
@@ -203,9 +205,9 @@ def summed(known: Kept, level: float) -> Float[Array, "10"]:
 
 
 @float64
-def pulls(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+def pulls(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
     """Σ ω ℓ′ x of some θ."""
-    plain, out = Plain(loss), np.zeros(thetas.shape)
+    plain, out = CachedLoss(loss), np.zeros(thetas.shape)
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
         slope = weighed(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
@@ -214,16 +216,16 @@ def pulls(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params
 
 
 @float64
-def bends(blocks: Iterator[Block], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
+def bends(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
     """Compute Σ ω ℓ′(xᵀθ_r) x and Σ ω ℓ″(xᵀθ_r) x xᵀ for some θ_r."""
-    plain, out = Plain(loss), np.zeros(thetas.shape)
+    plain, out = CachedLoss(loss), np.zeros(thetas.shape)
     hessian = np.zeros((*thetas.shape, thetas.shape[1]))
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
         weight = np.broadcast_to(block.weight, eta.shape)
         slope, curvature = (weighed(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
         out += slope @ block.x
-        hessian += Dense(block.x).products(curvature)
+        hessian += DenseDesign(block.x).products(curvature)
     return {"gradient": out, "hessian": hessian}
 
 

@@ -10,11 +10,11 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.display import Printed
-from ..objectives.objective import called
+from ..objectives.objective import display_name
 from .passes import Kept, beginning, summed
 
 Array = np.ndarray
-LARGE = 0.1  # of a standard error of the mean
+LARGE_ERROR_SHARE = 0.1  # of a standard error of the mean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,7 +150,7 @@ class Scan(Printed):
         return [] if self.folder is None else sorted(self.folder.glob("[0-9]*.parquet"))
 
     def _lines(self) -> list[tuple[str, str]]:
-        what = f"{called(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
+        what = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
         lines = [
             ("model", what),
@@ -176,7 +176,7 @@ class Scan(Printed):
         ):
             if count:
                 found.append(f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}")
-        if np.isfinite(self.approximation_error) and self.approximation_error > LARGE * self.se:
+        if np.isfinite(self.approximation_error) and self.approximation_error > LARGE_ERROR_SHARE * self.se:
             found.append(
                 "errors are large beside the standard error, as where some rows are far from all others; see the audit"
             )

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import Dense, Plain
+from ..linalg.design import CachedLoss, DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..refit import _sampled as sampled
 from ..refit._linear import OneRow
-from .batches import Block
+from .batches import RowBlock
 
 Array = np.ndarray
 DRAWS, EVEN = 512, 102  # rows of a sample, and how many of them at even odds; the others by how large their terms can be
 
 
-class Drawn(NamedTuple):
+class DrawnRows(NamedTuple):
     """A sample of rows: their terms' largest sizes, the sum of these over all rows, and the number of all rows."""
 
     row: Int[Array, " drawn"]
@@ -40,22 +40,22 @@ class Drawn(NamedTuple):
         return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
 
 
-def drawn(block: Block, large: Float[Array, " rows"]) -> Drawn:
+def drawn(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     """A sample of one block."""
     rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
     some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
     parts = [part[some] for part in (block.x, block.y, block.weight, block.offset, large)]
-    return Drawn(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
+    return DrawnRows(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
 
 
-def mixed(one: Drawn, other: Drawn) -> Drawn:
+def mixed(one: DrawnRows, other: DrawnRows) -> DrawnRows:
     """Mix two samples to one of the rows of both."""
     total, count = one.total + other.total, one.number + other.number
     share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
     parts = [np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a) for a, b in zip(one[:6], other[:6], strict=True)]
-    return Drawn(*parts, total=total, number=count)
+    return DrawnRows(*parts, total=total, number=count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class _Near:
     common: Float[Array, " rows"]
     root: Float[Array, "params params"]
     blur: float
-    drawn: sampled.Drawn
+    drawn: sampled.RowSample
     roots: None = None
 
     def whitened(self, units: Array) -> Array:
@@ -78,7 +78,7 @@ class _Near:
 
 
 def estimated(
-    sample: Drawn, block: Block, loss: Plain, at: Any, one: OneRow, turn: float
+    sample: DrawnRows, block: RowBlock, loss: CachedLoss, at: Any, one: OneRow, turn: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the estimate is usable."""
     place = one.unit - block.start
@@ -90,10 +90,10 @@ def estimated(
     order = np.argsort(one.unit, kind="stable")
     there = order[np.minimum(np.searchsorted(one.unit, sample.row, sorter=order), len(order) - 1)]
     index = np.where(one.unit[there] == sample.row, there, len(place) + np.arange(DRAWS))
-    known = SimpleNamespace(loss=loss, y=y, design=Dense(x))
+    known = SimpleNamespace(loss=loss, y=y, design=DenseDesign(x))
     common = x @ (at.leftover @ at.root)
     slope, curvature = loss.derivatives(eta, y, (1, 2))
-    draws = sampled.Drawn(index, sample.chance)
+    draws = sampled.RowSample(index, sample.chance)
     near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur, draws)
     look = one._replace(unit=np.arange(len(place)))
     good = sampled.short(turn, look)

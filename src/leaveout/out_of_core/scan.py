@@ -17,12 +17,12 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import File, Told, again, keep, keeping, kept, making, there
+from .._runtime.checkpoint import File, StepResult, again, keep, keeping, kept, making, there
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64
 from .._runtime.progress import Slow
 from ..data.arrays import count, share
-from ..linalg.enclosure_theorem import ROUNDING, Table
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
 from ..models.glm.glm import GLM
 from ..models.glm.losses import AbstractLoss
 from ..models.glm.penalties import AbstractPenalty
@@ -34,13 +34,13 @@ from ..validation.batches import one_thread
 from .batches import Batches, opened
 from .iterated import iterated
 from .map_parts import Pass, over
-from .passes import SUMS, At, Kept, beginning, left, looked, looked_together, sample_of, sums, worst
+from .passes import SUMS, Kept, PassFit, beginning, left, looked, looked_together, sample_of, sums, worst
 from .result import Scan
 
 Array = np.ndarray
-DIGITS = 7  # of the number of a file
+FILE_DIGITS = 7  # of the number of a file
 
-Together = Callable[[Told, Told], Told]
+Together = Callable[[StepResult, StepResult], StepResult]
 
 
 @float64
@@ -184,12 +184,14 @@ class _Run:
         self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
         self.passes, self.known = 0, dict[str, Any]()
 
-    def added(self, function: Callable[..., Told], label: str, *given: Any, together: Together | None = None) -> Told:
+    def added(
+        self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None
+    ) -> StepResult:
         """Run a pass over all parts, and add up or combine the results."""
         together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
 
-        def make() -> Told:
-            total: Told = {}
+        def make() -> StepResult:
+            total: StepResult = {}
             with Slow(label, len(self.rows.parts)) as bar:
                 for told in over(self.rows, Pass(function, self.model.intercept, (self.loss, *given))):
                     total = together(total, told)
@@ -199,7 +201,7 @@ class _Run:
         self.passes += 1
         return kept(make)
 
-    def at(self, theta: Float[Array, " params"]) -> Told:
+    def at(self, theta: Float[Array, " params"]) -> StepResult:
         """Return F, its gradient and its Hessian at θ."""
         if not self.known or not np.array_equal(self.known["theta"], theta):
             told = self.added(sums, "fit", theta)
@@ -220,7 +222,7 @@ class _Run:
         del lanes
         return self.at(theta[0])["hessian"][None].copy()
 
-    def fitted(self) -> tuple[Told, Float[Array, "params params"]]:
+    def fitted(self) -> tuple[StepResult, Float[Array, "params params"]]:
         """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
         start, own = self._start(), np.asarray(self.model.parameters.start(0))
         found = self._descended(start)
@@ -242,7 +244,7 @@ class _Run:
     def _start(self) -> Float[Array, " params"]:
         """The minimiser of the first block, if it has one."""
 
-        def make() -> Told:
+        def make() -> StepResult:
             try:
                 return {"start": fit(self.model).vector}
             except (RuntimeError, IndefiniteHessianError):
@@ -254,10 +256,10 @@ class _Run:
         told, factor = self.fitted()
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         diagonal = np.sum(factor**2, axis=1)
-        blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
-        at = At(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
+        blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
+        at = PassFit(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
         seen = self.added(looked, "proofs", at, together=looked_together)
-        at = at._replace(noise=float(seen["noise"]), table=Table.of(self.loss, seen["tally"]))
+        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
         at = at._replace(allowed=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)
         wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
@@ -265,7 +267,7 @@ class _Run:
         scan = Scan(self.model, self.rows.count, told, factor, totals, every, self.folder)
         return iterated(self, scan, at, some, wanted, rtol, audit)
 
-    def _left(self, at: At, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], Told | None]:
+    def _left(self, at: PassFit, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], StepResult | None]:
         """Leave out every row.
 
         Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
@@ -273,7 +275,7 @@ class _Run:
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
         several, total = list[Kept](), np.zeros(SUMS)
-        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{DIGITS}}.parquet")
+        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{FILE_DIGITS}}.parquet")
         each = [(wanted, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:
@@ -287,7 +289,7 @@ class _Run:
             left_behind.unlink()  # of a worker that died there
         return several[0], total, every
 
-    def _parts(self, at: At, each: list[tuple]) -> Iterator[Told]:
+    def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(there(), len(self.rows.parts))
         yield from (again() for _ in range(first))

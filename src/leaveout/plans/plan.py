@@ -21,10 +21,12 @@ from ..data.arrays import codes, count, flags, generator, index_of, matched, num
 from .graph import distances, read_edges
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
-LONG = 2**11  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
+PADDED_FROM = (
+    2**11
+)  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
 
 
-class Rows(NamedTuple):
+class RefitRows(NamedTuple):
     """Batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
 
     A width of `num_units` means that every refit lists every unit in order. Folds that touch many units are written out in this
@@ -39,15 +41,15 @@ class Rows(NamedTuple):
     scale: NDArray[np.float64]  # []
     num_refits: NDArray[np.int64]  # []
 
-    def take(self, lanes: NDArray[np.int64]) -> "Rows":
+    def take(self, lanes: NDArray[np.int64]) -> "RefitRows":
         """Select refits by their place in the batch."""
         return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
 
     @staticmethod
-    def of_all(num_units: int, num_refits: int) -> "Rows":
+    def of_all(num_units: int, num_refits: int) -> "RefitRows":
         """Batch of one refit that holds every unit at weight one: it scores the full fit itself."""
         index, one = np.arange(num_units)[None], np.ones((1, num_units))
-        return Rows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
+        return RefitRows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
 
 
 class Batch(NamedTuple):
@@ -59,7 +61,7 @@ class Batch(NamedTuple):
 
     refits: NDArray[np.int64]
     place: NDArray[np.int64]
-    rows: Rows
+    rows: RefitRows
 
     def take(self, lanes: NDArray[np.int64]) -> "Batch":
         """Select refits by their place in the batch."""
@@ -380,7 +382,7 @@ class Plan(Printed):
             place = np.arange(first, end).reshape(len(refits), width)  # as they stand, without padding
             index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
             held = self.held[first:end].reshape(place.shape)
-            return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+            return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
         entry = self.indptr[refits][:, None] + np.arange(width)
         real = entry < self.indptr[refits + 1][:, None]
         place = np.where(real, entry, -1)
@@ -392,7 +394,7 @@ class Plan(Printed):
             real = place >= 0
         weight = np.where(real, self.weight[place], 1.0)
         held = real & self.held[place]
-        return Batch(refits, place, Rows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+        return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
 
 
 def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -411,7 +413,7 @@ def few_size(number: int) -> int:
 
     Numbers above `LONG` stay as they are, as padding them would cost too much.
     """
-    return int(_few_sizes(np.array([number]))[0]) if number <= LONG else number
+    return int(_few_sizes(np.array([number]))[0]) if number <= PADDED_FROM else number
 
 
 def few_more(count: int) -> NDArray[np.int64]:

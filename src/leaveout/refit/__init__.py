@@ -1,9 +1,9 @@
 """Refits in batches: the strategies, the rungs that they climb down, and how far each refit is from the exact one."""
 
 from ._expansion import expandable as expandable
-from ._margins import followed as followed
+from ._margins import refit_active_set as refit_active_set
 from ._metric import is_narrow as is_narrow
-from ._refitted import Refitted as Refitted
+from ._refitted import RefitBatch as RefitBatch
 from ._strategies import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,
@@ -12,4 +12,4 @@ from ._strategies import (
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
 )
-from ._undetermined import completed as completed
+from ._undetermined import fill_undetermined as fill_undetermined

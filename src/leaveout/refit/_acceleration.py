@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 DEPTH = 5  # moves that are remembered
-RESOLVED = 1e-13  # least eigenvalue that is used, of the changes' correlations
+SMALLEST_RESOLVED_EIGENVALUE = 1e-13  # least eigenvalue that is used, of the changes' correlations
 
 
 class Acceleration:
@@ -48,6 +48,6 @@ class Acceleration:
         self.u[lanes], self.asked[lanes], self.begun[lanes] = u, asked, True
         changes = self.changes[lanes]
         gram = changes @ changes.swapaxes(1, 2)
-        weight = np.linalg.pinv(gram, RESOLVED, hermitian=True) @ (changes @ asked[:, :, None])
+        weight = np.linalg.pinv(gram, SMALLEST_RESOLVED_EIGENVALUE, hermitian=True) @ (changes @ asked[:, :, None])
         ahead = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
         return asked + ahead[:, :, 0], ratio

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import once
-from ..linalg.design import Dense, Extent, LossOfSeveral, Predictors, Several, over
-from ..linalg.enclosure_theorem import ROUNDING, Bend, More, Table
+from .._runtime.cache import cached_on
+from ..linalg.design import DenseDesign, Extent, LossOfSeveral, MultiOutputDesign, Predictors, scale_units
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
-from ..linalg.sparse_design import Sparse
+from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 from . import _cubic as cubic, _sampled as sampled
 from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
 PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
 GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
-KEPT = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
-MANY = 4  # as many of them are asked for: then they are whitened together
-SINGULAR = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
+CACHED_ROW_ENTRIES = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
+WHITEN_TOGETHER = 4  # as many of them are asked for: then they are whitened together
+OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 PLAIN = 1e-8  # of the largest eigenvalue of H: what is above it is no rounding
 KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are made by a factor of the rows instead
 NEARLY = 100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
@@ -34,7 +34,7 @@ CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is m
 
 
 @dataclass(frozen=True, eq=False)
-class Anchor:
+class LinearFitCache:
     """Quantities at θ̂ that all refits share.
 
     They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in H's norm, the leftover gradient and the table.
@@ -61,7 +61,7 @@ class Anchor:
     scale: Float[Array, " params"]  # √H_jj
     blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
     floor: float  # a fold that keeps no more of the information along some direction is not known to determine it
-    table: Table
+    table: RadiusTable
     norms: Norms | None  # of groups, at w = 1
     reach: Reach | None  # of these
 
@@ -78,7 +78,7 @@ class Anchor:
     @functools.cached_property
     def inverse(self) -> Float[Array, "params params"]:
         """H⁻¹ without common shifts, for several outputs."""
-        return cast(Several, self.model.design).inverse(self.root)
+        return cast(MultiOutputDesign, self.model.design).inverse(self.root)
 
     def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
         """Share of H that norms of groups add to C, from here, within a radius around other parameters."""
@@ -91,7 +91,7 @@ class Anchor:
     @property
     def few(self) -> bool:
         """Whether all rows may be kept whitened."""
-        return self.eta.size * len(self.root) <= KEPT
+        return self.eta.size * len(self.root) <= CACHED_ROW_ENTRIES
 
     @functools.cached_property
     def rows(self) -> Float[Array, "units ..."]:
@@ -104,7 +104,7 @@ class Anchor:
         return cubic.third(self)
 
     @functools.cached_property
-    def drawn(self) -> sampled.Drawn:
+    def drawn(self) -> sampled.RowSample:
         """Sample of rows for the next term."""
         return sampled.drawn(self)
 
@@ -115,10 +115,10 @@ class Anchor:
         return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
-    def single(self) -> tuple[Dense | Sparse | Several, Float[Array, "rank params"] | None]:
+    def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
         """Rows and L⁻¹ in float32, or whitened rows where these are as many numbers."""
         design, root = self.model.design.single(), self.root.astype(np.float32)
-        return (Dense(design.x @ root.T), None) if isinstance(design, Dense) else (design, root)
+        return (DenseDesign(design.x @ root.T), None) if isinstance(design, DenseDesign) else (design, root)
 
     def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
@@ -134,11 +134,11 @@ class Anchor:
     @property
     def digits(self) -> float:
         """Share of such products that is rounding, nine units of it: more, the more columns repeat one another."""
-        return 2.0**29 * float(np.sqrt(ROUNDING * self.blur))
+        return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur))
 
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """Whitened rows of the listed units, one an output."""
-        kept = "rows" in vars(self) or (self.few and MANY * units.size > len(self.eta))
+        kept = "rows" in vars(self) or (self.few and WHITEN_TOGETHER * units.size > len(self.eta))
         z = self.rows[units] if kept else self.model.design.whitened(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
@@ -155,15 +155,15 @@ class Anchor:
             return weight * (self.weight * self.curvature)[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
 
-    def bend(self, eta: Array, curvature: Array | None = None) -> Bend:
+    def bend(self, eta: Array, curvature: Array | None = None) -> CurvatureBounds:
         """Bounds of ℓ″ at other predictors, against the reference; for one output they are `curvature`."""
         if curvature is not None:
-            return Bend(curvature, curvature)
-        return Bend(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
+            return CurvatureBounds(curvature, curvature)
+        return CurvatureBounds(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
 
 
-@once
-def anchored(fit: Fit) -> Anchor:
+@cached_on
+def anchored(fit: Fit) -> LinearFitCache:
     model = fit.predictors
     assert model is not None
     theta = fit.vector
@@ -177,22 +177,22 @@ def anchored(fit: Fit) -> Anchor:
     reference = np.ones(len(eta)) if several else curvature
     extents: Extent = model.design.extent(root, shares)
     norm, size, length, _ = extents
-    noise = ROUNDING * float(weight @ (shaky(slope, curvature, eta) * length))
+    noise = GRADIENT_ROUNDING * float(weight @ (rounding_scale(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    table = Table(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
+    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
-    blur = ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
+    blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     off, condition = _rounded(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
     if condition > NEARLY * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
-        noise += ROUNDING * float(weight @ (shaky(np.zeros_like(slope), curvature, eta) * bulk * length))
-        blur = max(blur, ROUNDING * condition, off if off > CONDITION else 0.0)
-    floor = max(SINGULAR, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))
+        noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
+        blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
+    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))
     rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
-    return Anchor(
+    return LinearFitCache(
         model,
         len(model.y),
         theta,
@@ -298,7 +298,7 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def shaky(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
+def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
     """Size that rounding of a unit's slope is relative to: its own, and the curvature's share of that of its predictors."""
     if curvature.ndim == eta.ndim:
         return np.abs(slope) + curvature * (1 + np.abs(eta))
@@ -314,15 +314,15 @@ class Entries(NamedTuple):
     weight: Float[Array, " entries"]
 
 
-def entries(rows: Rows, n: int) -> Entries:
+def entries(rows: RefitRows, n: int) -> Entries:
     refit, place = np.nonzero(np.asarray(rows.index) < n)
     return Entries(refit, place, np.asarray(rows.index)[refit, place], np.asarray(rows.weight)[refit, place])
 
 
-class Metric:
+class FoldMetric:
     """The inverse of each fold's own Hessian at θ̂, whitened, and the least of its eigenvalues, `kept`; zero if it has none."""
 
-    def __init__(self, anchor: Anchor, rows: Rows, each: Entries):
+    def __init__(self, anchor: LinearFitCache, rows: RefitRows, each: Entries):
         width, count = rows.index.shape[1], len(rows.index)
         rank = len(anchor.root)
         delta = np.zeros(rows.index.shape)
@@ -341,7 +341,7 @@ class Metric:
         else:
             self._dense(anchor, rows, each, delta, units)
 
-    def _low_rank(self, lost: Array, anchor: Anchor) -> None:
+    def _low_rank(self, lost: Array, anchor: LinearFitCache) -> None:
         z, width = self.carrying, lost.shape[1]
         gram = z @ z.swapaxes(1, 2)
         if width == 1:
@@ -360,14 +360,14 @@ class Metric:
             self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
         self.kept = np.where(good, self.kept, 0.0)
 
-    def _dense(self, anchor: Anchor, rows: Rows, each: Entries, delta: Array, units: Array) -> None:
+    def _dense(self, anchor: LinearFitCache, rows: RefitRows, each: Entries, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
         if anchor.model.separate and rows.index.shape[1] < anchor.units:
             whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
             for k, (own, change) in enumerate(zip(units, delta, strict=True)):
                 some, change = anchor.model.design.take(own), (change * anchor.weight[own])[None]
                 whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[0] @ anchor.root.T + np.eye(rank)
-                self.pull[k] = anchor.root @ some.pull(over(change, anchor.slope[own][None]))[0]
+                self.pull[k] = anchor.root @ some.pull(scale_units(change, anchor.slope[own][None]))[0]
         else:
             omega, kappa = anchor.model.weigh(weights(each, len(delta), anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])

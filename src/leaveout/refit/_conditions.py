@@ -25,23 +25,23 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.codes import LOST, among
 from ..linalg.bounds import gates, joined, segments
 from ..linalg.design import weighed
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
 from ..objectives.batched import weights_of
 from ..optimize.active_set import TIED, Kinked
 from ..optimize.fit import Fit
-from ..plans.plan import CAPACITY, Rows
-from ._anchor import SINGULAR, Anchor, anchored
-from ._refitted import Refitted
+from ..plans.plan import CAPACITY, RefitRows
+from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, anchored
+from ._refitted import RefitBatch
 
 Array = np.ndarray
 LOCAL = 0.25  # of the units, that a refit may change for its gradient to be told by what they change
-LONG = 50.0  # M s: beyond it nothing is told
-FEW = 4  # parameters that are let go, or held, before coordinate descent is asked
+LONG_MOVE = 50.0  # M s: beyond it nothing is told
+MAX_ACTIVE_CHANGES = 4  # parameters that are let go, or held, before coordinate descent is asked
 
 
 Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, where the others are
@@ -107,7 +107,7 @@ class Active:
         return self.groups.among(beyond)
 
     @functools.cached_property
-    def at(self) -> Anchor:
+    def at(self) -> LinearFitCache:
         return anchored(self.fit)
 
     @property
@@ -135,7 +135,7 @@ class Active:
     def rounded(self) -> Float[Array, " others"]:
         """Rounding error of a gradient."""
         slope = self.at.weight @ np.abs(self.at.slope)
-        return ROUNDING * float(slope) * self.kinked.largest[self.others]
+        return GRADIENT_ROUNDING * float(slope) * self.kinked.largest[self.others]
 
     @functools.cached_property
     def concordance(self) -> float:
@@ -160,7 +160,7 @@ class Active:
         return out
 
 
-@once
+@cached_on
 def active(fit: Fit) -> Active | None:
     """Active parameters of a fit under such a penalty; None for others."""
     known = fit.objective.parameters.kinks()
@@ -173,7 +173,7 @@ class Conditions:
     The gradients of all rows are computed only if `directly`, or if nothing else decides.
     """
 
-    def __init__(self, own: Active, rows: Rows, done: Refitted, directly: bool):
+    def __init__(self, own: Active, rows: RefitRows, done: RefitBatch, directly: bool):
         assert done.ball is not None
         self.own, self.rows = own, rows
         self.center, self.radius = done.ball()
@@ -295,7 +295,7 @@ class Conditions:
         own, unit = self.own, self.rows.index[:, 0]
         z = own.at.whitened(unit)
         lost = (1 - self.rows.weight[:, 0]) * own.bend[unit]
-        kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), SINGULAR)
+        kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
         total, size = np.zeros((2, len(unit)))
 
         def add(lane: Array, along: Array, bent: Array, way: Array, most: Array) -> None:
@@ -333,7 +333,7 @@ class Conditions:
         coming = own.others[column[asking]]
         left = np.zeros(len(own.place), bool)
         left[own.limited] = self.left[lane]
-        if not (left.any() or len(coming)) or left.sum() + len(coming) > FEW:
+        if not (left.any() or len(coming)) or left.sum() + len(coming) > MAX_ACTIVE_CHANGES:
             return None
         rest, beyond = own.rest.copy(), np.zeros(len(own.rest))
         beyond[coming] = excess[asking]
@@ -350,7 +350,7 @@ def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
     """Compute (eᵗ − 1 − t)/t²."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         exact = (np.expm1(t) - t) / t**2
-    return np.where(t < 1e-2, 0.51, np.where(t > LONG, np.inf, exact))
+    return np.where(t < 1e-2, 0.51, np.where(t > LONG_MOVE, np.inf, exact))
 
 
 def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:

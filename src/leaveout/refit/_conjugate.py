@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import bent, weighed
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.design import apply_curvature, weighed
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ._anchor import passes, tiles, total
 from ._newton import CAUTION
 
 if TYPE_CHECKING:
-    from ._enclosure import Enclosure
+    from ._enclosure import CertifiedBatch
 
 Array = np.ndarray
 ROUNDS, PRODUCTS, PART = 12, 24, 0.1  # of steps; of products for one; of its length that may be left to solve
 FALL, SHORTEST = 1e-4, 1e-6  # of what the slope promises; of a step
-LEAST = 1e-3  # of a Ritz value: where curvature falls so far it is not told by so few products
+SMALLEST_RITZ_SHARE = 1e-3  # of a Ritz value: where curvature falls so far it is not told by so few products
 
 Enough = Callable[[Array], Bool[Array, " lanes"]]
 
 
-def conjugate(state: "Enclosure", lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
+def conjugate(state: "CertifiedBatch", lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
     """Run the steps; returns the lanes that are still open."""
     lanes = lanes[state.metric.kept[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
@@ -37,7 +37,7 @@ def conjugate(state: "Enclosure", lanes: Int[Array, " lanes"], enough: Enough) -
 class _Group:
     """Lanes on their way: u, predictors, F, and the least Ritz value seen."""
 
-    def __init__(self, state: "Enclosure", lanes: Array):
+    def __init__(self, state: "CertifiedBatch", lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
         self.omega = self.model.weigh(state._weights(lanes))[0]
         self.u, self.eta = state.u[lanes], self.model.eta(self._theta(state.u[lanes]))
@@ -72,7 +72,7 @@ class _Group:
             step, least = self._solved(gradient, change)
             self.least = np.minimum(self.least, least)
             moved = self._moved(step, np.einsum("rp,rp->r", gradient, step))
-            good = moved & (self.least > LEAST) & (size > 2 * noise)
+            good = moved & (self.least > SMALLEST_RITZ_SHARE) & (size > 2 * noise)
             lost.append(self.lanes[~good])
             self._keep(good)
         return np.concatenate([*lost, self.lanes])
@@ -90,7 +90,7 @@ class _Group:
             pulled[some] = weighed(self.omega[some], slope)
             change[some] = weighed(self.omega[some], curvature) - weighed(anchor.weight, anchor.curvature)
         gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
-        noise = ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise
+        noise = GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise
         self.state.gradients += len(theta)
         return gradient, change, noise / np.sqrt(self.state.metric.kept[self.lanes])
 
@@ -116,7 +116,7 @@ class _Group:
             if not open_.size:
                 break
             own, r = towards[open_], residual[open_]
-            image = own + anchor.back(bent(change[open_], anchor.ahead(own)))
+            image = own + anchor.back(apply_curvature(change[open_], anchor.ahead(own)))
             self.state.gradients += len(open_)
             share = square[open_] / np.maximum(np.einsum("rp,rp->r", own, image), 1e-300)
             step[open_] += share[:, None] * own

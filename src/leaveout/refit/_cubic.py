@@ -27,15 +27,15 @@ from jaxtyping import Float, Int
 from ..linalg.design import weighed
 
 if TYPE_CHECKING:
-    from ._anchor import Anchor
+    from ._anchor import LinearFitCache
     from ._linear import OneRow
 
 Array = np.ndarray
 WORK = 2e7  # numbers of all rows' products: a millisecond
-DIGITS = 1e-12  # of the sums of T
+SUM_ROUNDING = 1e-12  # of the sums of T
 
 
-def worthwhile(anchor: "Anchor", lanes: int, each: float) -> bool:
+def worthwhile(anchor: "LinearFitCache", lanes: int, each: float) -> bool:
     """Whether the next term takes less than `each` operations a row for so many rows, a gradient's share of one row."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
@@ -48,7 +48,7 @@ def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
     return np.triu_indices(p)
 
 
-def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
+def third(anchor: "LinearFitCache") -> Float[Array, "pairs rank"]:
     """Tensor T, its first two axes as pairs, those off the diagonal twice."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
@@ -56,7 +56,7 @@ def third(anchor: "Anchor") -> Float[Array, "pairs rank"]:
     return pairs * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def settled(anchor: "Anchor", look: "OneRow") -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+def settled(anchor: "LinearFitCache", look: "OneRow") -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
     """Predictors of rows that lose weight, and how far they may be off; infinitely far for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
@@ -68,7 +68,7 @@ def settled(anchor: "Anchor", look: "OneRow") -> tuple[Float[Array, " refits"], 
     leftover = float(np.linalg.norm(anchor.leftover))
     with np.errstate(over="ignore", invalid="ignore"):
         size, reach = look.moved + leftover, longest * look.distance / root
-        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + DIGITS * size**2
+        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + SUM_ROUNDING * size**2
         off = look.after + leftover
         for _ in range(2):
             rest = concordance * (size + 0.5 * off) * off + beyond

@@ -23,20 +23,31 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..objectives.batched import COMPILING, ONE, TOGETHER, Derived, Function, Functions, derived, function, weights_of, work
+from ..objectives.batched import (
+    COMPILING,
+    HESSIAN_ENTRIES,
+    ONE,
+    Derived,
+    Function,
+    Functions,
+    derived,
+    function,
+    weights_of,
+    work,
+)
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.bfgs import BFGS, curves_down, newton_step
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
-from ..optimize.newton import Walk, dear as is_dear, newton, walk
-from ..plans.plan import Rows
+from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
+from ..plans.plan import RefitRows
 from ._acceleration import Acceleration
 from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
-from ._metric import Metric, Products, Whitened, own_metric
+from ._metric import Products, RefitMetric, Whitened, own_metric
 from ._newton import CAUTION, PRODUCTS, REFUSED
 from ._screen import SIZES, available, bent
 
-STEPS = 20  # steps before a refit is handed on
+MAX_CHORD_STEPS = 20  # steps before a refit is handed on
 STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is wanted, for linear predictors and others
 NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
 # A descent of one refit: by how much nearer before it is looked at again (0.5 and 0.1 take as long, on networks of 417 and
@@ -55,19 +66,19 @@ ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is n
 # A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
 # where the curvature changes linearly (and less still where there are few units a parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
-ROUNDING = 1e-13  # relative rounding error of a loss
+LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
 SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
-ALONE = 0.01  # largest ratio of steps by which a refit is judged after one step
-LONG = 8  # units a parameter from which a fold counts as long
-NOISE = 1e-9  # steps shorter than this share of a length by which F falls are rounding
+MAX_SINGLE_RATIO = 0.01  # largest ratio of steps by which a refit is judged after one step
+LONG_FOLD = 8  # units a parameter from which a fold counts as long
+LENGTH_NOISE = 1e-9  # steps shorter than this share of a length by which F falls are rounding
 ARRIVED, UNTOLD = 1e-4, 20.0  # last step that counts as none, relative to the way; its factor where steps tell no distance
-FAR = 500  # parameters from which the model's preconditioner may be nearer than the anchor's Hessian
+FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be nearer than the anchor's Hessian
 
 
-class Look(NamedTuple):
+class DescentLook(NamedTuple):
     """Selected refits where they stand, and the remaining distance of each."""
 
-    state: "Descent"
+    state: "RefitDescent"
     lanes: Int[np.ndarray, " lanes"]
     left: Float[np.ndarray, " lanes"]
 
@@ -80,13 +91,13 @@ class Look(NamedTuple):
         return self.state.scores[self.lanes]
 
 
-Enough = Callable[[Int[np.ndarray, " lanes"], "Look | Expanded"], Bool[np.ndarray, " lanes"]]
+Enough = Callable[[Int[np.ndarray, " lanes"], "DescentLook | Expanded"], Bool[np.ndarray, " lanes"]]
 
 
-class Descent:
+class RefitDescent:
     """Batch on its way: whitened displacements, the steps asked for there, distances, losses with errors, and codes."""
 
-    def __init__(self, fit: Fit, rows: Rows, own: bool = False, expanded: bool = False):
+    def __init__(self, fit: Fit, rows: RefitRows, own: bool = False, expanded: bool = False):
         """Set up the batch.
 
         With `own` each refit uses its own Hessian at θ̂ even where the anchor's is cheaper. With `expanded` folds that are
@@ -106,7 +117,7 @@ class Descent:
         self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
         self.open = ~lost
 
-    def _chosen(self, own: bool) -> tuple[Metric, np.ndarray, np.ndarray | None]:
+    def _chosen(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
         """Choose the metric: the folds' own Hessians for linear predictors and where asked for, else the anchor's.
 
         Returns the metric, which refits have a singular one, and the whitened gradients at θ̂ if they came along.
@@ -162,14 +173,14 @@ class Descent:
             return self.error[lanes]
         reach = np.where(known, left, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
-        if self.linear or not fit.objective.pointwise or width < LONG * fit.num_params:
+        if self.linear or not fit.objective.pointwise or width < LONG_FOLD * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
             slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
         moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
-        lost = ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
+        lost = LOSS_ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
         self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
         return self.error[lanes]
 
@@ -182,14 +193,14 @@ class Descent:
     # the rungs
 
     def steps(
-        self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = STEPS, fresh: bool = False
+        self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False
     ) -> Int[np.ndarray, " open"]:
         """Take accelerated steps with one metric, or Newton steps by products; returns the refits that are still open.
 
         `fresh` says that no step was made with this metric yet.
         """
         first = np.where(np.isfinite(self.first), self.first, 0.0)
-        shortest, stalled = NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
+        shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
         rejected = [lanes[:0]]
         memory = None if self._renewed else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
@@ -213,7 +224,7 @@ class Descent:
             self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
-            ready = (k > 0) | (contraction[lanes] <= ALONE)
+            ready = (k > 0) | (contraction[lanes] <= MAX_SINGLE_RATIO)
             done, beyond = self._accepted(lanes, left, ready, enough)
             done |= floor & (progress > 0.3) & ~beyond
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
@@ -262,14 +273,14 @@ class Descent:
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.left[lanes] = left
         known = np.flatnonzero(np.isfinite(left) & ready)
-        near = known[enough(lanes[known], Look(self, lanes[known], left[known]))] if known.size else known
+        near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
             told = self._told(lanes[near]) + self.extra[lanes[near]]
             farther, left = told > left[near], np.maximum(left[near], told)  # the others were near enough as they are
             self.left[lanes[near]], beyond[near] = left, np.isinf(left)
             again = near[farther]
             done[near[~farther]] = True
-            near = again[enough(lanes[again], Look(self, lanes[again], left[farther]))] if again.size else again
+            near = again[enough(lanes[again], DescentLook(self, lanes[again], left[farther]))] if again.size else again
         done[near] = True
         return done, beyond
 
@@ -322,7 +333,7 @@ class Descent:
             left = np.where(near & np.isfinite(first), length * q / (1 - q), np.inf)
             self.first[lanes] = np.where(np.isfinite(first), first, length)
             self.left[lanes] = left
-            done = near & enough(lanes, Look(self, lanes, left))
+            done = near & enough(lanes, DescentLook(self, lanes, left))
             self.open[lanes[done]] = False
             lanes = lanes[~done]
         self.unsure[lanes] = 0.0
@@ -338,7 +349,7 @@ class Descent:
         params = self.fit.num_params
         each = work(self.fit.objective, params)
         alone = each >= SINGLY or len(lanes) * HESSIANS * params * each <= COMPILING
-        size = 1 if alone else max(1, TOGETHER // params**2)
+        size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
         finite, converged = np.zeros((2, len(self.u)), bool)
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
             F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
@@ -361,7 +372,7 @@ class Descent:
             return False
         held = np.vstack([self.fit.null_space, np.eye(len(theta))[limit != theta]])
         found = newton(F, limit[None], own, held, cast(np.ndarray, self.fit.factor), self.center)
-        if not found.converged[0] or found.value[0] > value + ROUNDING * (1 + abs(value)):
+        if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
             return False
         self.u[one], self.left[one] = self.fit.back(found.theta - self.center), found.size
         return True
@@ -401,13 +412,13 @@ class Descent:
             near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
             self._settle(one, np.isfinite(self.size[one]), near)
 
-    def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[Walk | BFGS]:
+    def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[LBFGSState | BFGS]:
         """Yield the places that the descent of one refit comes to, nearer each time.
 
         It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS from the anchor's Hessian.
         """
         fit, first, found = self.fit, float(self.first[one[0]]), None
-        for share in NEAR if fit.num_params > FAR else ():
+        for share in NEAR if fit.num_params > FAR_REFIT_PARAMETERS else ():
             found = walk(fit.objective, F, self.center if found is None else found.theta, weight, share * first, found)
             if found is None:
                 break
@@ -422,19 +433,19 @@ class Descent:
                 return False
             looked = size
             self._stand(one, way.theta, way.step)
-            return size <= NEAR[-1] * first or bool(enough(one, Look(self, one, np.array([TRUSTED * size])))[0])
+            return size <= NEAR[-1] * first or bool(enough(one, DescentLook(self, one, np.array([TRUSTED * size])))[0])
 
         while way.descend(near, MOST):
             yield way
         yield way
 
-    def _closed(self, F: Function, found: Walk | BFGS, one: np.ndarray, enough: Enough) -> bool:
+    def _closed(self, F: Function, found: LBFGSState | BFGS, one: np.ndarray, enough: Enough) -> bool:
         """Take Newton steps of one refit from the end of a descent while they contract; returns whether it is near enough."""
         theta, (_, gradient) = found.theta, F.look(found.theta)
         learnt = found.newton(gradient)
-        shortest = NOISE * max(self.natural, float(self.first[one[0]]))
+        shortest = LENGTH_NOISE * max(self.natural, float(self.first[one[0]]))
         self._stand(one, theta, learnt)
-        for _ in range(STEPS):
+        for _ in range(MAX_CHORD_STEPS):
             product, before = self._product(F, theta), max(float(gradient @ learnt), 1e-300)
             step, rest = newton_step(product, found.newton, gradient)
             if not np.isfinite(rest):
@@ -448,7 +459,7 @@ class Descent:
             if not (kept <= QUARTER or floor):
                 return False
             self.left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
-            if enough(one, Look(self, one, self.left[one]))[0] or floor:
+            if enough(one, DescentLook(self, one, self.left[one]))[0] or floor:
                 return self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), found)
         return False
 
@@ -457,7 +468,7 @@ class Descent:
         of, flat = F.products(theta), self.fit.null_space
         return lambda v: of(v) + (v @ flat.T) @ flat
 
-    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: Walk | BFGS) -> bool:
+    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: LBFGSState | BFGS) -> bool:
         """Whether F curves down where the Newton steps of one refit contract, so that it has not arrived."""
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
         if not curves_down(product, found.newton, self.fit.raw(drawn)):
@@ -483,7 +494,7 @@ def _beyond(kept: float) -> float:
     return 2 / (1 + np.sqrt(1 - 4 * kept)) - 1
 
 
-def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
+def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
     """Bring a batch that has begun to where `enough` holds, by samples of units first where these will do.
 
     In a hurry the batch goes only as far as errors can be estimated.
@@ -491,9 +502,9 @@ def lead(state: Descent, enough: Enough, hurry: bool = False, sampled: bool = Tr
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
     fresh = sampled or state.expansion is not None
     if state.expansion is not None:
-        lanes = expand(state, lanes, enough, HURRY if hurry else STEPS)
+        lanes = expand(state, lanes, enough, HURRY if hurry else MAX_CHORD_STEPS)
     lanes = state.screen(lanes, enough) if sampled else lanes
-    lanes = state.steps(lanes, enough, HURRY if hurry else STEPS, fresh=fresh)
+    lanes = state.steps(lanes, enough, HURRY if hurry else MAX_CHORD_STEPS, fresh=fresh)
     if hurry and lanes.size:
         lanes = state.estimate(lanes)
     if lanes.size and not state.dear:

@@ -14,29 +14,31 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import bent, over, weighed
-from ..linalg.enclosure_theorem import ROUNDING, Ball, ball, gaps
+from ..linalg.design import apply_curvature, scale_units, weighed
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
-from ._anchor import PASS, Metric, anchored, entries, passes, tiles, total
-from ._newton import CAUTION, REFUSED, Newton
+from ..plans.plan import RefitRows
+from ._anchor import PASS, FoldMetric, anchored, entries, passes, tiles, total
+from ._newton import CAUTION, REFUSED, DampedNewton
 
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # with one metric, before a refit wants another; or before its error is estimated
 # What a step leaves is asked of one refit in so many, by so many products; the largest of so many answers holds.
 TOLD, ASKED, BESIDE = 8, 10, 5
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
-ROUGH = 1e-4  # of the first step: while more is left, gradients that are dear are told by what they change by, in float32
+SINGLE_PRECISION_SHARE = (
+    1e-4  # of the first step: while more is left, gradients that are dear are told by what they change by, in float32
+)
 
 
-class Enclosure:
+class CertifiedBatch:
     """Batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
 
     `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`;
     of several outputs `half` is the largest range of what they may be off.
     """
 
-    def __init__(self, fit: Fit, rows: Rows):
+    def __init__(self, fit: Fit, rows: RefitRows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
         count, width = rows.index.shape
         n = self.anchor.units
@@ -63,13 +65,13 @@ class Enclosure:
     def look(self) -> None:
         """Take one step with each fold's own Hessian at θ̂, and read from the table what is proved of it."""
         anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
-        self.metric = Metric(anchor, self.rows, each)
+        self.metric = FoldMetric(anchor, self.rows, each)
         kept, grown = self.metric.kept, np.ones(len(self.u))
         if anchor.model.separate:
             np.maximum.at(grown, each.refit, each.weight)
         if self.metric.z is not None:
             moved = np.zeros(self.center.shape)
-            moved[each.refit, each.place] = over(each.weight - 1, over(anchor.weight, anchor.slope)[each.unit])
+            moved[each.refit, each.place] = scale_units(each.weight - 1, scale_units(anchor.weight, anchor.slope)[each.unit])
             gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
         elif self.metric.pull is not None:
             gradient = anchor.leftover + self.metric.pull
@@ -89,7 +91,7 @@ class Enclosure:
         anchor, out = self.anchor, np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
-            pull = anchor.model.design.pull(over(omega, anchor.slope[None]))
+            pull = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
             out[lanes] = (pull + kappa[:, None] * anchor.model.penalised(anchor.theta[None])[1]) @ anchor.root.T
             if not anchor.model.separate:
                 ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
@@ -126,7 +128,7 @@ class Enclosure:
         center = self.center[lanes]
         lost = total(np.abs(center), 2)
         lost += 1 + anchor.bulk[units]
-        lost *= 4 * ROUNDING
+        lost *= 4 * GRADIENT_ROUNDING
         center -= anchor.eta[units]
         lost += anchor.blur * total(np.abs(center, out=center), 2)
         self.half[lanes] = np.add(half, lost, out=half)
@@ -143,7 +145,7 @@ class Enclosure:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            rough = self._rough(dear) & (before > ROUGH * self.first[lanes])
+            rough = self._rough(dear) & (before > SINGLE_PRECISION_SHARE * self.first[lanes])
             for few, told in ((True, self._change), (False, self._whole)):
                 for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
                     self._step(some, *told(some))
@@ -158,7 +160,7 @@ class Enclosure:
         """Whether gradients can be computed from their changes, and these are worth rows in float32."""
         anchor, model = self.anchor, self.anchor.model
         plain = anchor.roots is None and model.norms is None and not np.any(anchor.flat)
-        return dear and model.separate and plain and anchor.digits < ROUGH
+        return dear and model.separate and plain and anchor.digits < SINGLE_PRECISION_SHARE
 
     def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
@@ -170,7 +172,7 @@ class Enclosure:
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
             pulled[some] = weighed(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
         gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalised(theta)[1]) @ anchor.root.T
-        return eta, omega, gradient, ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
+        return eta, omega, gradient, GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Same quantities, the gradient being u, since H is one whitened, plus the pull of the nonlinear part of the slopes."""
@@ -268,7 +270,7 @@ class Enclosure:
         turned, v = self._turned(lanes), np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
         largest, image, before = np.zeros(len(lanes)), None, None
         for _ in range(ASKED):
-            image = anchor.back(bent(change_, anchor.ahead(v))) + turned(v)
+            image = anchor.back(apply_curvature(change_, anchor.ahead(v))) + turned(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
                 largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))
@@ -293,4 +295,4 @@ class Enclosure:
         n, p = self.anchor.model.design.shape
         size = max(1, PASS * 8 // (n * self.anchor.model.design.outputs * min(p, 8) + p * p))
         for start in range(0, len(lanes), size):
-            Newton(self, lanes[start : start + size]).run(enough)
+            DampedNewton(self, lanes[start : start + size]).run(enough)

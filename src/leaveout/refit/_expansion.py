@@ -19,42 +19,42 @@ from jaxtyping import Bool, Float, Int
 from ..objectives.batched import work
 from ..objectives.contiguous_folds import Runs, runs
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 
 if TYPE_CHECKING:
-    from ._descent import Descent, Enough
+    from ._descent import Enough, RefitDescent
 
-NUMBERS = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
-TOGETHER = 2**20  # in the curvatures of folds that are solved at once
-LEAST = 1e8  # operations of full passes that take less time than compiling the expansion
-PASSES = 6  # least number of passes over the data that a refit costs otherwise
+DERIVATIVE_ENTRIES = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
+FOLD_CURVATURE_ENTRIES = 2**20  # in the curvatures of folds that are solved at once
+COMPILING_COST = 1e8  # operations of full passes that take less time than compiling the expansion
+MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
 PUSHED = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
-SHORT = 0.05  # largest share of the units that a fold may leave out
-REACH = 0.2  # whitened step of the differences that give third derivatives
-STEPS = 20  # steps of Newton's method on the quadratic
-FAR = 0.9  # difference between the fold's curvature and the full fit's above which no expansion is trusted
+MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
+THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
+MAX_QUADRATIC_STEPS = 20  # steps of Newton's method on the quadratic
+MAX_CURVATURE_CHANGE = 0.9  # difference between the fold's curvature and the full fit's above which no expansion is trusted
 BORDER = 16  # refits of the largest accepted error whose gradients measure how good the estimates are
-SAFETY = 2.0  # factor of the worst ratio found there
-ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
+EXPANSION_SAFETY = 2.0  # factor of the worst ratio found there
+EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
 TOLD = 0.01  # share of the largest accepted error a scored unit below which errors are not told apart
 
 
-def expandable(fit: Fit, rows: Rows) -> Runs | None:
+def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
     """Runs of a plan, if the batch has all of its refits, they can be expanded, and that is worth compiling for; else None."""
     count, size = len(rows.index), fit.num_params
     if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
         return None
-    steps, units = PASSES * count, fit.objective.num_units
-    if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < LEAST:
+    steps, units = MIN_REFIT_PASSES * count, fit.objective.num_units
+    if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < COMPILING_COST:
         return None
-    if rows.index.size * size**2 > NUMBERS:
+    if rows.index.size * size**2 > DERIVATIVE_ENTRIES:
         return None
     found = runs(fit.objective, fit.theta, rows)
-    return found if found is not None and found.width <= max(1, SHORT * units) else None
+    return found if found is not None and found.width <= max(1, MIN_UNIT_SHARE * units) else None
 
 
-class Solved(NamedTuple):
+class ExpandedBatch(NamedTuple):
     """Expansion of all refits: its whitened minimiser, the distance that may be off, the losses there, and their errors.
 
     Distance and error are infinite where the expansion means nothing.
@@ -96,7 +96,7 @@ class Beyond(NamedTuple):
 class Expanded(NamedTuple):
     """Selected refits of an expansion, with their estimates multiplied."""
 
-    found: Solved
+    found: ExpandedBatch
     lanes: Int[np.ndarray, " lanes"]
     times: float
 
@@ -116,7 +116,7 @@ class Expanded(NamedTuple):
 class Expansion:
     """Derivatives at θ̂ of the scores of all folds and of F, in whitened coordinates; second ones as pairs i ≤ j."""
 
-    def __init__(self, fit: Fit, rows: Rows, found: Runs):
+    def __init__(self, fit: Fit, rows: RefitRows, found: Runs):
         self.fit, self.runs, self.rows = fit, found, rows
         size, count, width = fit.num_params, len(rows.index), found.width
         i, j = np.triu_indices(size)
@@ -149,16 +149,16 @@ class Expansion:
         bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
         return np.eye(size) - self._square(self.joint_curves[:, lanes]) + bent
 
-    def solved(self) -> Solved:
+    def solved(self) -> ExpandedBatch:
         """Solve the expansion of all refits."""
         count = len(self.losses)
-        group = max(1, TOGETHER // (self.fit.num_params**2 * self.runs.width))
+        group = max(1, FOLD_CURVATURE_ENTRIES // (self.fit.num_params**2 * self.runs.width))
         groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
         u = np.concatenate([self._root(lanes) for lanes in groups])
         beyond = self._beyond(u)
         parts = [self._judged(u[lanes], lanes, beyond) for lanes in groups]
         left, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Solved(u, left, self.runs.shaped(losses), error)
+        return ExpandedBatch(u, left, self.runs.shaped(losses), error)
 
     def change(
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
@@ -176,7 +176,7 @@ class Expansion:
         start, size = self.start[lanes], self.fit.num_params
         u, curves = -start, self._square(self.joint_curves[:, lanes])
         moving = np.ones(len(u), bool)
-        for _ in range(STEPS):
+        for _ in range(MAX_QUADRATIC_STEPS):
             bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
             residual = start + u + np.einsum("nij,nj->ni", 0.5 * bent - curves, u)
             with np.errstate(all="ignore"):
@@ -193,14 +193,16 @@ class Expansion:
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
         along, sign = self.fit.unwhiten(np.repeat(axes, 2, axis=0)), np.tile([1.0, -1.0], len(axes))
-        at = self.fit.vector + REACH * sign[:, None] * along, along, along
+        at = self.fit.vector + THIRD_DIFFERENCE * sign[:, None] * along, along, along
         pushed = (second for _, second in self.runs.pushed(at))
         each, joint = np.empty((len(axes), *self.losses.shape)), np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
             each[k], joint[k] = up[0] - down[0], up[1] - down[1]
         bends = self.fit.whiten(self.runs.bends(at))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
-        return Beyond(axes, each / (2 * REACH), joint / (2 * REACH), float(fourth) / (2 * REACH))
+        return Beyond(
+            axes, each / (2 * THIRD_DIFFERENCE), joint / (2 * THIRD_DIFFERENCE), float(fourth) / (2 * THIRD_DIFFERENCE)
+        )
 
     def _judged(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], beyond: Beyond
@@ -210,7 +212,7 @@ class Expansion:
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
         third, each = beyond.along(u, lanes)
         residual = 0.5 * third + beyond.fourth * length**3 / 6
-        left = np.where(away < FAR, residual / (1 - np.minimum(away, FAR)), np.inf)
+        left = np.where(away < MAX_CURVATURE_CHANGE, residual / (1 - np.minimum(away, MAX_CURVATURE_CHANGE)), np.inf)
         left = np.where(left <= 0.5 * length, left, np.inf)
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
@@ -233,7 +235,7 @@ def _solve(matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, 
 class Known:
     """Metric of the selected refits' own Hessians, by the expansion, where they stand."""
 
-    def __init__(self, state: "Descent", lanes: Int[np.ndarray, " lanes"]):
+    def __init__(self, state: "RefitDescent", lanes: Int[np.ndarray, " lanes"]):
         assert state.expansion is not None
         self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
         self.place[lanes] = np.arange(len(lanes))
@@ -247,10 +249,10 @@ class Known:
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
         """Largest change of losses within a distance, by the expansion."""
-        return SAFETY * self.expansion.change(u, left, lanes)
+        return EXPANSION_SAFETY * self.expansion.change(u, left, lanes)
 
 
-def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", most: int) -> Int[np.ndarray, " open"]:
+def expand(state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", most: int) -> Int[np.ndarray, " open"]:
     """Bring a batch to where the expansion leads; returns the refits that are still open.
 
     Refits that this does not settle go on from there with full gradients and their own Hessians, which come from the expansion
@@ -277,14 +279,14 @@ def expand(state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough",
 
 
 def _passed(
-    state: "Descent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", found: Solved
+    state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", found: ExpandedBatch
 ) -> tuple[float, Bool[np.ndarray, " lanes"]]:
     """Factor by which estimates are multiplied, and the refits that are near enough then.
 
     Full gradients of the worst refits that pass measure how good the estimates are. As long as these are too small there,
     others are the worst that pass.
     """
-    times, seen = SAFETY, np.zeros(len(state.u), bool)
+    times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
     while True:
         done = enough(lanes, Expanded(found, lanes, times))
         border = lanes[done & ~seen[lanes]]
@@ -292,17 +294,17 @@ def _passed(
         if not border.size:
             return times, done
         seen[border] = True
-        worst = SAFETY * _ratio(state, border, found)
+        worst = EXPANSION_SAFETY * _ratio(state, border, found)
         if worst <= times:
             return times, done
         times = worst
 
 
-def _ratio(state: "Descent", lanes: Int[np.ndarray, " lanes"], found: Solved) -> float:
+def _ratio(state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], found: ExpandedBatch) -> float:
     """Largest ratio of the changes that one Newton step makes in refits and their losses to the estimates of these changes."""
     step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
     off = total(losses - found.losses[lanes]), np.linalg.norm(step, axis=1)
-    told = found.error[lanes] + ROUNDING * (1 + total(losses)), found.left[lanes] + ROUNDING
+    told = found.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), found.left[lanes] + EXPANSION_ROUNDING
     return float(np.max(np.array(off) / np.array(told)))

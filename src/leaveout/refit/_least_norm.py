@@ -20,8 +20,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.cache import once
-from ..linalg.design import Dense, Predictors
+from .._runtime.cache import cached_on
+from ..linalg.design import DenseDesign, Predictors
 from ..optimize.fit import Fit
 
 Array = np.ndarray
@@ -182,11 +182,11 @@ def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
     return float(10 * (cut * largest / s[seen].min()) ** 2)
 
 
-@once
+@cached_on
 def least_norm(fit: Fit) -> LeastNorm | None:
     """Factorise the rows of a least-squares fit with no penalty or a ridge on every coefficient; None for other fits."""
     model, objective = fit.predictors, fit.objective
-    if model is None or not isinstance(model.design, Dense) or not model.separate or model.norms is not None:
+    if model is None or not isinstance(model.design, DenseDesign) or not model.separate or model.norms is not None:
         return None
     n, p = model.design.shape
     if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or objective.parameters.kinks() is not None:

@@ -22,20 +22,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import bent, over
-from ..linalg.enclosure_theorem import ROUNDING, Ball, change
+from ..linalg.design import apply_curvature, scale_units
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, change
 from ..optimize.fit import Fit
-from ..plans.plan import CAPACITY, Rows
+from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _sampled as sampled
 from ._anchor import anchored, total
 from ._conjugate import conjugate
-from ._enclosure import HURRY, STEPS, Enclosure
+from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
 AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
-DEAR = 3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
+COSTLY_OPERATIONS = (
+    3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
+)
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
 
 
@@ -83,14 +85,16 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     row, grown = Row(*parts, anchor.inner[at], share, common), np.maximum(weight, 1.0)
 
     def rounded(center: Array, move: Array) -> Array:
-        lost = 4 * ROUNDING * (1 + total(np.abs(center), 1) + anchor.bulk[at])
+        lost = 4 * GRADIENT_ROUNDING * (1 + total(np.abs(center), 1) + anchor.bulk[at])
         return lost + anchor.blur * total(np.abs(move), 1)
 
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    return stepped(unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded, anchor.floor)
+    return sherman_morrison_step(
+        unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded, anchor.floor
+    )
 
 
-def stepped(
+def sherman_morrison_step(
     unit: Int[Array, " refits"],
     lost: Float[Array, " refits"],
     row: Row,
@@ -105,19 +109,19 @@ def stepped(
     `rest` is ‖gradient‖² that the fit left, whitened. `ball` proves how near a λ is; `rounded` gives a predictor's rounding
     error.
     """
-    pull, bend = over(lost, row.slope), over(lost, row.curvature)
+    pull, bend = scale_units(lost, row.slope), scale_units(lost, row.curvature)
     kept = 1 - lost * row.share
     determined = kept > floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-    along = row.common - bent(row.inner, pull)  # z · gradient
+    along = row.common - apply_curvature(row.inner, pull)  # z · gradient
     own = 1 / kept if row.inner.ndim == 1 else _inverted(row.inner, np.where(determined[:, None, None], bend, 0.0))
-    step = bent(own, along)
-    length = rest - total(pull * (row.common + along), 1) + total(along * bent(bend, step), 1)
+    step = apply_curvature(own, along)
+    length = rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
     root = np.sqrt(kept)
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
     distance, after = ball(slope, kept)
     center = row.eta - step
-    digits = rounded(center, over(1 / kept, step))
+    digits = rounded(center, scale_units(1 / kept, step))
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
     return OneRow(unit, lost, center, half, slope, distance, after, kept, own, digits, determined)
@@ -137,13 +141,13 @@ def _inverted(
     return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)
 
 
-class Begun:
+class FirstStep:
     """Batch after one step with each refit's own Hessian at θ̂.
 
     It has held predictors, the refits that have none, and the raveled θ, which single rows compute only when it is asked for.
     """
 
-    def __init__(self, fit: Fit, rows: Rows):
+    def __init__(self, fit: Fit, rows: RefitRows):
         self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
@@ -155,8 +159,8 @@ class Begun:
             self.u = self.state.u.copy()
 
     @functools.cached_property
-    def state(self) -> Enclosure:
-        state = Enclosure(self.fit, self.rows)
+    def state(self) -> CertifiedBatch:
+        state = CertifiedBatch(self.fit, self.rows)
         state.look()
         return state
 
@@ -164,7 +168,7 @@ class Begun:
         return self.anchor.theta + (self.state.u if self.single else self.u) @ self.anchor.root
 
 
-class Look(NamedTuple):
+class EnclosureLook(NamedTuple):
     """Held predictors of some refits, how far they may be off, λ, its rounding error, and the first step's length."""
 
     center: Float[Array, "lanes width ..."]
@@ -174,7 +178,7 @@ class Look(NamedTuple):
     first: Float[Array, " lanes"]
 
 
-Enough = Callable[[Int[Array, " lanes"], Look], Bool[Array, " lanes"]]
+Enough = Callable[[Int[Array, " lanes"], EnclosureLook], Bool[Array, " lanes"]]
 
 
 class Enclosed(NamedTuple):
@@ -199,7 +203,7 @@ class Judge:
     at the end.
     """
 
-    def __init__(self, fit: Fit, rows: Rows, allowed: Array, reported: Array | None = None):
+    def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
         self.fit, self.rows, self.allowed, self.reported = fit, rows, allowed, reported
         self.error = np.full(len(allowed), np.inf)
         self.known = None if reported is None else losses(fit, rows, reported)
@@ -216,7 +220,7 @@ class Judge:
             self.told(found.open, found.center[found.open], found.half[found.open])
         return self.error
 
-    def __call__(self, lanes: Int[Array, " lanes"], at: "Look") -> Bool[Array, " lanes"]:
+    def __call__(self, lanes: Int[Array, " lanes"], at: "EnclosureLook") -> Bool[Array, " lanes"]:
         off = self.told(lanes, at.center, at.half)
         if self.known is None or at.center is self.reported:
             return off <= picked(self.allowed, lanes)
@@ -229,12 +233,12 @@ def picked(part: Array, lanes: Int[Array, " lanes"]) -> Array:
     return part if len(lanes) == len(part) else part[lanes]
 
 
-def taken(rows: Rows, lanes: Int[Array, " lanes"]) -> Rows:
+def taken(rows: RefitRows, lanes: Int[Array, " lanes"]) -> RefitRows:
     """Select refits of a batch; the batch itself if these are all."""
     return rows if len(lanes) == len(rows.index) else rows.take(lanes)
 
 
-def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
+def enclose(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
     """Bring every refit to where `enough` says so. A `hurry` takes no Hessians: it estimates.
 
     If gradients of all refits cost too much, errors of single rows may be estimated too, and share what is `allowed` them.
@@ -247,11 +251,11 @@ def enclose(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None = N
     return Enclosed(*known, lanes)
 
 
-def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
+def _by_rows(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
     """Enclose single rows; those that the first look does not settle go on as batches do."""
     fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
     half, everyone = look.half[:, None], np.arange(len(center))
-    lanes = everyone[~enough(everyone, Look(center, half, look.after, np.zeros(len(center)), look.moved))]
+    lanes = everyone[~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.moved))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
     asked = lanes[:0]  # of these `enough` was told where they might stand, and do not
@@ -263,15 +267,15 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
     size = max(1, CAPACITY // (4 * len(begun.anchor.root) * begun.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
-        state = Enclosure(fit, rows.take(some))
+        state = CertifiedBatch(fit, rows.take(some))
         state.look()
         _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
         center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
         ended.append((some, state.u, state.radius, state.gradients))
 
     @functools.cache
-    def whole() -> Enclosure:
-        found = Enclosure(fit, rows)
+    def whole() -> CertifiedBatch:
+        found = CertifiedBatch(fit, rows)
         found.look()
         for some, u, radius, _ in ended:
             found.u[some], found.radius[some] = u, radius
@@ -284,23 +288,23 @@ def _by_rows(begun: Begun, enough: Enough, hurry: bool, allowed: Array | None) -
     return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
 
 
-def _by_the_cubic(begun: Begun, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
+def _by_the_cubic(begun: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
     """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
     middle, left = (part[:, None] for part in cubic.settled(begun.anchor, begun.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
-    good = enough(lanes, Look(middle, left, unknown, unknown, unknown))
+    good = enough(lanes, EnclosureLook(middle, left, unknown, unknown, unknown))
     center[lanes[good]], half[lanes[good]] = middle[good], left[good]
     return lanes[~good]
 
 
-def _costs(fit: Fit, rows: Rows, lanes: int) -> float:
+def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
     """Operations of a gradient for so many refits of a batch, and for as many in every other batch."""
     each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
     return each * lanes * int(rows.num_refits) / len(rows.index)
 
 
 def _by_the_next_term(
-    fit: Fit, rows: Rows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
+    fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
 ) -> Int[Array, " open"]:
     """Accept single rows by what is proved or estimated of them, together within what is allowed; returns those still open.
 
@@ -337,15 +341,15 @@ def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"
     return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosure, Int[Array, " open"]]:
+def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[CertifiedBatch, Int[Array, " open"]]:
     """Run a batch after its first look; returns it with the refits that the look left open."""
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
-    asked = lambda lanes: enough(lanes, Look(*(part[lanes] for part in parts())))
+    asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
     first = lanes = lanes[~asked(lanes)]
     unsettled = lanes[state.metric.kept[lanes] == 0]
     n, p = state.anchor.model.design.shape
-    dear = 4.0 * len(lanes) * n * p * p > DEAR
+    dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
     for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if dear else (STEPS,):
         lanes = state.steps(lanes, asked, most, dear)
         if hurry or dear:
@@ -366,7 +370,7 @@ def _to_the_end(state: Enclosure, enough: Enough, hurry: bool) -> tuple[Enclosur
     return state, first
 
 
-def error(fit: Fit, rows: Rows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
+def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """Largest error of the summed held-out losses at the reported predictors, `[refits]`."""
     model, scored = anchored(fit).model, np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
@@ -390,14 +394,14 @@ def unit_losses(fit: Fit) -> Float[Array, " units"]:
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: Rows, at: Array) -> Float[Array, "refits width"]:
+def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[Array, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
     model, index = anchored(fit).model, np.asarray(rows.index)
     y = model.y[span(index[:, 0])][:, None] if index.shape[1] == 1 else model.y[np.where(index < len(model.y), index, 0)]
     return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
 
 
-def predictors_at(fit: Fit, rows: Rows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
+def predictors_at(fit: Fit, rows: RefitRows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = anchored(fit)
     return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)

@@ -20,29 +20,29 @@ from ..objectives.objective import stored
 from ..optimize.active_set import NoMinimiser, minimised
 from ..optimize.fit import Fit, anchored_at
 from ..optimize.hessian_factor import IndefiniteHessianError
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 from ._conditions import Active, Conditions, Key, active
-from ._refitted import Refitted
+from ._refitted import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
-TRIES = 4  # active sets that follow from one another before coordinate descent decides
+MAX_ACTIVE_SETS = 4  # active sets that follow from one another before coordinate descent decides
 CLOSE, CERTIFIED = Exact(1e-9), Certified()
 AFFORDED = 1e10  # operations that fits on other parameters may cost in a plan
 
 
-def followed(refit: AbstractRefit, fit: Fit, rows: Rows, judge: bool) -> Refitted:
+def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in it."""
     known = active(fit)
     return refit(fit, rows, judge=judge) if known is None else Following(refit, known, rows, judge).run()
 
 
-class Part(NamedTuple):
+class ActiveBatch(NamedTuple):
     """Refits of a batch that keep the active parameters of one fit; `which` are their places among those made from it."""
 
     lanes: Int[Array, " lanes"]
     own: Active
-    done: Refitted
+    done: RefitBatch
     which: Int[Array, " lanes"]
     tied: Bool[Array, " lanes"]  # not proved
 
@@ -50,22 +50,22 @@ class Part(NamedTuple):
 class Following:
     """Batch of refits, each on its way to a fit whose active parameters it keeps."""
 
-    def __init__(self, refit: AbstractRefit, known: Active, rows: Rows, judge: bool):
+    def __init__(self, refit: AbstractRefit, known: Active, rows: RefitRows, judge: bool):
         self.refit, self.known, self.rows, self.judge = refit, known, rows, judge
-        self.parts: list[Part] = []
+        self.parts: list[ActiveBatch] = []
         self.result = np.full(len(rows.index), int(RESULTS.uncertified))
         self.gradients, self.alone = 0.0, list[int]()
 
-    def run(self) -> Refitted:
+    def run(self) -> RefitBatch:
         first = self.refit(self.known.fit, self.rows)
         wanted = self._settled(self.known, np.arange(len(self.rows.index)), first)
-        for turn in range(TRIES):
+        for turn in range(MAX_ACTIVE_SETS):
             further: dict[Key, list[int]] = {}
             for key, lanes in wanted.items():
                 place, sign, theta = np.array(key[0], int), np.array(key[1]), np.frombuffer(key[2]).copy()
                 theta[place] = self.known.whole(self.known.at.theta[None])[0][place]
                 own = self._anchored(place, sign, theta)
-                if own is None or turn == TRIES - 1:
+                if own is None or turn == MAX_ACTIVE_SETS - 1:
                     self.alone += lanes
                     continue
                 for other, more in self._settled(own, np.array(lanes), self._again(own, np.array(lanes))).items():
@@ -75,7 +75,9 @@ class Following:
             self._by_itself(lane)
         return self._joined(first)
 
-    def _estimated(self, told: Conditions, done: Refitted, rest: Int[Array, " rest"]) -> tuple[Refitted, Int[Array, " some"]]:
+    def _estimated(
+        self, told: Conditions, done: RefitBatch, rest: Int[Array, " rest"]
+    ) -> tuple[RefitBatch, Int[Array, " some"]]:
         """Estimate single rows where fits on all the parameters that they ask for would cost too much.
 
         The rows that move least are estimated, each parameter by itself: as many as stay within the tolerance of all, and at
@@ -104,11 +106,11 @@ class Following:
         where = told.center, np.where(new, radius, told.radius)
         return replace(done, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
 
-    def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> Refitted:
+    def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> RefitBatch:
         refit = self.refit if self.refit.iterates else CLOSE
         return refit(own.fit, self._taken(lanes))
 
-    def _taken(self, lanes: Int[Array, " lanes"]) -> Rows:
+    def _taken(self, lanes: Int[Array, " lanes"]) -> RefitRows:
         """Selected refits of the batch, as a share of a plan that is reduced alike."""
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
@@ -122,7 +124,7 @@ class Following:
             return None
         return active(fit)
 
-    def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: Refitted) -> dict[Key, list[int]]:
+    def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: RefitBatch) -> dict[Key, list[int]]:
         """Keep the refits that are proved to keep these parameters; returns what the others ask for."""
         self.gradients += done.gradients
         rows = self._taken(lanes)
@@ -148,10 +150,10 @@ class Following:
                 wanted.setdefault(key, []).append(lane)
         return wanted
 
-    def _keep(self, own: Active, lanes: Array, done: Refitted, which: Array, tied: Array) -> None:
+    def _keep(self, own: Active, lanes: Array, done: RefitBatch, which: Array, tied: Array) -> None:
         if which.size:
             self.result[lanes[which]] = done.result[which]
-            self.parts.append(Part(lanes[which], own, done, which, tied[which]))
+            self.parts.append(ActiveBatch(lanes[which], own, done, which, tied[which]))
 
     def _by_itself(self, lane: int) -> None:
         """Refit one fold on the parameters that coordinate descent finds."""
@@ -167,7 +169,7 @@ class Following:
             self._settled(own, lanes, self._again(own, lanes))
             self.alone = [other for other in self.alone if other != lane]
 
-    def _joined(self, first: Refitted) -> Refitted:
+    def _joined(self, first: RefitBatch) -> RefitBatch:
         """Join the parts: the reported losses, and where each refit is."""
         assert first.scores is not None and first.moved is not None
         count, own = len(self.rows.index), self.refit.iterates
@@ -204,4 +206,4 @@ class Following:
                 out[lanes] = other.whole(other.fit.at(u[lanes, : len(other.at.root)]))
             return out
 
-        return Refitted(theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at)
+        return RefitBatch(theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at)

@@ -17,18 +17,20 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
-from ..objectives.batched import Derived, Given, Hosted, derived
+from ..objectives.batched import Derived, Given, HostBatch, derived
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import Solve
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 
-SINGULAR = 1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
-APART = 2  # refits at different θ whose products go together, as the model keeps data of so many
-GATHERED = 2**20  # numbers of the rows that a group of refits gathers
+SINGULAR_SHARE = (
+    1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
+)
+MIN_STATEFUL_REFITS = 2  # refits at different θ whose products go together, as the model keeps data of so many
+GATHERED_ROW_ENTRIES = 2**20  # numbers of the rows that a group of refits gathers
 
 
-class Metric(Protocol):
+class RefitMetric(Protocol):
     """Batch of inverse Hessians."""
 
     def solve(
@@ -63,7 +65,7 @@ class LowRank:
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class DenseMetric:
     """Metric of each fold's own Hessian, inverted."""
 
     inverse: Float[np.ndarray, "refits params params"]
@@ -84,8 +86,8 @@ class Products:
 
     def solve(self, gradient, u, lanes):
         fit, theta, step = self.fit, self.fit.at(u), np.empty_like(gradient)
-        apart = isinstance(self.F, Hosted) and (theta != theta[0]).any()
-        size = APART if apart else max(len(lanes), 1)
+        apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
+        size = MIN_STATEFUL_REFITS if apart else max(len(lanes), 1)
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
             solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learnt)
             step[some] = solve(theta[some], gradient[some], lanes[some], self.tol)
@@ -102,7 +104,9 @@ def is_narrow(fit: Fit, width: int) -> bool:
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
-def own_metric(fit: Fit, rows: Rows) -> tuple[Metric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
+def own_metric(
+    fit: Fit, rows: RefitRows
+) -> tuple[RefitMetric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
     """Each fold's own Hessian at θ̂, and which of them are singular or indefinite.
 
     The third value is the whitened gradient of each F(·, w) at θ̂, if the rows give it, else None.
@@ -122,13 +126,13 @@ def own_metric(fit: Fit, rows: Rows) -> tuple[Metric, Bool[np.ndarray, " refits"
         )
     with np.errstate(invalid="ignore"):
         core = (inverse.reshape(len(z), count, -1, outputs).swapaxes(1, 2) @ curvature).swapaxes(1, 2).reshape(inverse.shape)
-    singular = ~(np.abs(inverse).max((1, 2)) < 1 / SINGULAR)
+    singular = ~(np.abs(inverse).max((1, 2)) < 1 / SINGULAR_SHARE)
     if count == 1:
-        singular = change[:, 0, 0] < SINGULAR
+        singular = change[:, 0, 0] < SINGULAR_SHARE
     return LowRank(z, np.where(singular[:, None, None], 0.0, core)), singular, gradient
 
 
-def _touched(fit: Fit, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _touched(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, slopes and curvatures of the linear predictors that refits touch.
 
     They are whitened rows `[refits, touched, params]`, and the changes by the weights of slopes `[refits, touched]` and of
@@ -150,14 +154,14 @@ def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> 
     return jax.vmap(one)(index)
 
 
-def _dense(fit: Fit, rows: Rows) -> tuple[Dense, Bool[np.ndarray, " refits"]]:
-    chunk = max(1, GATHERED // (rows.index.shape[1] * fit.num_params))
+def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " refits"]]:
+    chunk = max(1, GATHERED_ROW_ENTRIES // (rows.index.shape[1] * fit.num_params))
     change = derived(fit.objective, fit.theta, rows).hessian_changes(chunk)
     whitener = np.asarray(fit.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])
-    singular = ~(pivots > SINGULAR)
-    return Dense(np.linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))), singular
+    singular = ~(pivots > SINGULAR_SHARE)
+    return DenseMetric(np.linalg.inv(np.where(singular[:, None, None], np.eye(fit.num_params), hessians))), singular
 
 
 def _least_pivot(hessian: Float[np.ndarray, "params params"]) -> float:

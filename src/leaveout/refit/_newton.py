@@ -8,25 +8,25 @@ import scipy
 from jaxtyping import Bool, Float
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import over, weighed
-from ..linalg.enclosure_theorem import ROUNDING, Ball, Bend, ball, gaps
-from ._anchor import CONDITION, shaky, unsure
+from ..linalg.design import scale_units, weighed
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
+from ._anchor import CONDITION, rounding_scale, unsure
 
 if TYPE_CHECKING:
-    from ._enclosure import Enclosure
+    from ._enclosure import CertifiedBatch
 
 Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
 # Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
 PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
 GONE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
-FAR = 1e7  # a refit that many times its own first step away is running off: nothing holds it
+RUNAWAY = 1e7  # a refit that many times its own first step away is running off: nothing holds it
 
 
-class Newton:
+class DampedNewton:
     """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature one."""
 
-    def __init__(self, state: "Enclosure", lanes: Array):
+    def __init__(self, state: "CertifiedBatch", lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
         self.omega, self.kappa = self.model.weigh(state._weights(lanes))
         start = np.zeros_like(state.u[lanes])
@@ -85,12 +85,12 @@ class Newton:
         )
         whitened = np.einsum("rp,rpk->rk", raw, root)
         norm, share, length, _ = model.design.extents(root, model.shares(eta, curvature))
-        noise = ROUNDING * np.sum(shaky(pulled, over(omega, curvature), eta) * length, axis=1)
+        noise = GRADIENT_ROUNDING * np.sum(rounding_scale(pulled, scale_units(omega, curvature), eta) * length, axis=1)
         decrement = np.linalg.norm(whitened, axis=1)
         size = decrement + noise
         step = -np.einsum("rpk,rk->rp", root, whitened)
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
-        gap = gaps(model.loss, model.y, eta, Bend(reference, reference), 2 * size[:, None] * norm, reference)
+        gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size[:, None] * norm, reference)
         found = ball(gap, reference, omega * share, size, 2 * size, self._bent(which, root, 2 * size))
         state.radius[self.lanes[which]] = self._across(root) * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
@@ -158,7 +158,7 @@ class Newton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
         self.open[which[floor]] = False
-        off = np.linalg.norm(self.u[which], axis=1) > FAR * (1 + state.first[lanes])
+        off = np.linalg.norm(self.u[which], axis=1) > RUNAWAY * (1 + state.first[lanes])
         far = ~(done | floor) & (off | self._gone(which))
         for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)

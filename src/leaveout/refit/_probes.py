@@ -23,27 +23,27 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.codes import RESULTS
 from ..linalg.design import weighed
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
-from ._refitted import Refitted, Shared
-from ._wide import STEPS, Wide, exactly, settled, wide
+from ..plans.plan import RefitRows
+from ._refitted import RefitBatch, Shared
+from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settled, wide
 
 Array = np.ndarray
 SIZE, FEWEST, MOST = 8, 8, 64  # probes of a group; groups at least, and at most
-PAIRS = 4e8  # largest number of products for A_jk²: fuller columns are left out of A
-BLOCK = 2**22  # entries of A at a time
+MAX_ROW_PAIR_PRODUCTS = 4e8  # largest number of products for A_jk²: fuller columns are left out of A
+LEVERAGE_BLOCK = 2**22  # entries of A at a time
 SOLVED = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
-FLATTEST = 1e-2  # least curvature with which rows are probed, relative to the mean
+SMALLEST_PROBED_CURVATURE = 1e-2  # least curvature with which rows are probed, relative to the mean
 SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added, for a row and for the mean
 TENTH = 0.1  # error of the mean, in its standard errors, that probes are always allowed
 RANDOM, LONGEST, FEW = 32, 8, 2  # rows that are refitted to the end, and their steps after the first
 TWICE = 2.0  # factor of the largest error of the step found on these
-ALONE = 0.02  # largest share of rows that are refitted to the end because probes tell too little of them
-SIDE = 0.1  # cost of a product of many vectors side by side, in gradients
-FAR = 1.0  # largest error of a loss, in standard deviations of losses, that is accepted
+MAX_REFITTED_SHARE = 0.02  # largest share of rows that are refitted to the end because probes tell too little of them
+PRODUCT_COST = 0.1  # cost of a product of many vectors side by side, in gradients
+MAX_LOSS_DEVIATION = 1.0  # largest error of a loss, in standard deviations of losses, that is accepted
 
 
 def by_probes(fit: Fit) -> bool:
@@ -52,7 +52,7 @@ def by_probes(fit: Fit) -> bool:
     return at is not None and at.model.separate and at.model.design.shape[0] == at.units
 
 
-def alone(fit: Fit, rows: Rows) -> bool:
+def alone(fit: Fit, rows: RefitRows) -> bool:
     """Whether a batch is estimated by probes: every refit leaves out one row, or a part of it."""
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
@@ -61,11 +61,11 @@ def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
     """Mark the columns with fewest entries, which A may have."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
-    out[order[np.cumsum(count[order].astype(float) ** 2) <= PAIRS]] = True
+    out[order[np.cumsum(count[order].astype(float) ** 2) <= MAX_ROW_PAIR_PRODUCTS]] = True
     return out
 
 
-class Told(NamedTuple):
+class ProbedLeverages(NamedTuple):
     """Estimates from a number of groups of probes.
 
     They are h of all rows, from all probes and without each group, and its standard error; for the rows refitted to the end,
@@ -88,10 +88,10 @@ class Told(NamedTuple):
 class Probes:
     """Groups of probes, drawn when they are asked for; the first groups are the same for every caller."""
 
-    def __init__(self, at: Wide):
+    def __init__(self, at: WideModel):
         self.at, self.groups = at, list[tuple[Array, ...]]()
         weight = at.curvature
-        self.scale = np.sqrt(np.maximum(weight, FLATTEST * max(float(weight.mean()), 1e-300)))
+        self.scale = np.sqrt(np.maximum(weight, SMALLEST_PROBED_CURVATURE * max(float(weight.mean()), 1e-300)))
         own = at.kappa * at.own
         self.inverse = np.where(_light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0)
         self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
@@ -105,7 +105,7 @@ class Probes:
         rows.eliminate_zeros()
         back, out = rows.T.tocsr(), np.zeros(self.at.units)
         each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # entries of A, at most
-        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), BLOCK))
+        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), LEVERAGE_BLOCK))
         for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
             block = rows[start:stop] @ back
             block.data = block.data**2 * t[block.indices]
@@ -127,7 +127,7 @@ class Probes:
         at.products += 3 * SIZE
         return three.mean(2, dtype=float), np.einsum("ink,jnk->ijn", three, three, dtype=float) / SIZE
 
-    def upto(self, rtol: float) -> Told:
+    def upto(self, rtol: float) -> ProbedLeverages:
         """Estimates from so many groups that the error of the mean of all rows is at most `rtol` of its standard error."""
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
@@ -178,7 +178,7 @@ class Probes:
         """Losses f(h) of some rows."""
         return self.at.model.unit_loss.derivatives(self.stepped(h, units, lost)[0], self.at.model.y[units], (0,))[0]
 
-    def _told(self, count: int) -> Told:
+    def _told(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
         at, rng = self.at, np.random.default_rng(0)
         units = np.flatnonzero(at.omega > 0)
@@ -194,7 +194,9 @@ class Probes:
         whole, rest = ell(exact, y), (ell(exact, y) - ell(step, y))[: len(random)]
         left = abs(float(rest.mean())) + TWICE * float(rest.std() / np.sqrt(len(random)))
         deviation = float(np.nanstd(self.losses(h, units, at.omega[units])))
-        found = Told(h, without, spread, some, exact, np.abs(ell(exact, y) - ell(exact - last, y)), bend, 1.0, left, deviation)
+        found = ProbedLeverages(
+            h, without, spread, some, exact, np.abs(ell(exact, y) - ell(exact - last, y)), bend, 1.0, left, deviation
+        )
         reported, error, _ = self.judged(found, random, at.omega[random])
         off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
         return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
@@ -206,7 +208,9 @@ class Probes:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(kept > 0, np.abs(weighed(lost, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
 
-    def judged(self, told: Told, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array, Array]:
+    def judged(
+        self, told: ProbedLeverages, units: Int[Array, " some"], lost: Float[Array, " some"]
+    ) -> tuple[Array, Array, Array]:
         """Losses of some rows, how far each may be off, and the losses without each group of probes."""
         own, count = told.h[units], len(told.without)
         draws = self.losses(told.without[:, units], units, lost)
@@ -235,23 +239,23 @@ def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array,
     return h, found.center[:, 0], step, found.center[:, 0] - found.before[:, 0]
 
 
-def _rows(units: Int[Array, " some"]) -> Rows:
+def _rows(units: Int[Array, " some"]) -> RefitRows:
     """Batch that leaves out each unit by itself."""
     index = units[:, None]
-    return Rows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))
+    return RefitRows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))
 
 
-@once
+@cached_on
 def _probes(fit: Fit) -> Probes:
-    return Probes(cast(Wide, wide(fit)))
+    return Probes(cast(WideModel, wide(fit)))
 
 
-def probed(fit: Fit, rows: Rows, rtol: float, steps: int = STEPS) -> Refitted:
+def probed(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
     """Refit single rows by one step with leverages from probes, and rows that these tell too little of to the end.
 
     Their θ, if asked for, is where `steps` Newton steps lead.
     """
-    probes, at = _probes(fit), cast(Wide, wide(fit))
+    probes, at = _probes(fit), cast(WideModel, wide(fit))
     before = at.products
     told = probes.upto(rtol)
     units, weight = np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
@@ -265,8 +269,8 @@ def probed(fit: Fit, rows: Rows, rtol: float, steps: int = STEPS) -> Refitted:
     losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
     error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
     result = np.full(len(units), int(RESULTS.successful))
-    far = np.flatnonzero(~(error <= FAR * told.deviation) & ~itself)
-    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(ALONE * len(units)))]
+    far = np.flatnonzero(~(error <= MAX_LOSS_DEVIATION * told.deviation) & ~itself)
+    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(MAX_REFITTED_SHARE * len(units)))]
     if far.size:
         own = exactly(fit, rows.take(far))
         assert own.scores is not None
@@ -277,4 +281,4 @@ def probed(fit: Fit, rows: Rows, rtol: float, steps: int = STEPS) -> Refitted:
     make = lambda: settled(at, rows, steps=steps).theta
     shared = Shared(np.where(rows.held, draws.T, 0.0), told.left, len(told.without) * SIZE)
     none = np.zeros(len(units), bool)
-    return Refitted(make, error, result, scored, none, None, moved, SIDE * (at.products - before), shared)
+    return RefitBatch(make, error, result, scored, none, None, moved, PRODUCT_COST * (at.products - before), shared)

@@ -21,7 +21,7 @@ class Shared(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Refitted:
+class RefitBatch:
     """Batch of refits.
 
     `make` returns the raveled θ, and is called when it is asked for. `error` is the absolute error of each refit's summed

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import Dense, LossOfSeveral, Several, bent, over
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 
 if TYPE_CHECKING:
-    from ._anchor import Anchor
+    from ._anchor import LinearFitCache
     from ._linear import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
-BLOCK = 2**19  # numbers of several outputs at a time
-CHUNK = 64  # sampled rows at a time, for several outputs
+SAMPLE_BLOCK = 2**19  # numbers of several outputs at a time
+SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
 TILE = 2**17  # numbers in float32: half a core's cache
-REPEATED = 1e3  # largest factor of its rounding that float32 may lose
-SAFETY = 3.0  # standard errors of a sample that are added
-SHORT = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
+SINGLE_PRECISION_LOSS = 1e3  # largest factor of its rounding that float32 may lose
+SAMPLE_SAFETY = 3.0  # standard errors of a sample that are added
+MAX_SAMPLED_MOVE = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
 
 
 class Term(NamedTuple):
@@ -45,14 +45,14 @@ class Term(NamedTuple):
     size: Float[Array, "refits ..."]
 
 
-class Drawn(NamedTuple):
+class RowSample(NamedTuple):
     """Rows drawn in proportion to how large their terms can be, mixed with one draw in five at even odds, and the odds."""
 
     rows: Int[Array, " drawn"]
     chance: Float[Array, " drawn"]
 
 
-def drawn(anchor: "Anchor") -> Drawn:
+def drawn(anchor: "LinearFitCache") -> RowSample:
     """Draw the sample, with the same seed in every call."""
     if anchor.roots is None:
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
@@ -63,17 +63,17 @@ def drawn(anchor: "Anchor") -> Drawn:
     chance /= chance.sum()
     below = np.cumsum(chance)
     index = np.searchsorted(below / below[-1], np.random.default_rng(0).random(max(SIZES)), side="right")
-    return Drawn(index, chance[index])
+    return RowSample(index, chance[index])
 
 
-def next_term(anchor: "Anchor", look: "OneRow", size: int | None) -> Term:
+def next_term(anchor: "LinearFitCache", look: "OneRow", size: int | None) -> Term:
     """Next term of refits after their first step, from a sample of that size, or from all rows."""
     index, chance = (part[:size] for part in anchor.drawn)
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
-    along = over(look.lost, anchor.slope[unit] + bent(anchor.curvature[unit], look.center - anchor.eta[unit]))
+    along = scale_units(look.lost, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]))
     if anchor.roots is None:
         sums = _of_one(anchor, look, along, index, weight, size is not None)
     else:
@@ -86,16 +86,16 @@ def precision(lost: float) -> type[np.floating]:
 
     They lose it where columns repeat one another.
     """
-    return np.float64 if lost > REPEATED else np.float32
+    return np.float64 if lost > SINGLE_PRECISION_LOSS else np.float32
 
 
-def _precise(anchor: "Anchor") -> Callable[[Array], Array]:
+def _precise(anchor: "LinearFitCache") -> Callable[[Array], Array]:
     """Function that converts arrays to that precision."""
-    return functools.partial(np.asarray, dtype=precision(anchor.blur / ROUNDING))
+    return functools.partial(np.asarray, dtype=precision(anchor.blur / GRADIENT_ROUNDING))
 
 
 def _of_one(
-    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
+    anchor: "LinearFitCache", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[Array, "3 refits"]:
     single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
@@ -105,7 +105,7 @@ def _of_one(
     step = max(1, TILE // len(index))
     for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
-        gram = cast(Dense, anchor.model.design).ahead(look.unit[some], images)
+        gram = cast(DenseDesign, anchor.model.design).ahead(look.unit[some], images)
         term = gram * along[some, None]
         term -= common
         term *= term
@@ -128,16 +128,16 @@ def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[In
 
 
 def _of_several(
-    anchor: "Anchor", look: "OneRow", along: Array, index: Array, weight: Array
+    anchor: "LinearFitCache", look: "OneRow", along: Array, index: Array, weight: Array
 ) -> Float[Array, "3 refits outputs"]:
     loss, single = cast(LossOfSeveral, anchor.model.loss), _precise(anchor)
     own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
     across = _across(anchor, look.unit, index, single)
-    for some in _parts(len(index), CHUNK):
+    for some in _parts(len(index), SAMPLED_ROWS_AT_A_TIME):
         grams = across(some)
         common, eta = (np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta))
         (itself, place), (count, outputs) = _itself(index[some], look.unit), eta.shape
-        for mine in _parts(len(look.unit), max(1, BLOCK // (count * outputs**2))):
+        for mine in _parts(len(look.unit), max(1, SAMPLE_BLOCK // (count * outputs**2))):
             gram = grams(mine).reshape(-1, outputs, outputs, count)
             move = along[mine, None] @ gram.reshape(len(gram), outputs, -1)
             bend = loss.third(eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common)
@@ -152,17 +152,17 @@ def _of_several(
 
 
 def _across(
-    anchor: "Anchor", refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
+    anchor: "LinearFitCache", refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
 ) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
     """Products U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of the rows and then of the units.
 
     If the units are few they come from the units' H⁻¹Uᵀ.
     """
-    design = cast(Several, anchor.model.design)
+    design = cast(MultiOutputDesign, anchor.model.design)
     outputs, features = design.outputs, design.features
     inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.each.rows(rows))
     image = lambda units: single(design.each.rows(units) @ inverse).reshape(outputs, len(units), outputs, features)
-    if len(refits) <= CHUNK:
+    if len(refits) <= SAMPLED_ROWS_AT_A_TIME:
         of = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
         return lambda some: lambda mine: of[mine].reshape(-1, features) @ x[some].T
 
@@ -184,7 +184,7 @@ def _far(turn: Float[Array, " refits"] | float, look: "OneRow") -> Float[Array, 
 
 def short(turn: Float[Array, " refits"] | float, look: "OneRow") -> Bool[Array, " refits"]:
     """Whether the step is short enough for the term to mean something."""
-    return look.determined & (_far(turn, look) < SHORT)
+    return look.determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
 
 
 def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
@@ -195,10 +195,10 @@ def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, samp
     far = _far(turn, look)
     move, size = np.abs(term.move), term.size
     if term.move.ndim > 1:
-        spread = SAFETY * term.spread if sampled else 0.0
+        spread = SAMPLE_SAFETY * term.spread if sampled else 0.0
         move, size = (term.move + spread).max(1) - (term.move - spread).min(1), 2 * size.max(1)
     elif sampled:
-        move = move + SAFETY * term.spread
+        move = move + SAMPLE_SAFETY * term.spread
     if sampled:
         return move * (1 + far * np.exp(far)) + look.digits
     return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits

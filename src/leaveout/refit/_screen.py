@@ -13,17 +13,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.jax import Array, Arrays, compiled, jax, jnp
 from ..objectives.batched import held_out, own_passes
 from ..objectives.objective import AbstractObjective, ravel, unravel
 from ..optimize.fit import Fit
-from ..plans.plan import Rows, few_size
+from ..plans.plan import RefitRows, few_size
 
 SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
-SAFETY = 3.0  # standard errors of a sample that are added
-SIDE = 64  # least number of refits in one call
-LEAST = 200  # number of refits from which sampling pays
+SCREEN_SAFETY = 3.0  # standard errors of a sample that are added
+MIN_SIDE_REFITS = 64  # least number of refits in one call
+MIN_SCREENED_REFITS = 200  # number of refits from which sampling pays
 
 
 class Sample(NamedTuple):
@@ -35,16 +35,16 @@ class Sample(NamedTuple):
     influence: Float[np.ndarray, "some params"]
 
 
-def available(fit: Fit, rows: Rows) -> bool:
+def available(fit: Fit, rows: RefitRows) -> bool:
     """Whether a sample can be drawn and is much cheaper than all units."""
     n = fit.objective.num_units
-    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < LEAST:
+    if not fit.objective.local or fit.factor is None or int(rows.num_refits) < MIN_SCREENED_REFITS:
         return False
     large = n >= max(10 * fit.num_params, 4 * max(SIZES))
     return bool(large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None)
 
 
-@once
+@cached_on
 def samples(fit: Fit) -> tuple[Sample, ...]:
     """Draw units in proportion to their part in the curvature, as judged by their gradients.
 
@@ -64,7 +64,7 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
 
 
 def bent(
-    fit: Fit, rows: Rows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
+    fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
     """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
 
@@ -79,7 +79,7 @@ def bent(
 
 def _padded(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
     """Lanes, the last one repeated up to a power of eight, but hardly more than there are."""
-    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), SIDE), few_size(max(total, len(lanes))))
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), MIN_SIDE_REFITS), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
@@ -101,6 +101,6 @@ def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays,
         each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + SAFETY * spread
+        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + SCREEN_SAFETY * spread
 
     return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)

@@ -17,22 +17,22 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import Dense, Predictors, Several, weighed
-from ..linalg.enclosure_theorem import ROUNDING, Ball, Bend, Table, ball, change, gaps
-from ..linalg.sparse_design import Sparse
+from ..linalg.design import DenseDesign, MultiOutputDesign, Predictors, weighed
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, RadiusTable, ball, change, gaps
+from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _sampled as sampled
-from ._anchor import SINGULAR, shaky
+from ._anchor import OWN_HESSIAN_BELOW, rounding_scale
 from ._enclosure import HURRY, STALLED, STEPS
-from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, stepped, within
+from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, sherman_morrison_step, within
 from ._newton import inverse_roots
 
 Array = np.ndarray
 TOGETHER, WHITENED = 2**16, 2**17  # numbers [penalties, units] at a time, and of whitened rows: beyond, memory is fetched anew
-BLOCK = 2**16  # cosines at a time
+COSINE_BLOCK = 2**16  # cosines at a time
 HERD = 2**16  # numbers [lanes, units] of gradients made together
 SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
-SHARED = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
+JOINT_GRADIENT_COST = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
 
 
 class Leaving(NamedTuple):
@@ -43,7 +43,7 @@ class Leaving(NamedTuple):
     held: Bool[Array, " refits"]
 
 
-class Settled(NamedTuple):
+class PathRefit(NamedTuple):
     """Result for every penalty: held-out losses, and those with no update. Nothing is known of the `bad` penalties."""
 
     theta: Float[Array, "penalties params"]
@@ -76,7 +76,7 @@ class Stack:
         leaving: Leaving,
         total: int,
     ):
-        assert not isinstance(model.design, Several)
+        assert not isinstance(model.design, MultiOutputDesign)
         self.model, self.design, self.leaving, self.theta, self.second = model, model.design, leaving, theta, second
         self.ratio = total / len(theta)
         self.eta = model.eta(theta)
@@ -84,7 +84,7 @@ class Stack:
         self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
         hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
         self.root, self.bad, off = inverse_roots(hessian, len(model.y))
-        self.floor = np.maximum(SINGULAR, 4 * off)
+        self.floor = np.maximum(OWN_HESSIAN_BELOW, 4 * off)
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
@@ -92,9 +92,11 @@ class Stack:
         gradient = self.design.pull(weighed(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size *= self.weight
-        self.noise = ROUNDING * np.einsum("kn,kn,n->k", shaky(self.slope, self.curvature, self.eta), self.norm, self.weight)
-        self.blur = ROUNDING * np.max(own * np.einsum("kpr,kpr->kp", self.root, self.root), axis=1)
-        self.table = Table(model.loss, model.y, self.eta, self.curvature, size, self.norm)
+        self.noise = GRADIENT_ROUNDING * np.einsum(
+            "kn,kn,n->k", rounding_scale(self.slope, self.curvature, self.eta), self.norm, self.weight
+        )
+        self.blur = GRADIENT_ROUNDING * np.max(own * np.einsum("kpr,kpr->kp", self.root, self.root), axis=1)
+        self.table = RadiusTable(model.loss, model.y, self.eta, self.curvature, size, self.norm)
         self.look = self._look()
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
@@ -147,12 +149,12 @@ class Stack:
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounded = lambda center, move: self._rounded(self.penalty, self.unit, center, move)
         rest = each(np.sum(self.leftover**2, axis=1))
-        return stepped(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
+        return sherman_morrison_step(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
 
     def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
         """Rounding error of predictors."""
         bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # no less than Σ_j |x_ij θ_j|
-        return 4 * ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
+        return 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
 
     @functools.cached_property
     def _lengths(self) -> Float[Array, " units"]:
@@ -191,7 +193,7 @@ class Stack:
         return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
-    def _drawn(self) -> sampled.Drawn:
+    def _drawn(self) -> sampled.RowSample:
         """Sample of rows, the same for all penalties, drawn like `_sampled` with the mean of their chances."""
         largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
@@ -199,7 +201,7 @@ class Stack:
         chance /= chance.sum()
         most = max([size for size in SIZES if size < len(chance)], default=1)
         index = np.random.default_rng(0).choice(len(chance), most, p=chance)
-        return sampled.Drawn(index, chance[index])
+        return sampled.RowSample(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
         """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z makes them cubes.
@@ -210,7 +212,7 @@ class Stack:
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
         weight = np.cbrt(self._third[:, index] / (chance * size))
-        sums, step = np.empty((2, len(lanes))), max(1, BLOCK // len(index))
+        sums, step = np.empty((2, len(lanes))), max(1, COSINE_BLOCK // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
             if start == stop:
@@ -224,9 +226,9 @@ class Stack:
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
-    def _rough(self) -> tuple[Dense | Sparse, Array]:
+    def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
         """Rows and R as precise as the next term needs them: z loses the root of what H⁻¹x does."""
-        kind = sampled.precision(float(np.sqrt(self.blur.max() / ROUNDING)))
+        kind = sampled.precision(float(np.sqrt(self.blur.max() / GRADIENT_ROUNDING)))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
     def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
@@ -249,7 +251,7 @@ class Stack:
         return first, one @ (np.abs if whole else np.square)(cube, out=cube)
 
 
-class Walk:
+class ChordIteration:
     """Lanes on their way by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
 
     def __init__(self, stack: Stack, lanes: Array):
@@ -262,10 +264,10 @@ class Walk:
         self.u = self._solved(stack.leftover[self.penalty] - pull[:, None] * self.z)
         self.lost = look.lost
 
-    def take(self, some: Bool[Array, " lanes"]) -> "Walk":
+    def take(self, some: Bool[Array, " lanes"]) -> "ChordIteration":
         if some.all():
             return self
-        other = object.__new__(Walk)
+        other = object.__new__(ChordIteration)
         vars(other).update({name: part if name == "stack" else part[some] for name, part in vars(self).items()})
         return other
 
@@ -289,7 +291,7 @@ class Walk:
         gradient = np.einsum("lp,lpr->lr", raw, root)
         move = self._solved(gradient)
         terms = np.abs(pulled, out=pulled).sum(1) * stack.norm.max(1)[self.penalty]
-        noise = (ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept)
+        noise = (GRADIENT_ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept)
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         found = self._ball(eta, size)
         stuck = ~(np.isfinite(found.after) & ((size <= STALLED * self.slope) | (found.after <= 0.5 * found.distance)))
@@ -313,7 +315,7 @@ class Walk:
             reference, norm = stack.curvature[own], stack.norm[own]
             (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
             reach = norm * radius[:, None] / np.sqrt(kept)
-            gap = gaps(model.loss, model.y, eta[some], Bend(curvature, curvature), reach, reference)
+            gap = gaps(model.loss, model.y, eta[some], CurvatureBounds(curvature, curvature), reach, reference)
             omega = np.tile(stack.weight, (len(some), 1))
             omega[np.arange(len(some)), self.unit[some]] -= self.lost[some]
             found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
@@ -350,7 +352,7 @@ class Settling:
         most = change(self.stack.model.unit_loss, self.stack.y[lanes], reported, center, half)
         self.wrong[lanes] = np.where(self.stack.held[lanes], most, 0.0)
 
-    def run(self) -> Settled:
+    def run(self) -> PathRefit:
         stack = self.stack
         lanes = np.flatnonzero(~(self.wrong <= self.allowed[stack.penalty]))
         if stack.costs(len(lanes)) > AFFORDABLE:
@@ -366,14 +368,14 @@ class Settling:
         left[lanes] = True
         return self._ended(left)
 
-    def _ended(self, left: Bool[Array, " lanes"]) -> Settled:
+    def _ended(self, left: Bool[Array, " lanes"]) -> PathRefit:
         stack, held = self.stack, self.stack.leaving.held
         shaped = lambda part: part.reshape(len(self.allowed), -1)
         losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
         mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
         losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
         told = shaped(self.proved), shaped(left), shaped(stack.look.moved), self.gradients
-        return Settled(stack.theta, baseline, losses, error, *told, mean, stack.bad)
+        return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
         """Accept lanes by what is proved or estimated of them; returns the open ones.
@@ -407,11 +409,11 @@ class Settling:
         good, size = self.stack.look.determined[lanes], max(1, HERD // self.stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
-            walk = Walk(self.stack, lanes[start : start + size])
+            walk = ChordIteration(self.stack, lanes[start : start + size])
             for _ in range(HURRY if self.hurry else STEPS):
                 if not walk.lanes.size:
                     break
-                np.add.at(self.gradients, walk.penalty, 1 / SHARED)
+                np.add.at(self.gradients, walk.penalty, 1 / JOINT_GRADIENT_COST)
                 stuck, after = walk.step()
                 at = walk.lanes[~stuck]
                 self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])

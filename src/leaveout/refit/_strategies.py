@@ -19,17 +19,17 @@ from ..objectives.batched import Given, derived, function, own_passes, passes, s
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, solved
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 from . import _linear as linear
-from ._descent import Descent, lead
+from ._descent import RefitDescent, lead
 from ._probes import alone, probed
-from ._refitted import Refitted
-from ._stacked import Settled, Settling, Stack
+from ._refitted import RefitBatch
+from ._stacked import PathRefit, Settling, Stack
 from ._wide import exactly, one_step, wide
 
 COARSEST = 0.1  # of a first step, that parameters may be off
-UNRESOLVED = 1e-4  # share of the tolerance below which errors are not told apart
-CLOSE = 0.01  # proved error, in standard errors of the mean, that needs no closer look
+ERROR_RESOLUTION = 1e-4  # share of the tolerance below which errors are not told apart
+CLOSE_ENOUGH = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
 
 class AbstractRefit(Module):
@@ -46,7 +46,7 @@ class AbstractRefit(Module):
     iterates: ClassVar[bool] = False  # does it go on to where a refit's minimiser is?
 
     @abc.abstractmethod
-    def __call__(self, fit: Fit, rows: Rows, *, judge: bool = True) -> Refitted:
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         """Refit a batch of rows of a plan.
 
         Parameters
@@ -68,7 +68,7 @@ class AbstractRefit(Module):
         """The strategy where parameters are wanted, and no losses that a tolerance could be of."""
         return self
 
-    def stacked(self, stack: Stack, scale: np.ndarray) -> Settled | None:
+    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         """Refit single rows under many penalties at once.
 
         Parameters
@@ -170,14 +170,14 @@ class NewtonStep(AbstractRefit):
     own_hessians = probes = quadratic = True
 
     def stacked(self, stack, scale):
-        return Settling(stack, CLOSE * scale, hurry=True).run()
+        return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
     def __call__(self, fit, rows, *, judge=True):
         if wide(fit) is not None:
-            return probed(fit, rows, CLOSE, steps=1) if alone(fit, rows) else one_step(fit, rows)
+            return probed(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
-        state = Descent(fit, rows, own=True)
+        state = RefitDescent(fit, rows, own=True)
         state.begin()
         _flag_crossed(state)
         return _judged(state) if judge else _refitted(state, np.full(len(state.u), np.inf))
@@ -211,7 +211,7 @@ class Exact(AbstractRefit):
             return exactly(fit, rows)
         if fit.predictors is not None:
             return _enclosed(fit, rows, self._arrived, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
-        state = Descent(fit, rows)
+        state = RefitDescent(fit, rows)
         state.begin()
         lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
         if not judge:
@@ -272,37 +272,37 @@ class Certified(AbstractRefit):
         if fit.predictors is not None:
             judge = linear.Judge(fit, rows, allowed)
             return _enclosed(fit, rows, judge, judge.left, allowed)
-        state = Descent(fit, rows, expanded=True)
+        state = RefitDescent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
         lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.left <= ends[lanes]))
-        return _refitted(state, np.maximum(state.error, UNRESOLVED * allowed * rows.held.any(1)), state.scores)
+        return _refitted(state, np.maximum(state.error, ERROR_RESOLUTION * allowed * rows.held.any(1)), state.scores)
 
 
-def _num_scored(fit: Fit, rows: Rows) -> np.ndarray:
+def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
     """Number of losses of each refit: one a scored unit, or one joint loss."""
     return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
 
 
-def _at(fit: Fit, rows: Rows, u: np.ndarray, judge: bool) -> Refitted:
+def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
     """Refits that stay at the displacements u."""
     if not judge:
-        return Refitted(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
+        return RefitBatch(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
-        return _judged_by_proof(linear.Begun(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u))
-    state = Descent(fit, rows, expanded=True)
+        return _judged_by_proof(linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u))
+    state = RefitDescent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
     return _judged(state)
 
 
-def _refitted(state: Descent, error: np.ndarray, scores: np.ndarray | None = None) -> Refitted:
+def _refitted(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None) -> RefitBatch:
     ball = lambda: (state.u, state.left)
-    return Refitted(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
+    return RefitBatch(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
 
 
-def _judged(state: Descent) -> Refitted:
+def _judged(state: RefitDescent) -> RefitBatch:
     """Refits with the errors of their reported losses: the change to a better estimate, plus the error left there."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = state.losses(), state.result.copy()
@@ -319,38 +319,38 @@ def _judged(state: Descent) -> Refitted:
 
 def _enclosed(
     fit: Fit,
-    rows: Rows,
+    rows: RefitRows,
     enough: linear.Enough,
     error: Callable[[linear.Enclosed], np.ndarray],
     allowed: np.ndarray | None = None,
-) -> Refitted:
+) -> RefitBatch:
     """Bring linear predictors to where `enough` holds, with errors proved."""
-    found = linear.enclose(linear.Begun(fit, rows), enough, False, allowed)
+    found = linear.enclose(linear.FirstStep(fit, rows), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
-    return Refitted(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
+    return RefitBatch(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
 
 
-def _newton_step(fit: Fit, rows: Rows, judge: bool) -> Refitted:
+def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """Take one Newton step of linear predictors."""
-    step = linear.Begun(fit, rows)
+    step = linear.FirstStep(fit, rows)
     result = np.where(step.lost, RESULTS.undetermined, RESULTS.successful)
     if not judge:
-        return Refitted(step.theta, np.full(len(result), np.inf), result)
+        return RefitBatch(step.theta, np.full(len(result), np.inf), result)
     judged = _judged_by_proof(step, step.center, step.theta)
     return replace(judged, result=result, error=np.where(step.lost, np.inf, judged.error))
 
 
-def _judged_by_proof(begun: linear.Begun, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> Refitted:
+def _judged_by_proof(begun: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> RefitBatch:
     """Refits with the errors of losses at held predictors, by where the exact refits are proved, or estimated, to lie."""
     fit, rows = begun.fit, begun.rows
-    floor = CLOSE * float(rows.scale) * _num_scored(fit, rows)
+    floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
     found = linear.enclose(begun, judge, hurry=True, allowed=floor)
     error, result = judge.left(found), np.zeros(len(rows.index), int)
-    return Refitted(theta, error, result, judge.known, found.proved, found.ball, found.moved, found.gradients)
+    return RefitBatch(theta, error, result, judge.known, found.proved, found.ball, found.moved, found.gradients)
 
 
-def _flag_crossed(state: Descent) -> None:
+def _flag_crossed(state: RefitDescent) -> None:
     """Flag refits whose way crosses a kink of some unit's loss."""
     objective = state.fit.objective
     if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
@@ -363,7 +363,7 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
     return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
 
 
-def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
+def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     """Infinitesimal jackknife in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
     closed = fit.predictors is not None and fit.predictors.separate
     together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
@@ -385,7 +385,7 @@ def _expansion(fit: Fit, rows: Rows, order: int) -> np.ndarray:
     return first + 0.5 * _back(fit, gradients)
 
 
-def _chunk(fit: Fit, rows: Rows) -> int:
+def _chunk(fit: Fit, rows: RefitRows) -> int:
     return own_passes(fit.objective, rows.index.shape[1]) if fit.factor is not None else passes(fit.objective)
 
 

@@ -16,15 +16,17 @@ from .._runtime.codes import RESULTS
 from ..objectives.batched import ONE, function, weights_of
 from ..optimize.fit import Fit
 from ..optimize.newton import newton
-from ..plans.plan import Rows
+from ..plans.plan import RefitRows
 from ._least_norm import DEAR, least_norm
-from ._refitted import Refitted
+from ._refitted import RefitBatch
 
-NOTHING = 1e-9  # of the full fit's curvature along a direction: ten times what a refit's own Hessian is called singular at
+UNDETERMINED_SHARE = (
+    1e-9  # of the full fit's curvature along a direction: ten times what a refit's own Hessian is called singular at
+)
 SEEN = 1e-6  # of a unit's row, along undetermined directions: a thousand times their rounding at curvatures next to `NOTHING`
 
 
-def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
+def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """The batch with what its undetermined refits do determine: θ, errors, and as `held` the units that are predicted."""
     rows, done = _of_least_norm(fit, rows, done)
     lost = done.result == RESULTS.undetermined
@@ -46,7 +48,7 @@ def completed(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
     return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
 
 
-def _of_least_norm(fit: Fit, rows: Rows, done: Refitted) -> tuple[Rows, Refitted]:
+def _of_least_norm(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """The batch with the refits of least squares that its Hessians do not tell: these are known by a factor of the rows."""
     lost = np.flatnonzero(done.result == RESULTS.undetermined)
     known = least_norm(fit) if lost.size else None
@@ -100,7 +102,7 @@ def _within(
     assert model is not None and factor is not None
     F, start = function(fit.objective, fit.theta, weights), fit.vector
     values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
-    null = vectors[:, values < NOTHING].T
+    null = vectors[:, values < UNDETERMINED_SHARE].T
     units = np.where(index < len(weights), index, 0)
     rows = model.design.whitened(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))

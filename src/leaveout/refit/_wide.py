@@ -13,39 +13,41 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from .._runtime.codes import RESULTS
 from ..linalg.design import Predictors, weighed
-from ..linalg.sparse_design import Sparse
+from ..linalg.sparse_design import SparseDesign
 from ..objectives.batched import weights_of
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
-from ._refitted import Refitted
+from ..plans.plan import RefitRows
+from ._refitted import RefitBatch
 
 Array = np.ndarray
-MOST = 1000  # largest number of products in a solve
-NUMBERS = 2**23  # numbers of the vectors that are held side by side, in one array
-STEPS = 30  # largest number of Newton steps
+MAX_REFIT_PRODUCTS = 1000  # largest number of products in a solve
+VECTOR_ENTRIES = 2**23  # numbers of the vectors that are held side by side, in one array
+MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 LEFT, CLOSE = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
-STILL = 1e-9  # length of a last step, relative to the way
+REFIT_STEP_SHARE = 1e-9  # length of a last step, relative to the way
 FALL, SHORTEST = 1e-4, 1e-8  # share of the promised fall that a step must give; shortest step
 FLOOR = 1e-13  # relative rounding error of F
 
 
-@once
-def wide(fit: Fit) -> "Wide | None":
+@cached_on
+def wide(fit: Fit) -> "WideModel | None":
     """Quantities that refits share, if rows are sparse and H is not formed; else None."""
     model = fit.closed
-    return Wide(fit, model) if fit.factor is None and model is not None and isinstance(model.design, Sparse) else None
+    return (
+        WideModel(fit, model) if fit.factor is None and model is not None and isinstance(model.design, SparseDesign) else None
+    )
 
 
-class Wide:
+class WideModel:
     """Model at θ̂; vectors are columns, `[params, lanes]`."""
 
     def __init__(self, fit: Fit, model: Predictors):
         self.fit, self.model, self.theta = fit, model, fit.vector
         self.units = len(model.y)
-        self.x: Any = cast(Sparse, model.design).csr
+        self.x: Any = cast(SparseDesign, model.design).csr
         self.back = self.x.T.tocsr()
         self.eta = model.eta(self.theta[None])[0]
         self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))
@@ -92,7 +94,7 @@ class Wide:
         square = np.einsum("pk,pk->k", residual, towards)
         enough, open_ = np.square(tol) * square, np.flatnonzero(square > 0)
         towards = towards[:, open_]
-        for _ in range(MOST):
+        for _ in range(MAX_REFIT_PRODUCTS):
             if not open_.size:
                 break
             part = lambda each, open_=open_: each[:, open_] if each.shape[1] > 1 else each
@@ -134,7 +136,7 @@ def _diagonal(penalty: Any) -> bool:
     return not isinstance(penalty, np.ndarray)
 
 
-class Settled(NamedTuple):
+class WideRefit(NamedTuple):
     """Refits at the end of their way.
 
     They have raveled θ, the listed units' predictors there and before the last step, the length of the first step, and whether
@@ -149,18 +151,22 @@ class Settled(NamedTuple):
 
 
 def settled(
-    at: Wide, rows: Rows, start: Float[Array, "lanes params"] | None = None, tol: float = STILL, steps: int = STEPS
-) -> Settled:
+    at: WideModel,
+    rows: RefitRows,
+    start: Float[Array, "lanes params"] | None = None,
+    tol: float = REFIT_STEP_SHARE,
+    steps: int = MAX_WIDE_NEWTON_STEPS,
+) -> WideRefit:
     """Bring refits to their minima by Newton steps of their own, from θ̂ or from where they stand."""
-    size = max(1, NUMBERS // len(at.theta))
+    size = max(1, VECTOR_ENTRIES // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
         parts.append(_settled(at, rows.take(lanes), None if start is None else start[lanes], tol, steps))
-    return Settled(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return WideRefit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _settled(at: Wide, rows: Rows, start: Array | None, tol: float, steps: int) -> Settled:
+def _settled(at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int) -> WideRefit:
     omega, kappa = at.model.weigh(weights_of(rows, at.units))
     count, units = len(kappa), np.where(rows.index < at.units, rows.index, 0)
     place = np.arange(count)[:, None]
@@ -187,7 +193,7 @@ def _settled(at: Wide, rows: Rows, start: Array | None, tol: float, steps: int) 
         done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (slope <= FLOOR * (1 + np.abs(F[open_])))
         arrived[open_] = done & good
         open_ = open_[~done & good]
-    return Settled(np.ascontiguousarray(theta.T), center, before, first, arrived)
+    return WideRefit(np.ascontiguousarray(theta.T), center, before, first, arrived)
 
 
 def _at(whole: Array, some: Int[Array, " some"], values: Array) -> Array:
@@ -197,7 +203,7 @@ def _at(whole: Array, some: Int[Array, " some"], values: Array) -> Array:
 
 
 def _searched(
-    at: Wide,
+    at: WideModel,
     stand: tuple[Array, Array, Array, Array],
     step: Array,
     slope: Array,
@@ -223,9 +229,9 @@ def _searched(
     return ~np.isin(np.arange(len(open_)), wanting)
 
 
-def exactly(fit: Fit, rows: Rows, steps: int = STEPS) -> Refitted:
+def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
     """Bring refits to their minima, with errors estimated by the change of the last step."""
-    at = cast(Wide, wide(fit))
+    at = cast(WideModel, wide(fit))
     products = at.products
     found = settled(at, rows, steps=steps)
     held, y = np.asarray(rows.held), at.model.y[np.where(rows.index < at.units, rows.index, 0)]
@@ -235,14 +241,14 @@ def exactly(fit: Fit, rows: Rows, steps: int = STEPS) -> Refitted:
     error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
     result = np.where(found.arrived, RESULTS.successful, RESULTS.not_converged)
     ball = lambda: (fit.back(found.theta - at.theta), np.zeros(len(error)))
-    return Refitted(
+    return RefitBatch(
         lambda: found.theta, error, result, losses, np.zeros(len(error), bool), ball, found.first, at.products - products
     )
 
 
-def one_step(fit: Fit, rows: Rows) -> Refitted:
+def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     """Take one Newton step of each refit with its own Hessian; its error is the distance to where the refit itself is."""
-    at, exact = cast(Wide, wide(fit)), exactly(fit, rows)
+    at, exact = cast(WideModel, wide(fit)), exactly(fit, rows)
     found, held = settled(at, rows, steps=1), np.asarray(rows.held)
     y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
     losses = np.where(held, at.model.unit_loss.derivatives(found.center, y, (0,))[0], 0.0)

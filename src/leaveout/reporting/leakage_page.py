@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from ..leakage._told import LeakageReport
-from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, Table, axis, data_of, rules, tooltip
+from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, data_of, rules, tooltip
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
 COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # of the answers in their order
@@ -20,8 +20,8 @@ def page_of(found: LeakageReport, title: str) -> Page:
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
         f"any mate in training, and what the row adds to the correction.{more}"
     )
-    tables = [Table("answers", "Answers", "Each beside what it takes for granted, or why there is none.", answers)]
-    tables += [Table("rows", "Rows that carry the inflation", what, rows.head(MOST))] if len(rows) else []
+    tables = [PageTable("answers", "Answers", "Each beside what it takes for granted, or why there is none.", answers)]
+    tables += [PageTable("rows", "Rows that carry the inflation", what, rows.head(MOST))] if len(rows) else []
     return Page(
         title or f"{found.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",

@@ -28,7 +28,7 @@ Lines = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table that can be sorted, searched and downloaded by its `name`."""
 
     name: str
@@ -96,7 +96,7 @@ class Page:
     checks: list[tuple[str, Check]] | None  # and of which models; None where there are none to make
     muted: str
     figures: list[Figure]
-    tables: list[Table]
+    tables: list[PageTable]
     printed: dict[str, Lines]
     calls: list[str]
     notes: list[str] = field(default_factory=list)

@@ -23,7 +23,7 @@ from .smooth_plots import axes as _axes, smooth as smooth
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ROUNDING = 1e-16  # errors below it are drawn there
+SMALLEST_DRAWN_ERROR = 1e-16  # errors below it are drawn there
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # of answers
 SAID = {  # of the columns of an `Influence`
     "cook": "Cook's distance",
@@ -156,7 +156,7 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     scored = np.isfinite(difference) & (estimate.error[refit] > 0)
     true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
     seen = np.unique(refit[scored])
-    reported, true = (np.maximum(part[seen], ROUNDING) for part in (estimate.error, true))
+    reported, true = (np.maximum(part[seen], SMALLEST_DRAWN_ERROR) for part in (estimate.error, true))
     ax.scatter(reported, true, s=14, alpha=0.6, linewidths=0, color="tab:blue")
     ends = [np.min(reported), np.max(reported)]
     ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0, label="equal")

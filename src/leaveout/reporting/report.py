@@ -16,7 +16,7 @@ from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
 from .leakage_page import page_of
-from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, Table, axis, data_of, rules, tooltip, written
+from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, PageTable, axis, data_of, rules, tooltip, written
 
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
 MODELS = 12  # whose losses stand side by side in a table
@@ -93,9 +93,9 @@ def _of_one(found: Estimate, title: str) -> Page:
     asked = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(found)
     what = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}." if missing else ""
-    tables = [Table("rows", "Refits" if found.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
+    tables = [PageTable("rows", "Refits" if found.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
     if found.audit is not None and len(found.audit):
-        tables.append(Table("audit", "Audit", f"{found.labels.get('audit', '')}.", found.audit))
+        tables.append(PageTable("audit", "Audit", f"{found.labels.get('audit', '')}.", found.audit))
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
         f"What does the model lose on data that it has not seen? {asked}",
@@ -274,7 +274,7 @@ def _of_several(found: dict[str, Estimate], title: str) -> Page:
         _together(found),
         ", ".join(sorted({code for each in found.values() for code in each.mute})),
         [_means(table, found), _differences(table), *([_in_order(first, str(table.index[0]))] if _is_series(first) else [])],
-        [Table("models", "Models", _ranked(table), models), Table("rows", "Rows", what + cut, rows.head(MOST))],
+        [PageTable("models", "Models", _ranked(table), models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in found.items()},
         [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],
         [*filter(None, dict.fromkeys(said))],

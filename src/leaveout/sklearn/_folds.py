@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from .._runtime.checkpoint import Told, making
+from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
 from ..interop.sklearn import described, inner, placed, read, rescales
 from ..models.glm.losses import AbstractRounded
@@ -31,15 +31,15 @@ from ..optimize.fit import Fit, anchor, fit
 from ..plans.plan import Plan, from_splits
 from ..refit import AbstractRefit
 from ..validation.cross_validate import fold_thetas
-from ..validation.scoring import Scored, natural, reach
+from ..validation.scoring import NamedScore, natural, reach
 
-NOTHING = 1e-9  # decrement below which no step is worth taking: its half square is below rounding
-KEPT = 32  # folds whose rows are kept while scores are called on them
+DECREMENT_ROUNDING = 1e-9  # decrement below which no step is worth taking: its half square is below rounding
+CACHED_FOLDS = 32  # folds whose rows are kept while scores are called on them
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Predict = Callable[[int, Any], NDArray]  # of a fold and its estimator, None where there is none
 
 
-class Data(NamedTuple):
+class FoldData(NamedTuple):
     """Rows, their response, further arguments of `fit`, the weights among these, and the weights of scores."""
 
     X: Any
@@ -48,14 +48,14 @@ class Data(NamedTuple):
     weight: NDArray | None
     score_weight: NDArray | None = None
 
-    def some(self, rows: NDArray[np.int64]) -> "Data":
+    def some(self, rows: NDArray[np.int64]) -> "FoldData":
         part = lambda values: _safe_indexing(values, rows)
         params = {name: part(value) for name, value in self.params.items()}
         weights = (None if each is None else each[rows] for each in (self.weight, self.score_weight))
-        return Data(part(self.X), self.y[rows], params, *weights)
+        return FoldData(part(self.X), self.y[rows], params, *weights)
 
 
-Score = Callable[[Any, Data], float]  # of an estimator on some rows
+Score = Callable[[Any, FoldData], float]  # of an estimator on some rows
 
 
 class Scores(NamedTuple):
@@ -66,7 +66,7 @@ class Scores(NamedTuple):
     seconds: NDArray[np.float64]
 
 
-def fitted(estimator: Any, data: Data, *, anew: bool = False) -> tuple[Any, Fit]:
+def fitted(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, Fit]:
     """Host on all rows, and its `Fit`.
 
     The host is taken as given if it is at its minimum there, else fitted, and brought to the minimum if its solver stopped
@@ -87,7 +87,7 @@ def is_rescaled(found: Fit) -> bool:
     return isinstance(found.objective, StandardisedGLM) and found.predictors is not None
 
 
-def _is_at_rest(estimator: Any, data: Data) -> bool:
+def _is_at_rest(estimator: Any, data: FoldData) -> bool:
     try:
         check_is_fitted(estimator)
         with warnings.catch_warnings():
@@ -108,7 +108,7 @@ class OneFit:
 
     host: Any
     fit: Fit
-    data: Data
+    data: FoldData
     splits: Splits
     refit: AbstractRefit
     failed: Callable[[Exception], None]
@@ -132,8 +132,8 @@ class OneFit:
         return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.frozen))
 
     @functools.cached_property
-    def _alone(self) -> "Refitted":
-        return Refitted(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
+    def _alone(self) -> "PipelineFolds":
+        return PipelineFolds(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
 
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
@@ -159,16 +159,16 @@ class OneFit:
         return found
 
 
-class Called(Scored):
+class Called(NamedScore):
     """Scorer that is called on the held-out rows of every refit, with one number each."""
 
     title, joint = "", True
 
     def __init__(self, of: OneFit, score: Score):
-        self.of, self.score, self.rows = of, score, functools.lru_cache(KEPT)(self._rows)
+        self.of, self.score, self.rows = of, score, functools.lru_cache(CACHED_FOLDS)(self._rows)
         self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
-    def _rows(self, held: bytes) -> Data:
+    def _rows(self, held: bytes) -> FoldData:
         return self.of.data.some(np.frombuffer(held, np.int64))
 
     def losses(self, rows, theta):
@@ -189,13 +189,13 @@ def _key(rows: NDArray) -> bytes:
     return np.ascontiguousarray(rows, np.int64).tobytes()
 
 
-class Refitted:
+class PipelineFolds:
     """Host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is.
 
     Results of a fold are kept.
     """
 
-    def __init__(self, host: Any, data: Data, splits: Splits, failed: Callable[[Exception], None]):
+    def __init__(self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]):
         self.host, self.data, self.splits, self.failed = host, data, splits, failed
         self.fit_seconds = np.zeros(len(splits))
         self.made: dict[int, tuple[Any, Any, str]] = {}
@@ -217,7 +217,7 @@ class Refitted:
             self.fit_seconds[k] = time.perf_counter() - began
         return self.made[k]
 
-    def _refitted(self, rows: Data) -> tuple[Any, Fit | None]:
+    def _refitted(self, rows: FoldData) -> tuple[Any, Fit | None]:
         return refitted(self.host, rows)
 
     def predicted(self, predict: Predict) -> list[NDArray]:
@@ -225,7 +225,7 @@ class Refitted:
         made = (told for _, told in steps(functools.partial(self._predicted, predict), range(len(self.splits))))
         return [told["labels"].astype(object) if "labels" in told else told["values"] for told in made]
 
-    def _predicted(self, predict: Predict, k: int) -> Told:
+    def _predicted(self, predict: Predict, k: int) -> StepResult:
         found = np.asarray(predict(k, self.of(k)))
         return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
 
@@ -238,7 +238,7 @@ class Refitted:
                 self.failed(ValueError(why))
         return [Scores(*each) for each in found]
 
-    def _called(self, scores: Sequence[Score], k: int) -> Told:
+    def _called(self, scores: Sequence[Score], k: int) -> StepResult:
         host, further, why = self._made(k)
         rows, found = self.data.some(self.splits[k][1]), np.full((len(scores), 3), np.nan)
         for each, score in zip(found, scores if host is not None else (), strict=False):
@@ -249,14 +249,14 @@ class Refitted:
         return {"scores": found, "seconds": np.asarray(self.fit_seconds[k]), "failed": np.array(why)}
 
 
-class ByHost(Refitted):
+class ByHost(PipelineFolds):
     """Host that is fitted anew on the training rows of each fold, by itself."""
 
-    def _refitted(self, rows: Data) -> tuple[Any, Fit | None]:
+    def _refitted(self, rows: FoldData) -> tuple[Any, Fit | None]:
         return clone(self.host).fit(rows.X, rows.y, **rows.params), None
 
 
-def refitted(host: Any, data: Data) -> tuple[Any, Fit | None]:
+def refitted(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
     """A fitted host with all that learns in it fitted on other rows."""
     new = copy.copy(host)
     if isinstance(host, Pipeline):
@@ -278,7 +278,7 @@ def refitted(host: Any, data: Data) -> tuple[Any, Fit | None]:
     return placed(own, found.parameters), found
 
 
-def _is_alike(host: Any, data: Data) -> bool:
+def _is_alike(host: Any, data: FoldData) -> bool:
     """Whether a linear estimator has been fitted on such columns and such classes."""
     names = getattr(host, "feature_names_in_", None)
     same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
@@ -288,7 +288,7 @@ def _is_alike(host: Any, data: Data) -> bool:
 
 def _with_next(host: Any, found: Fit | None) -> tuple[Any, Any]:
     """A host, and what one more Newton step would make of it: what is left to go; itself where that is nothing."""
-    if found is None or found.decrement < NOTHING:
+    if found is None or found.decrement < DECREMENT_ROUNDING:
         return host, host
     theta = found.vector - found.solve(found.gradient)
     return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})

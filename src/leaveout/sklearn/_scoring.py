@@ -21,7 +21,7 @@ from ..optimize.fit import Fit
 from ..validation.cross_validate import LOST, scored_together
 from ..validation.estimate import Estimate
 from ..validation.scoring import Named
-from ._folds import Called, Data, OneFit, Refitted, Score, Scores
+from ._folds import Called, FoldData, OneFit, PipelineFolds, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
@@ -98,11 +98,11 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
 
 
 def scores(
-    folds: OneFit | Refitted, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+    folds: OneFit | PipelineFolds, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
 ) -> dict[str, Scores]:
     """Scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
-    if isinstance(folds, Refitted):
+    if isinstance(folds, PipelineFolds):
         return dict(zip(calls, folds.called(list(calls.values())), strict=True))
     began = time.perf_counter()
     means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in wanted.items()}
@@ -123,7 +123,7 @@ def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return np.where(among(found.result, LOST), np.nan, found.losses), found.error
 
 
-def of_losses(found: Estimate, known: OfMean, data: Data) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def of_losses(found: Estimate, known: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Scores of folds from losses of their rows, and their errors."""
     plan, weights = found.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
     losses = np.minimum(found.losses, LARGEST) if known.loss == "log_density" else found.losses
@@ -145,7 +145,7 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
     """Scorer that fails as scikit-learn's do."""
     scorer = check_scoring(host, scoring=scoring or None)
 
-    def score(host: Any, rows: Data) -> float:
+    def score(host: Any, rows: FoldData) -> float:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
             return undefined("Explained variance score")  # scikit-learn's own is 1: any prediction has no variance
         more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}

@@ -23,7 +23,7 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..tuning.path import path
 from ..validation.cross_validate import DEFAULT
-from ._folds import Data, OneFit, Splits, fitted, is_rescaled
+from ._folds import FoldData, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
 from ._validation import Transformers, check, fold_failed, folds_of, splits_of, told, with_weights
 
@@ -164,7 +164,7 @@ class OneFitSearchCV(GridSearchCV):
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
     def _scored(
-        self, candidates: list[dict[str, Any]], data: Data, splits: Splits
+        self, candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
         """Yield the scores of every candidate, and the seconds that its fits took."""
         strategy = DEFAULT if self.strategy is None else self.strategy

@@ -21,7 +21,7 @@ from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT
-from ._folds import ByHost, Data, OneFit, Refitted, Splits, fitted, is_rescaled
+from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -313,7 +313,7 @@ def _kept(
     caller: str,
     checkpoint: File | None,
     estimator: Any,
-    data: Data,
+    data: FoldData,
     splits: Splits,
     refit: AbstractRefit,
     transformers: Transformers,
@@ -334,7 +334,7 @@ def _rows(
     cv: Any,
     params: dict[str, Any] | None,
     transformers: Transformers,
-) -> tuple[Data, Splits]:
+) -> tuple[FoldData, Splits]:
     """Data by position, and the splits."""
     data = with_weights(caller, estimator, X, y, params, groups)
     splits = splits_of(cv, data, groups, is_classifier(estimator))
@@ -353,13 +353,13 @@ def check(caller: str, estimator: Any, splits: Splits, transformers: Transformer
 
 def folds_of(
     estimator: Any,
-    data: Data,
+    data: FoldData,
     splits: Splits,
     refit: AbstractRefit,
     transformers: Transformers,
     error_score: ErrorScore,
     seen: bool = False,
-) -> tuple[OneFit | Refitted, Any]:
+) -> tuple[OneFit | PipelineFolds, Any]:
     """Estimators of all folds, and the host on all rows.
 
     If the inside of estimators may be `seen`, transformers that learn from rows are fitted in each of them; else refits change
@@ -375,12 +375,12 @@ def folds_of(
             raise
         return by_host(estimator, data, splits, failed, error)
     if anew and not is_rescaled(found):
-        return Refitted(host, data, splits, failed), host
+        return PipelineFolds(host, data, splits, failed), host
     return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host
 
 
 def by_host(
-    estimator: Any, data: Data, splits: Splits, failed: Callable[[Exception], None], why: Exception
+    estimator: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None], why: Exception
 ) -> tuple[ByHost, Any]:
     """Estimators of all folds where one fit does not reach them: the host fits every fold itself, and it is said why."""
     host = clone(estimator).fit(data.X, data.y, **data.params)
@@ -392,7 +392,7 @@ def by_host(
     return ByHost(host, data, splits, failed), host
 
 
-def splits_of(cv: Any, data: Data, groups: ArrayLike | None, classifier: bool) -> Splits:
+def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: bool) -> Splits:
     """Rows of every split as numbers, also if a splitter gives a truth a row."""
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
     pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
@@ -425,7 +425,7 @@ def _check_order(caller: str, X: Any, **given: Any) -> None:
 
 def with_weights(
     caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
-) -> Data:
+) -> FoldData:
     """Data by position, with the weights that `fit` is given."""
     params = dict(params or {})
     _check_order(caller, X, y=y, groups=groups, **params)
@@ -446,11 +446,11 @@ def with_weights(
             raise ValueError(
                 f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
             )
-    return Data(X, target, {} if weight is None else {weights: weight}, weight)
+    return FoldData(X, target, {} if weight is None else {weights: weight}, weight)
 
 
 def _trained(
-    wanted: dict[str, Any], hosts: list[Any], data: Data, splits: Splits, error_score: ErrorScore
+    wanted: dict[str, Any], hosts: list[Any], data: FoldData, splits: Splits, error_score: ErrorScore
 ) -> dict[str, NDArray[np.float64]]:
     """Scores on training rows."""
     found = {name: np.full(len(splits), np.nan) for name in wanted}

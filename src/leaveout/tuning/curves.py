@@ -34,22 +34,22 @@ from ..models.smooth.terms import LABELS, Bound
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import NewtonStep
-from ..validation.cross_validate import adapted
+from ..validation.cross_validate import resolve_plan
 from .smooth import Choice, Smoothing, data_of
-from .smoothing_criterion import Minimum, Neighbourhoods, Penalised, minimum
+from .smoothing_criterion import Neighbourhoods, PenalisedRows, SmoothingMinimum, minimum
 
 Array = np.ndarray
 POINTS, SIDE = 200, 40  # of a curve; along each side of a surface
 
 
-class Spread(NamedTuple):
+class CoefficientSpread(NamedTuple):
     """The covariance of θ̂, and the degrees of freedom of its estimate."""
 
     covariance: Float[Array, "params params"]
     degrees: dict[str, float]  # by term; of the whole predictor under ""
 
 
-class Asked(NamedTuple):
+class CurveRequest(NamedTuple):
     """A fit of an additive model, the plan that describes the dependence of units, and the choice of λ by it."""
 
     fit: Fit
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
         return self.fit.objective
 
 
-def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> Asked:
+def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
     found, fit = fit, fit.fit if isinstance(fit, Smoothing) else fit
     own = isinstance(found, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
@@ -70,11 +70,11 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> Asked:
     if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
     if own:
-        return Asked(fit, found.plan, found.choice if found.method == "NCV" else None)
-    return Asked(fit, None if plan is None else adapted(caller, fit.objective, plan, NewtonStep()), None)
+        return CurveRequest(fit, found.plan, found.choice if found.method == "NCV" else None)
+    return CurveRequest(fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None)
 
 
-def spread(asked: Asked) -> Spread:
+def spread(asked: CurveRequest) -> CoefficientSpread:
     """Return the standard deviations of the curves, by the priors that the penalties are or by the neighbourhoods of a plan."""
     fit, model, plan = asked.fit, asked.model, asked.plan
     data = data_of(model)
@@ -85,7 +85,7 @@ def spread(asked: Asked) -> Spread:
         phi = float(dispersion(fit)[0])
         left = np.sum(data.weight > 0) - np.sum((data.x @ here.root.T) ** 2 * here.curvature[:, None])
         degrees = float(left) if model.loss_function.dispersed else np.inf
-        return Spread(phi * inverse, dict.fromkeys(["", *spans], degrees))
+        return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
     plan, alone = _scoring(plan)
     jackknife = _jackknife(data, here, plan, alone, asked.choice)
     seen = (data.x.T * here.curvature) @ data.x
@@ -95,7 +95,7 @@ def spread(asked: Asked) -> Spread:
         ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(seen[span, span] * own[span, span])
         scale[span] = np.sqrt(max(ratio, 0.0))
     hidden = np.multiply.outer(scale, scale) * (inverse @ here.penalty @ inverse)
-    return Spread(jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans}))
+    return CoefficientSpread(jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans}))
 
 
 def _single(model: Additive, size: int) -> list[slice]:
@@ -119,7 +119,9 @@ def _share(alone: Plan) -> Float[Array, " refits"]:
     return np.diff(alone.indptr) / np.bincount(alone.refit, times[alone.index])
 
 
-def _jackknife(data: Penalised, here: Minimum, plan: Plan, alone: Plan, choice: Choice | None) -> Float[Array, "params params"]:
+def _jackknife(
+    data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, choice: Choice | None
+) -> Float[Array, "params params"]:
     """Compute the jackknife covariance J."""
     near, far = (Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here) for some in (alone, plan))
     if choice is not None:
@@ -130,7 +132,7 @@ def _jackknife(data: Penalised, here: Minimum, plan: Plan, alone: Plan, choice: 
     return here.root.T @ (vectors * np.maximum(values, 0.0)) @ vectors.T @ here.root
 
 
-def _degrees(data: Penalised, here: Minimum, plan: Plan, alone: Plan, spans: dict[str, slice]) -> dict[str, float]:
+def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, spans: dict[str, slice]) -> dict[str, float]:
     """Return the degrees of freedom of J, by terms."""
     bent, share, found = np.sqrt(np.maximum(here.curvature, 0.0)), _share(alone), {}
     inverse, q = here.root.T @ here.root, data.x.shape[1]
@@ -194,7 +196,7 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     return pd.concat(tables, ignore_index=True)
 
 
-def _curve(fit: Fit, term: Bound, span: slice, known: Spread, level: float, points: int) -> pd.DataFrame:
+def _curve(fit: Fit, term: Bound, span: slice, known: CoefficientSpread, level: float, points: int) -> pd.DataFrame:
     grid = _grid(term, points)
     design = term.basis.design(*grid)
     value = design @ fit.vector[span]

@@ -28,36 +28,36 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import Told, kept
+from .._runtime.checkpoint import StepResult, kept
 from .._runtime.codes import RESULTS
 from .._runtime.jax import Array, Arrays, PyTree, followed, jax, jnp, traced
-from ..linalg.design import Dense, weighed
+from ..linalg.design import DenseDesign, weighed
 from ..objectives.batched import fold_weights, held_out, own_passes, weights_of
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import AbstractObjective, unravel
 from ..optimize.active_set import Kinked, at_rest
 from ..optimize.fit import Fit, fit as minimum
 from ..plans.plan import Batch, Plan
-from ..refit import AbstractRefit, Exact, NewtonStep, Refitted
+from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import anchored
-from ..refit._descent import Descent
-from ..refit._enclosure import Enclosure
+from ..refit._descent import RefitDescent
+from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
-from ..refit._margins import followed as along_zeros
-from ..validation.cross_validate import Gathered, begun
+from ..refit._margins import refit_active_set as along_zeros
+from ..validation.cross_validate import EstimateBuilder, begun
 from ..validation.estimate import Estimate
-from ..validation.scoring import Asked
+from ..validation.scoring import HeldOutLoss
 
 Build = Callable[..., AbstractObjective]
 # of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
 Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
-PAIRS = 2e7  # of rows of two classes, that are compared
-STEP = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
+MAX_CLASS_PAIRS = 2e7  # of rows of two classes, that are compared
+HYPERPARAMETER_DIFFERENCE = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
 WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
 
-class Looked(NamedTuple):
+class SlopeLook(NamedTuple):
     """An estimate without errors, its criterion with the gradient, and the held-out predictors, where these are pooled."""
 
     estimate: Estimate
@@ -96,7 +96,7 @@ def mean(found: Estimate, among: np.ndarray | None) -> float:
     return found.mean if among is None else float(np.where(share := shares(found, among), found.losses, 0.0) @ share)
 
 
-class Slopes:
+class LossSlopes:
     """The held-out losses of a plan after one Newton step, and the gradient of their mean in the hyperparameters of `build`.
 
     Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
@@ -107,21 +107,23 @@ class Slopes:
         self.build, self.names, self.pooled = build, tuple(names), pooled
         self.alone: bool | None = None  # do hyperparameters enter the penalty alone?
 
-    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> Looked:
+    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among` those asked for, or over all."""
         if fit.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
-        gathered, batches = begun(Asked(fit, plan, None), criterion(fit))
+        gathered, batches = begun(HeldOutLoss(fit, plan, None), criterion(fit))
         found = gathered.found
         told = kept(lambda: self._told(fit, rho, gathered, batches, among))
         for name in told.keys() & FILLED:
             getattr(found, name)[...] = told[name]
         slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
-        return Looked(found, float(told["value"]), slope, told.get("center"))
+        return SlopeLook(found, float(told["value"]), slope, told.get("center"))
 
-    def _told(self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> Told:
+    def _told(
+        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> StepResult:
         """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
         if fit.objective.parameters.kinks() is not None:
             told = self._by_refits(fit, rho, gathered, batches, among)
@@ -176,10 +178,10 @@ class Slopes:
         return jax.jit(jax.jacfwd(second))
 
     def _by_arrays(
-        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
-    ) -> Told:
+        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> StepResult:
         model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
-        looks: Iterable[tuple[Batch, Enclosure]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
+        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
         if self.pooled is not None:  # all predictors are wanted before any slope is known
             looks = list(looks)
             told = {"center": _by_unit(found.plan, looks)}
@@ -216,8 +218,8 @@ class Slopes:
         return jax.jit(jax.jacfwd(parts))
 
     def _by_refits(
-        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
-    ) -> Told:
+        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+    ) -> StepResult:
         if self.pooled is not None or not self._alone(rho):
             raise TypeError(
                 "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
@@ -244,9 +246,9 @@ class Slopes:
         def at(rho: np.ndarray) -> float:
             objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
             near = minimum(objective, fit.parameters, num_starts=1)
-            return float(kept(lambda: {"value": _stepped(*begun(Asked(near, plan, None), NewtonStep()), among)})["value"])
+            return float(kept(lambda: {"value": _stepped(*begun(HeldOutLoss(near, plan, None), NewtonStep()), among)})["value"])
 
-        steps = STEP * np.diag(rho)
+        steps = HYPERPARAMETER_DIFFERENCE * np.diag(rho)
         return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
 
     # everything else, by JAX
@@ -316,15 +318,15 @@ class Slopes:
         return jax.jit(program)
 
     def _derived(
-        self, fit: Fit, rho: np.ndarray, gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> np.ndarray:
         share, size, asked = shares(gathered.found, among), fit.num_params, gathered.asked
         leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
         by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
         for batch in batches:
-            state = Descent(fit, batch.rows, own=True)
+            state = RefitDescent(fit, batch.rows, own=True)
             state.begin()
-            done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+            done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
             gathered.add(batch, done, asked.losses_of(batch.rows, done))
             each = share[batch.refits] if asked.joint else np.where(batch.rows.held, share[batch.place], 0.0)
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
@@ -373,17 +375,17 @@ def _turned(
     return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
 
 
-def _stepped(gathered: Gathered, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+def _stepped(gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
     """Return the criterion, with one Newton step a refit."""
     for batch in batches:
-        state = Descent(gathered.asked.fit, batch.rows, own=True)
+        state = RefitDescent(gathered.asked.fit, batch.rows, own=True)
         state.begin()
-        done = Refitted(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
+        done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
         gathered.add(batch, done, gathered.asked.losses_of(batch.rows, done))
     return np.asarray(mean(gathered.found, among))
 
 
-def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, Enclosure]]) -> Float[np.ndarray, " units"]:
+def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[np.ndarray, " units"]:
     """Held-out predictors, one a unit."""
     if not (np.bincount(plan.index[plan.held], minlength=plan.num_units) == 1).all():
         raise ValueError("tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'.")
@@ -405,8 +407,10 @@ def smoothed(
     upper = y == y.max()
     if upper.all() or not np.isin(y, (y.min(), y.max())).all():
         raise ValueError("tune: metric='auc' by gradient needs two classes; use sampler='optuna'.")
-    if float(upper.sum()) * float((~upper).sum()) > PAIRS:
-        raise ValueError(f"tune: metric='auc' by gradient compares pairs of rows, {PAIRS:.0e} at most; tune the loss instead.")
+    if float(upper.sum()) * float((~upper).sum()) > MAX_CLASS_PAIRS:
+        raise ValueError(
+            f"tune: metric='auc' by gradient compares pairs of rows, {MAX_CLASS_PAIRS:.0e} at most; tune the loss instead."
+        )
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()
     z = apart / (WIDTH * spread)
@@ -422,13 +426,13 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 
-def _looked(fit: Fit, batch: Batch, gathered: Gathered) -> Enclosure:
+def _looked(fit: Fit, batch: Batch, gathered: EstimateBuilder) -> CertifiedBatch:
     """Score a batch of linear predictors after one Newton step."""
-    state = Enclosure(fit, batch.rows)
+    state = CertifiedBatch(fit, batch.rows)
     state.look()
     lost = np.where(state.metric.kept > 0, RESULTS.successful, RESULTS.undetermined)
     scores = losses_at(fit, batch.rows, state.center)
-    gathered.add(batch, Refitted(state.theta, np.full(len(lost), np.inf), lost, scores, moved=state.first), scores)
+    gathered.add(batch, RefitBatch(state.theta, np.full(len(lost), np.inf), lost, scores, moved=state.first), scores)
     return state
 
 
@@ -440,7 +444,7 @@ class Adjoint:
         rank = len(self.anchor.root)
         self.pull, self.bent, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
 
-    def add(self, state: Enclosure, slope: Float[np.ndarray, "refits width"]) -> None:
+    def add(self, state: CertifiedBatch, slope: Float[np.ndarray, "refits width"]) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
         metric, everyone, q = state.metric, np.arange(len(slope)), state.u
         if metric.z is not None:
@@ -461,7 +465,7 @@ class Adjoint:
         anchor, root = self.anchor, self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         bent = root.T @ self.bent @ root
-        x = cast(Dense, anchor.model.design)
+        x = cast(DenseDesign, anchor.model.design)
         s = x.forms(bent[None])[:, 0] + self.turn
         c = x.pull(weighed(anchor.weight, third * s)[None])[0]
         return np.outer(self.fit.solve(c) - self.pull @ root, anchor.theta) - bent

@@ -28,24 +28,28 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
-from ..optimize.active_set import LOST, TIED
+from ..optimize.active_set import CANCELLED_PRODUCT, TIED
 from ..plans.plan import Plan
-from ..refit._anchor import SINGULAR
-from ..refit._stacked import Settled
+from ..refit._anchor import OWN_HESSIAN_BELOW
+from ..refit._stacked import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
-TURNS = 50  # that the active columns may change by at an α before it is given up
-WIDE = 10_000  # active columns times those that may change: beyond it a few rows tell which of them do, and nothing is proved
+MAX_PATH_CHANGES = 50  # that the active columns may change by at an α before it is given up
+MAX_PROVED_CHANGES = (
+    10_000  # active columns times those that may change: beyond it a few rows tell which of them do, and nothing is proved
+)
 DRAWN = 500  # of these rows
-MANY = 250  # active columns beyond which a few rows tell by how much losses are off, and float32 the leverages
+SAMPLED_ACTIVE_COLUMNS = (
+    250  # active columns beyond which a few rows tell by how much losses are off, and float32 the leverages
+)
 SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # of these rows; of what they tell; what float32 loses
-TOGETHER = 20  # α that may share a factor
+PENALTIES_A_FACTOR = 20  # α that may share a factor
 ANEW = 0.5  # of the columns, that come and go: then leverages are made anew
 FILLED = 0.3  # of the rows of W, that are not zero: fewer are taken out before a product
-BLOCK = 1_000  # rows at a time, which stay near the processor
+PATH_ROWS = 1_000  # rows at a time, which stay near the processor
 OFF = 0.5  # of a column's sum of squares: means that are more of it are taken out
 
 
@@ -63,7 +67,7 @@ def _ratio(penalty: AbstractPenalty) -> float:
     return float(penalty.l1_ratio) if isinstance(penalty, ElasticNet) else 1.0
 
 
-class Rows:
+class StandardisedColumns:
     """The columns times the roots of weights, and their products; less large means, where an intercept takes them."""
 
     def __init__(self, objective):
@@ -105,13 +109,15 @@ class Rows:
         return theta - np.multiply.outer(theta @ self.mean, self.free)
 
 
-class Run:
+class PathRun:
     """The minimisers at some falling α, given the active columns and their signs at each, where columns only join.
 
     A of all is a leading block of the last one's. Raises LinAlgError where that has no factor.
     """
 
-    def __init__(self, rows: Rows, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]):
+    def __init__(
+        self, rows: StandardisedColumns, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]
+    ):
         self.rows, self.at, self.a, self.ridge = rows, at, a, ridge
         listed = rows.free | (sign != 0)
         some = np.flatnonzero(listed[-1])
@@ -130,7 +136,7 @@ class Run:
     @property
     def many(self) -> bool:
         """Tell whether so many columns are active that a sample of rows gives the moves, and float32 gives h."""
-        return bool(self.size[0] > MANY)
+        return bool(self.size[0] > SAMPLED_ACTIVE_COLUMNS)
 
     def _factor(self, some: Int[Array, " some"]) -> Float[Array, "some some"]:
         """Return the Cholesky factor L of some columns."""
@@ -160,13 +166,13 @@ class Run:
         if more.size:
             half = self.forward(gram[np.ix_(active, more)])
             left = gram[np.ix_(more, more)] - half.T @ half + self.ridge * np.eye(len(more))
-            if np.any(np.diag(left) < LOST * np.diag(gram)[more]):
+            if np.any(np.diag(left) < CANCELLED_PRODUCT * np.diag(gram)[more]):
                 raise np.linalg.LinAlgError
             root = scipy.linalg.solve_triangular(np.linalg.cholesky(left), np.eye(len(more)), lower=True).T
             out[more], out[active] = root, -self.back(half @ root)
         return out
 
-    def after(self, before: "Run | None") -> "Change":
+    def after(self, before: "PathRun | None") -> "Change":
         """Return the change of the factor from the last α of another run."""
         first, last = int(self.size[0]), int(self.size[-1])
         if before is not None and before.ridge == self.ridge and (self.many or not before.many):
@@ -188,7 +194,7 @@ class Change(NamedTuple):
     ends: Int[Array, " alphas"]
     anew: bool
 
-    def squares(self, rows: Rows, rough: bool) -> Float[Array, "some units"]:
+    def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
         """(XW)² of every column of W, in float32 where that is enough."""
         data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
@@ -199,7 +205,7 @@ class Change(NamedTuple):
 class Few:
     """V and M at a sample of rows; and, for all columns, the remaining squares and the diagonal of A⁻¹."""
 
-    def __init__(self, rows: Rows, ridge: float):
+    def __init__(self, rows: StandardisedColumns, ridge: float):
         self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
         self.x = rows.x[self.some]
         self.along, self.beside = np.zeros_like(self.x), self.x.copy()
@@ -214,10 +220,10 @@ class Few:
         self.spread += root**2 @ sign
 
 
-class Minimum:
+class LassoMinimum:
     """One α of a run, with r and h, and what leaving out needs."""
 
-    def __init__(self, run: Run, k: int, residual: Float[Array, " units"], h: Float[Array, " units"]):
+    def __init__(self, run: PathRun, k: int, residual: Float[Array, " units"], h: Float[Array, " units"]):
         self.rows, self.run, self.a, self.residual, self.h = run.rows, run, float(run.a[k]), residual, h
         self.theta, self.active = run.theta[k], run.active[: run.size[k]]
         self.sign, self.coef, self.gradient = run.sign[k, self.active], self.theta[self.active], run.gradient[k]
@@ -254,7 +260,7 @@ class Minimum:
         far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0))))
         reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
         close, near = self._within(level + reach, coef - far * spread)
-        whole = len(active) * (close.size + near.size) <= WIDE
+        whole = len(active) * (close.size + near.size) <= MAX_PROVED_CHANGES
         if not whole:  # by what a few rows do
             some = np.random.default_rng(0).choice(len(t), min(DRAWN, len(t)), replace=False)
             x, weight = rows.x[some][:, active], np.abs(t[some, None])
@@ -276,7 +282,7 @@ class Minimum:
         (move, size), (which, inside, bent), (stays, inverse) = np.zeros((2, len(t))), close, near
         joins, count, spread = self.others[which], len(which), inverse[stays, np.arange(len(stays))]
         roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
-        for some in (slice(k, k + BLOCK) for k in range(0, len(t) if roots.size else 0, BLOCK)):
+        for some in (slice(k, k + PATH_ROWS) for k in range(0, len(t) if roots.size else 0, PATH_ROWS)):
             x, mine, own = data[some], t[some], (move[some], size[some])
             both, scale = x[:, self.active] @ roots, mine[:, None].astype(data.dtype)
             beside, along = x[:, joins] - both[:, :count], both[:, count:]
@@ -311,24 +317,28 @@ def _moved(
     np.add.at(size, unit, np.maximum(np.abs(each), 1e-300))
 
 
-def _runs(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]) -> list[Run]:
+def _runs(
+    rows: StandardisedColumns, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]
+) -> list[PathRun]:
     """Split some α into runs of consecutive active sets; an α whose A has no factor is in no run."""
-    own, made = sign[at], list[Run]()
+    own, made = sign[at], list[PathRun]()
     ends = np.any((own[1:] != own[:-1]) & (own[:-1] != 0), axis=1) | (np.diff(ridge[at]) != 0)
-    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > MANY)  # float32 proves nothing
+    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)  # float32 proves nothing
     for some in np.split(at, np.flatnonzero(ends) + 1):
         try:
-            made.append(Run(rows, some, a[some], float(ridge[some[0]]), sign[some]))
+            made.append(PathRun(rows, some, a[some], float(ridge[some[0]]), sign[some]))
         except np.linalg.LinAlgError:
             for half in (some[:1], some[1:]) if len(some) > 1 else ():
                 made += _runs(rows, half, a, ridge, sign)
     return made
 
 
-def _minima(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]) -> list[Run]:
+def _minima(
+    rows: StandardisedColumns, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]
+) -> list[PathRun]:
     """The minimisers at some α, whose signs are brought to the end; an α at which that is not reached is in none."""
-    done = list[Run]()
-    for _ in range(TURNS):
+    done = list[PathRun]()
+    for _ in range(MAX_PATH_CHANGES):
         made = _runs(rows, at, a, ridge, sign)
         done += [run for run in made if run.right.all()]
         wrong = [run for run in made if not run.right.all()]
@@ -342,7 +352,7 @@ def _minima(rows: Rows, at: Int[Array, " some"], a: Array, ridge: Array, sign: F
     return sorted(done, key=lambda run: run.at[0])
 
 
-def _along(rows: Rows, runs: Iterable[Run]) -> Iterator[tuple[int, Minimum, Few | None]]:
+def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
     """Yield, for one α after another, its number, its minimiser, and the sample of rows where many columns are active."""
     before, h, few = None, np.zeros(len(rows.y)), None
     for run in runs:
@@ -360,28 +370,31 @@ def _along(rows: Rows, runs: Iterable[Run]) -> Iterator[tuple[int, Minimum, Few 
             elif few is not None and across is not None:
                 few.add(change.root[:, new], change.sign[new], across[new])
             begin = end
-            yield int(run.at[k]), Minimum(run, k, residuals[k], h), few
+            yield int(run.at[k]), LassoMinimum(run, k, residuals[k], h), few
         before = run
 
 
-def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> Settled:
+def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
     """Leave out single rows under every lasso penalty; `plan` names the rows."""
-    rows, ratio, unit = Rows(objective), _ratio(penalties[0]), plan.index
+    rows, ratio, unit = StandardisedColumns(objective), _ratio(penalties[0]), plan.index
     alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]
     order, count = np.argsort(-alphas), len(alphas)
     a, ridge, sign = alphas[order] * ratio, alphas[order] * (1 - ratio), np.sign(rows.path(alphas[order], ratio))
     theta, bad = np.zeros((count, len(rows.gram))), np.ones(count, bool)
     losses, error, baseline = np.full((3, count, len(unit)), np.nan)
-    proved, together = np.zeros((count, len(unit)), bool), np.split(np.arange(count), range(TOGETHER, count, TOGETHER))
+    proved, together = (
+        np.zeros((count, len(unit)), bool),
+        np.split(np.arange(count), range(PENALTIES_A_FACTOR, count, PENALTIES_A_FACTOR)),
+    )
     root, length = rows.root[unit], rows.length[unit]
     for at, own, few in _along(rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))):
-        if not (len(own.active) and (1 - own.h).min() > SINGULAR):
+        if not (len(own.active) and (1 - own.h).min() > OWN_HESSIAN_BELOW):
             continue
         k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
-        half = half + 16 * ROUNDING * (np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])) / (1 - own.h[unit])
+        half = half + 16 * GRADIENT_ROUNDING * (np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])) / (1 - own.h[unit])
         theta[k], bad[k], proved[k] = rows.shifted(own.theta), False, known
         losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
         baseline[k] = 0.5 * (own.residual[unit] / root) ** 2
     weight = root**2
     mean = losses @ (weight / weight.sum())
-    return Settled(theta, baseline, losses, error, proved, np.zeros_like(proved), None, np.ones(count), mean, bad)
+    return PathRefit(theta, baseline, losses, error, proved, np.zeros_like(proved), None, np.ones(count), mean, bad)

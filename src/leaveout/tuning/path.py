@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._runtime.checkpoint import File, Told, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, kept
 from .._runtime.display import kind_of
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
@@ -25,7 +25,7 @@ from ..data.arrays import count, numbers
 from ..linalg.design import Predictors
 from ..models.glm.banded import BandedRidge
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
-from ..objectives.batched import TOGETHER, Penalised, work
+from ..objectives.batched import HESSIAN_ENTRIES, PenaltyBatch, work
 from ..objectives.objective import stored
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
@@ -33,15 +33,24 @@ from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
 from ..optimize.newton import factorised, newton
 from ..plans.plan import Plan
 from ..refit import AbstractRefit
-from ..refit._stacked import Leaving, Settled, Stack, groups
+from ..refit._stacked import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audited, ranked
 from ..validation.batches import one_thread
-from ..validation.cross_validate import DEFAULT, adapted, blank, cross_validate, keep_freed, settled, some_of, walked
+from ..validation.cross_validate import (
+    DEFAULT,
+    blank,
+    cross_validate,
+    keep_freed,
+    overwrite_refits,
+    resolve_plan,
+    run_refits,
+    some_of,
+)
 from ..validation.estimate import Estimate
-from ..validation.scoring import Asked
+from ..validation.scoring import HeldOutLoss
 from ..validation.standard_errors import naives
 from .lasso_path import applies as along, lassos
-from .path_result import Judged, Path, Point, shown
+from .path_result import JudgedPoint, Path, PathPoint, shown
 from .ridge_path import applies, ridges
 
 Array = np.ndarray
@@ -143,7 +152,7 @@ def path(
     objective = objective if kinks is None else kinks[0].glm  # of a fit, of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
-    named, found = _named(objective, penalties), dict[Any, Judged]()
+    named, found = _named(objective, penalties), dict[Any, JudgedPoint]()
     labels = {"model": repr(objective), "refit": repr(refit)}
     of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
     try:
@@ -152,12 +161,12 @@ def path(
             said, tables = _checked(found, objective, plan, refit, audit)
     except KeyboardInterrupt:
         raise _stopped(found, named, plan, labels) from None
-    points = tuple(Point(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
+    points = tuple(PathPoint(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
     return Path(points, plan, labels | {"audit": said})
 
 
 def _checked(
-    found: dict[Any, Judged], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
+    found: dict[Any, JudgedPoint], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
 ) -> tuple[str, dict[Any, pd.DataFrame | None]]:
     """A sentence on the audits, and their tables; after a miss nothing that was judged like it is taken for granted."""
     said, tables, missed = _audited(found, audit, work(objective, objective.design.shape[1]))
@@ -170,11 +179,13 @@ def _checked(
     return f"{said}: every penalty was cross-validated by itself", {value: each.estimate.audit for value, each in found.items()}
 
 
-def _stopped(found: dict[Any, Judged], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]) -> Interrupted:
+def _stopped(
+    found: dict[Any, JudgedPoint], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
+) -> Interrupted:
     """Return the exception for Ctrl-C, with the path of the penalties that are done."""
     told = f"{len(found)} of {len(named)} penalties"
     labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-    points = tuple(Point(value, named[value], found[value], None, "") for value in named if value in found)
+    points = tuple(PathPoint(value, named[value], found[value], None, "") for value in named if value in found)
     return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
@@ -190,7 +201,7 @@ def _known(error: Float[Array, " refits"]) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def _whole(each: Judged, estimate: Estimate) -> Judged:
+def _whole(each: JudgedPoint, estimate: Estimate) -> JudgedPoint:
     """Return a copy with another estimate."""
     return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
 
@@ -258,7 +269,7 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
 
 
 def _find(
-    found: dict[Any, Judged],
+    found: dict[Any, JudgedPoint],
     objective: Model,
     named: dict[Any, AbstractPenalty],
     plan: Plan,
@@ -266,7 +277,7 @@ def _find(
     audit: int,
 ) -> None:
     """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
-    plan = adapted("path", objective, plan, refit)
+    plan = resolve_plan("path", objective, plan, refit)
     judged = functools.partial(_judged, objective, plan, refit)
     every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
     found.update({} if every is None else judged(named, every))
@@ -288,11 +299,11 @@ def _find(
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {shown(value)}.")
                 raise
-            gathered = walked(Asked(own, plan, None), refit, audit, times=len(order))
+            gathered = run_refits(HeldOutLoss(own, plan, None), refit, audit, times=len(order))
             before, same, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
             estimate = replace(gathered.ended(None, ""), fit=same)
             known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
-            found[value] = Judged(*known, candidates.chosen, candidates.start, gathered.gradients)
+            found[value] = JudgedPoint(*known, candidates.chosen, candidates.start, gathered.gradients)
             bar.advance()
 
 
@@ -319,9 +330,9 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
     It returns what converges and sees all directions.
     """
     (units, params), lanes = model.design.shape, np.arange(len(named))
-    if len(named) * (units + params**2) > TOGETHER:
+    if len(named) * (units + params**2) > HESSIAN_ENTRIES:
         return {}
-    F = Penalised(model, objective.num_units, _seconds(objective, list(named.values())))
+    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(named.values())))
     theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
     alphas = _alphas(list(named.values()))
     if alphas is not None:
@@ -350,7 +361,7 @@ def _side_by_side(
     thetas: dict[Any, Array],
     plan: Plan,
     refit: AbstractRefit,
-) -> Iterator[tuple[dict[Any, AbstractPenalty], Settled]]:
+) -> Iterator[tuple[dict[Any, AbstractPenalty], PathRefit]]:
     """Single rows left out of fits that are known, by arrays over some of the penalties at a time."""
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return
@@ -366,18 +377,18 @@ def _side_by_side(
         yield dict(zip(labels[some], penalties[some], strict=True)), every
 
 
-def _kept(make: Callable[[], Settled | None]) -> Settled | None:
+def _kept(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     """Compute the arrays over penalties, or read them from the checkpoint."""
 
-    def told() -> Told:
+    def told() -> StepResult:
         found = make()
         return {} if found is None else {name: part for name, part in found._asdict().items() if part is not None}
 
     parts: dict[str, Any] = kept(told)
-    return Settled(**{"moved": None, **parts}) if parts else None
+    return PathRefit(**{"moved": None, **parts}) if parts else None
 
 
-def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> Settled | None:
+def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
     """Ridges, or lassos, of least squares, every row left out by itself."""
     if _of_rows(plan) and along(objective, list(named.values()), plan):
         return lassos(objective, list(named.values()), plan)
@@ -392,15 +403,15 @@ def _judged(
     plan: Plan,
     refit: AbstractRefit,
     named: dict[Any, AbstractPenalty],
-    every: Settled,
-) -> dict[Any, Judged]:
+    every: PathRefit,
+) -> dict[Any, JudgedPoint]:
     """Split arrays over penalties into one result a penalty, except for the `bad` ones.
 
     Fits and estimates are built when they are asked for.
     """
 
     def estimate(k: int, fit: Fit) -> Estimate:
-        found = blank(Asked(fit, plan, None), refit, every.baseline[k])
+        found = blank(HeldOutLoss(fit, plan, None), refit, every.baseline[k])
         parts = {"losses": every.losses[k], "error": every.error[k], "proved": every.proved[k]}
         return replace(found, **parts)
 
@@ -416,10 +427,10 @@ def _judged(
             continue
         make = lambda k=k, penalty=penalty: _anchored(objective.under(penalty), every.theta[k])
         known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
-        found[value] = Judged(*known, {}, float(every.gradients[k]))
+        found[value] = JudgedPoint(*known, {}, float(every.gradients[k]))
         if wanting[k]:
-            asked, whole, rest = Asked(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
-            settled(whole, some_of(asked, refit, rest, whole, len(named)), rest)
+            asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
+            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(named)), rest)
             found[value] = replace(_whole(found[value], whole), error=_known(whole.error))
     return found
 
@@ -430,7 +441,7 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
     return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audited(found: dict[Any, Judged], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
+def _audited(found: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
     """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed. A
     gradient takes so many `operations`."""
     number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
@@ -444,7 +455,7 @@ def _audited(found: dict[Any, Judged], audit: int, operations: float) -> tuple[s
     tables = {}
     for value, chosen in wanted.items():
         each, estimate = found[value], found[value].estimate
-        tables[value] = audited(Asked(each.fit, estimate.plan, None), estimate, chosen, each.start)
+        tables[value] = audited(HeldOutLoss(each.fit, estimate.plan, None), estimate, chosen, each.start)
     count, missed = sum(map(len, tables.values())), sum(int(table["beyond"].to_numpy().sum()) for table in tables.values())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
     return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables, missed

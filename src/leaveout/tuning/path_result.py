@@ -18,11 +18,11 @@ from ..validation.estimate import Estimate, Printed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = 5  # labels in a printed list
+PRINTED_LABELS = 5  # labels in a printed list
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedPoint:
     """The fit and the estimate under one penalty, which are made when they are first asked for.
 
     The object holds the mean of the losses and of the known errors, the refits that are worth repeating, the parameters
@@ -52,7 +52,7 @@ class Judged:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Point:
+class PathPoint:
     """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN where some refits do not exist).
 
     The estimate and the fit are built when they are first asked for.
@@ -60,7 +60,7 @@ class Point:
 
     value: Any
     penalty: AbstractPenalty
-    made: Judged
+    made: JudgedPoint
     audit: pd.DataFrame | None
     said: str  # of the audit of the path
 
@@ -113,7 +113,7 @@ class Path(Printed):
     [0.564, 0.557, 0.561]
     """
 
-    points: tuple[Point, ...]
+    points: tuple[PathPoint, ...]
     plan: Plan
     labels: dict[str, str]  # model, refit, audit: for the printed result
 
@@ -138,7 +138,7 @@ class Path(Printed):
         return [point.fit for point in self.points]
 
     @functools.cached_property
-    def _compared(self) -> list[Point]:
+    def _compared(self) -> list[PathPoint]:
         """Return the points at which every loss of the plan exists: means over fewer units cannot be compared with them."""
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
@@ -146,12 +146,12 @@ class Path(Printed):
         return found
 
     @functools.cached_property
-    def best(self) -> Point:
+    def best(self) -> PathPoint:
         """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
         return min(self._compared, key=lambda point: point.mean)
 
     @functools.cached_property
-    def one_standard_error(self) -> Point:
+    def one_standard_error(self) -> PathPoint:
         """The simplest penalty whose mean is within one standard error of the best's (Breiman and others, 1984).
 
         The standard error is that of the best's own mean, over what is independent in the plan (`Estimate.se`). The simplest
@@ -248,4 +248,4 @@ def shown(value: Any) -> str:
 
 def listed(values: Iterable[Any]) -> str:
     texts = [shown(value) for value in values]
-    return ", ".join(texts if len(texts) <= SHOWN else [*texts[:2], "…", texts[-1]])
+    return ", ".join(texts if len(texts) <= PRINTED_LABELS else [*texts[:2], "…", texts[-1]])

@@ -12,12 +12,12 @@ itself: the theorem of `_proved` holds with C = 0, and what may still be off is 
 import numpy as np
 from jaxtyping import Float
 
-from ..linalg.enclosure_theorem import ROUNDING
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.losses import Squared
 from ..plans.plan import Plan
-from ..refit._anchor import GROUP, PASS, SINGULAR
-from ..refit._stacked import Settled
+from ..refit._anchor import GROUP, OWN_HESSIAN_BELOW, PASS
+from ..refit._stacked import PathRefit
 from ..validation.estimate import ROUNDING as NEGLIGIBLE
 
 Array = np.ndarray
@@ -61,13 +61,13 @@ class _Axes:
         return np.max([spread, own.max(1, initial=1.0), level], axis=0)
 
 
-def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> Settled:
+def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> PathRefit:
     """Leave out single rows under every α, several α at a time; `plan` names the rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
     theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))
     proved = np.ones(error.shape, bool)
-    return Settled(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
+    return PathRefit(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
 
 
 def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Array, ...]:
@@ -95,17 +95,17 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
         half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
         half += off
         half += np.abs(level)[:, None] + taken(axes.shift)
-        half *= 4 * ROUNDING
+        half *= 4 * GRADIENT_ROUNDING
         held -= seen
         np.abs(held, out=held)
         held /= kept
-        held *= ROUNDING * axes.repeated(alpha, inverse)[:, None]
+        held *= GRADIENT_ROUNDING * axes.repeated(alpha, inverse)[:, None]
         half += held
         off += 0.5 * half
         error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²
         scored = plan.held * omega[unit]
         mean = losses @ scored / scored.sum()
-        resolved = (kept.min(1) > SINGULAR) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
+        resolved = (kept.min(1) > OWN_HESSIAN_BELOW) & (error.max(1) <= NEGLIGIBLE * (1 + mean))
     losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
     baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
     theta = np.c_[coef, level] if axes.share else coef

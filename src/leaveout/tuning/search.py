@@ -11,17 +11,17 @@ from .._runtime.checkpoint import depends
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, called
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, display_name
 from ..optimize.fit import Fit, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
-from ..validation.cross_validate import adapted, begun, cross_validate, held_out
+from ..validation.cross_validate import begun, cross_validate, held_out, resolve_plan
 from ..validation.estimate import Estimate
 from ..validation.metrics import HIGHER, Metric, in_order, measurable, valued
 from ..validation.pooled import Predictions
-from ..validation.scoring import Asked
-from .hypergradient import Build, Slopes, built, criterion, smoothed
+from ..validation.scoring import HeldOutLoss
+from .hypergradient import Build, LossSlopes, built, criterion, smoothed
 from .path import path
 
 Array = np.ndarray
@@ -124,7 +124,7 @@ def measured(metric: Metric, fit: Fit, predicted: Predictions | None, units: Arr
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class TrialStudy:
     """The arguments that all trials share, the trials made so far, and the best one with its fit and estimate."""
 
     build: Build
@@ -172,7 +172,9 @@ class Study:
         if exists and self.metric is not None:
             measurable("tune", fit, self.metric)
             if fit.objective.units.target is None:
-                raise ValueError(f"tune: metric needs a model with predictions and a target; got {called(fit.objective)}.")
+                raise ValueError(
+                    f"tune: metric needs a model with predictions and a target; got {display_name(fit.objective)}."
+                )
             predicted = held_out(fit, found.plan, self.refit, "response") if predicted is None else predicted
             value = measured(self.metric, fit, predicted, np.ones(found.plan.num_units, bool))
         return self.add(Trial(hyper, value, found, predicted, said=said, parameters=fit.parameters, **more), fit)
@@ -222,7 +224,7 @@ def _distance(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[s
     return sum((np.log(one[name] / other[name]) / width) ** 2 for name, width in ranges.items())
 
 
-def _numbers(study: Study, sampler: str) -> tuple[Array, Array]:
+def _numbers(study: TrialStudy, sampler: str) -> tuple[Array, Array]:
     """Logarithms of all bounds."""
     lists = [name for name, ends in study.space.items() if isinstance(ends, list)]
     if lists:
@@ -235,7 +237,7 @@ class _Spent(Exception):
     """Raised when no trial is left."""
 
 
-def by_gradient(study: Study) -> Ended:
+def by_gradient(study: TrialStudy) -> Ended:
     low, high = _numbers(study, "gradient")
     if type(study.refit) is not NewtonStep:
         raise ValueError(
@@ -245,7 +247,7 @@ def by_gradient(study: Study) -> Ended:
         raise ValueError(f"tune: sampler='gradient' has no slope of {study.metric!r}; use sampler='optuna'.")
     names = list(study.space)
     begin = np.log([study.start[name] for name in names]) if study.start else (low + high) / 2
-    down = Descent(study, Slopes(study.build, names, smoothed if study.metric == "auc" else None), low, high)
+    down = CriterionDescent(study, LossSlopes(study.build, names, smoothed if study.metric == "auc" else None), low, high)
     best, ended = down.run(begin, None)
     known, fit = None, study.best[0][1] if study.best else None
     if fit is not None and fit.objective.parameters.kinks() is not None:
@@ -258,11 +260,11 @@ def by_gradient(study: Study) -> Ended:
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
+class CriterionDescent:
     """Descent by the gradient of the criterion, over all units or over those that are `among` some."""
 
-    study: Study
-    slopes: Slopes
+    study: TrialStudy
+    slopes: LossSlopes
     low: Array
     high: Array
 
@@ -303,7 +305,7 @@ class Descent:
         study = self.study
         hyper = {name: float(np.clip(np.exp(each), *ends)) for (name, ends), each in zip(study.space.items(), x, strict=True)}
         fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
-        found = self.slopes(fit, adapted("tune", fit.objective, study.plan, criterion(fit)), rho, among)
+        found = self.slopes(fit, resolve_plan("tune", fit.objective, study.plan, criterion(fit)), rho, among)
         along = found.slope * rho
         plan, center = found.estimate.plan, found.center
         predicted = None if center is None else Predictions(plan, "link", values=center[plan.index[plan.held]])
@@ -344,7 +346,7 @@ def descended(look: Any, x: Array, low: Array, high: Array, se: float, fine: flo
     return f"the slope left is {left / se:.1g} standard errors an e-fold"
 
 
-def by_path(study: Study) -> Ended:
+def by_path(study: TrialStudy) -> Ended:
     low, _ = _numbers(study, "path")
     if len(low) > 1 or study.metric is not None or study.start:
         raise ValueError("tune: sampler='path' goes over the values of one penalty, by its loss: no metric=, no start=.")
@@ -380,7 +382,7 @@ def _plain(part: Any) -> bool:
     return not isinstance(part, np.ndarray)
 
 
-def by_optuna(study: Study) -> Ended:
+def by_optuna(study: TrialStudy) -> Ended:
     try:
         import optuna
     except ImportError as error:
@@ -415,14 +417,14 @@ def by_optuna(study: Study) -> Ended:
     return Ended("by Optuna", "as many as were asked for")
 
 
-def _tried(study: Study, hyper: dict[str, Any]) -> Trial:
+def _tried(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
     """Make a trial, or as much of it as shows that it is no better."""
     try:
         fit = study.fitted(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
         return study.add(Trial(hyper, float("nan"), said=f"no fit: {error}"))
-    plan = adapted("tune", fit.objective, study.plan, study.refit)
-    gathered, _ = begun(Asked(fit, plan, None), study.refit)
+    plan = resolve_plan("tune", fit.objective, study.plan, study.refit)
+    gathered, _ = begun(HeldOutLoss(fit, plan, None), study.refit)
     study.comparable(hyper, fit, gathered.found)
     if study.best and study.metric is None:
         best = study.best[0][0].known

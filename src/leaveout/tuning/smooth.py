@@ -28,23 +28,23 @@ from ..models.smooth.bases import against
 from ..optimize.fit import Fit, fit as fitted
 from ..plans.plan import Plan
 from ..refit import Exact, NewtonStep
-from ..validation.cross_validate import adapted, cross_validate
+from ..validation.cross_validate import cross_validate, resolve_plan
 from ..validation.estimate import Estimate, Printed
 from .hypergradient import shared
 from .search import LONGEST, descended
-from .smoothing_criterion import Looked, Minimum, Neighbourhoods, Penalised, Restricted, minimum
+from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, Restricted, SmoothingMinimum, minimum
 
 Array = np.ndarray
 Method = Literal["NCV", "REML"]
-EDGE = (
+SMOOTHING_BOUND = (
     1e-5  # of a direction's own curvature: a penalty that weighs less beside the rows, or more than one over it, is at an end
 )
-APART = 0.01  # e-folds between the looks that tell second derivatives
+SMOOTHING_DIFFERENCE = 0.01  # e-folds between the looks that tell second derivatives
 FINE = 3e-2  # of the slope at which `tune` stops: λ to 1e-4 on the tests' data
-FLAT = 1e-6  # of the largest curvature in ρ: directions below it do not move
+FLAT_SMOOTHING_CURVATURE = 1e-6  # of the largest curvature in ρ: directions below it do not move
 BEGIN = 3.0  # of ρ: fewer functions than half are wanted more often than more
-LOOKS = 200
-LARGE = 0.1  # of a standard error, by which the criterion may be off the certified loss
+MAX_CRITERION_LOOKS = 200
+LARGE_CRITERION_ERROR = 0.1  # of a standard error, by which the criterion may be off the certified loss
 
 
 class Nested(NamedTuple):
@@ -75,13 +75,13 @@ class Choice(NamedTuple):
 class Second(NamedTuple):
     """V at ρ̂, ∂²V/∂ρ², ∂²V/∂w∂ρ, and the losses on either side along each ρ."""
 
-    here: Looked
+    here: CriterionLook
     curvature: Float[Array, "smooths smooths"]
     change: Float[Array, "units smooths"]
     sides: list[tuple[Array, Array]]
 
 
-class Found(NamedTuple):
+class CriterionMinimum(NamedTuple):
     """The ρ that was found, the criterion there, and how the descent ended."""
 
     rho: Float[Array, " smooths"]
@@ -155,7 +155,7 @@ class Smoothing(Printed):
         return pd.Series({name: float(share[span].sum()) for name, (_, span) in self.model.smooths.items()}, name="edf")
 
     @functools.cached_property
-    def _here(self) -> Minimum:
+    def _here(self) -> SmoothingMinimum:
         return minimum(self.criterion.model, self.rho, self.fit.vector)
 
     @functools.cached_property
@@ -172,7 +172,7 @@ class Smoothing(Printed):
         The slopes of the criterion, and all that follows from them, are then unreliable.
         """
         e = self.estimate
-        if self.method != "NCV" or abs(self.value - e.mean) <= LARGE * e.scale + e.approximation_error:
+        if self.method != "NCV" or abs(self.value - e.mean) <= LARGE_CRITERION_ERROR * e.scale + e.approximation_error:
             return ""
         return (
             f"one Newton step a refit makes that loss {self.value:.6g}, not {e.mean:.6g}: λ was chosen by another loss than it "
@@ -196,7 +196,7 @@ class Smoothing(Printed):
         assert here.losses is not None
         losses = here.losses.copy()
         for j, (up, down) in enumerate(sides):
-            straight, bent = (up - down) / (2 * APART), (up + down - 2 * here.losses) / APART**2
+            straight, bent = (up - down) / (2 * SMOOTHING_DIFFERENCE), (up + down - 2 * here.losses) / SMOOTHING_DIFFERENCE**2
             losses += moved[:, j] * straight + 0.5 * moved[:, j] ** 2 * bent
         mean = float(criterion.share @ np.nan_to_num(losses))
         optimism = mean - here.value
@@ -231,9 +231,12 @@ class Smoothing(Printed):
     def _second(self) -> "Second":
         """Second derivatives at ρ̂."""
         count = len(self.rho)
-        looks = [[self.criterion(self.rho + sign * APART * np.eye(count)[j]) for sign in (1, -1)] for j in range(count)]
-        curvature = np.array([(up.slope - down.slope) / (2 * APART) for up, down in looks])
-        change = [(up.by_weight - down.by_weight) / (2 * APART) for up, down in looks]
+        looks = [
+            [self.criterion(self.rho + sign * SMOOTHING_DIFFERENCE * np.eye(count)[j]) for sign in (1, -1)]
+            for j in range(count)
+        ]
+        curvature = np.array([(up.slope - down.slope) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks])
+        change = [(up.by_weight - down.by_weight) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks]
         sides = [(up.losses, down.losses) for up, down in looks]
         return Second(self.criterion(self.rho), (curvature + curvature.T) / 2, np.stack(change, axis=1), sides)
 
@@ -273,7 +276,7 @@ def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[A
     """Invert the curvature among the free parameters; flat directions, and those that bend down, get zero."""
     out = np.zeros_like(curvature)
     values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
-    sharp = values > FLAT * np.abs(values).max(initial=0.0)
+    sharp = values > FLAT_SMOOTHING_CURVATURE * np.abs(values).max(initial=0.0)
     out[np.ix_(free, free)] = (vectors[:, sharp] / values[sharp]) @ vectors[:, sharp].T
     return out
 
@@ -341,7 +344,7 @@ def smooth(
         raise ValueError(f"smooth: method is 'NCV', which needs a plan, or 'REML'; got {method!r}, plan={plan!r}.")
     if exact and method != "NCV":
         raise ValueError("smooth: exact=True goes with method='NCV'.")
-    plan = None if plan is None else adapted("smooth", model, plan, NewtonStep())
+    plan = None if plan is None else resolve_plan("smooth", model, plan, NewtonStep())
     data = data_of(model)
     begin = _parameters(model)
     if method == "NCV":
@@ -355,13 +358,15 @@ def smooth(
     return _exactly(made) if exact else made
 
 
-def _made(model: Additive, method: Method, criterion: Any, plan: Plan | None, found: Found, bounds: Array) -> Smoothing:
+def _made(
+    model: Additive, method: Method, criterion: Any, plan: Plan | None, found: CriterionMinimum, bounds: Array
+) -> Smoothing:
     chosen = model.smoothed(np.exp(found.rho))
     fit = fitted(chosen, chosen.parameters.natural(criterion.theta))
     return Smoothing(fit, method, found.value, found.ended, criterion.looks, plan, criterion, found.rho, bounds)
 
 
-def data_of(model: Additive) -> Penalised:
+def data_of(model: Additive) -> PenalisedRows:
     """A model as arrays."""
     if model.own or model.classes:
         raise ValueError(
@@ -371,7 +376,7 @@ def data_of(model: Additive) -> Penalised:
     offset = 0.0 if model.offset is None else np.asarray(model.offset)
     penalty: Any = model.penalty
     x, y = np.asarray(model.design), np.asarray(model.y)
-    return Penalised(x, offset, y, weight, model.loss_function, penalty.matrices, penalty.spans)
+    return PenalisedRows(x, offset, y, weight, model.loss_function, penalty.matrices, penalty.spans)
 
 
 def _parameters(model: Additive) -> Array:
@@ -387,16 +392,16 @@ def _profiled(model: Additive) -> bool:
     return kind == "Squared"
 
 
-def _bounds(data: Penalised) -> Float[Array, "smooths 2"]:
+def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
     """Return the bounds of ρ: there the penalty is negligible in its sharpest direction, or dominates in its flattest."""
     root, bounds = np.sqrt(data.weight)[:, None], []
     for matrix, (a, b) in zip(data.matrices, data.spans, strict=True):
         seen = against(matrix, root * data.x[:, a:b])
-        bounds.append((np.log(EDGE / seen[-1]), np.log(1 / (EDGE * seen[0]))))
+        bounds.append((np.log(SMOOTHING_BOUND / seen[-1]), np.log(1 / (SMOOTHING_BOUND * seen[0]))))
     return np.array(bounds)
 
 
-def _begun(model: Additive, data: Penalised, theta: Array, bounds: Array, start: Any) -> Array:
+def _begun(model: Additive, data: PenalisedRows, theta: Array, bounds: Array, start: Any) -> Array:
     """Return the first ρ: penalties a little larger than the curvature of the losses."""
     if start is not None:
         given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
@@ -407,9 +412,9 @@ def _begun(model: Additive, data: Penalised, theta: Array, bounds: Array, start:
     return np.clip(rho, *bounds.T)
 
 
-def _least(criterion: Any, begin: Array, bounds: Array) -> Found:
+def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
     """Return the least value on the way down."""
-    seen: dict[bytes, Looked] = {}
+    seen: dict[bytes, CriterionLook] = {}
     low, high = bounds.T
 
     def look(x: Array) -> tuple[float, Array]:
@@ -418,15 +423,15 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> Found:
             bar.advance()
         return seen[x.tobytes()].value, seen[x.tobytes()].slope
 
-    with Slow("looks", LOOKS) as bar:
+    with Slow("looks", MAX_CRITERION_LOOKS) as bar:
         first = criterion(begin)
         seen[begin.tobytes()] = first
         ended = descended(look, begin, low, high, _scale(first), FINE)
     best = min(seen, key=lambda key: seen[key].value)
-    return Found(np.clip(np.frombuffer(best), low, high), seen[best].value, ended)
+    return CriterionMinimum(np.clip(np.frombuffer(best), low, high), seen[best].value, ended)
 
 
-def _scale(first: Looked) -> float:
+def _scale(first: CriterionLook) -> float:
     """Return the standard error of the criterion with independent rows; one for a likelihood."""
     if first.losses is None:
         return 1.0
@@ -442,8 +447,10 @@ def _exactly(made: Smoothing) -> Smoothing:
         model = made.model.smoothed(np.exp(rho))
         return cross_validate(fitted(model, made.fit.parameters), criterion.plan, Exact(1e-10), audit=0).mean
 
-    far = 10 * APART
+    far = 10 * SMOOTHING_DIFFERENCE
     slope = [(value(rho + far * e) - value(rho - far * e)) / (2 * far) for e in np.eye(len(rho))]
     there = np.clip(rho - np.clip(made._inverse @ slope, -LONGEST, LONGEST), *made.bounds.T)
     ended = f"{made.ended}; then {np.abs(there - rho).max():.2g} e-folds by exact refits"
-    return _made(made.model, "NCV", criterion, criterion.plan, Found(there, criterion(there).value, ended), made.bounds)
+    return _made(
+        made.model, "NCV", criterion, criterion.plan, CriterionMinimum(there, criterion(there).value, ended), made.bounds
+    )

@@ -29,14 +29,16 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 
 Array = np.ndarray
-STEPS = 100  # of Newton's method
-NEAR = 1e-10  # of F: a squared decrement below is one of which Newton steps square the rest, to the floor of float64
-SURE = 0.99  # of one: a trace below it leaves a matrix positive definite
-FEW = 12  # scored units of a refit up to which one solve does for all
-FLAT = 1e-9  # of the largest eigenvalue: those of a penalty below are none
+MAX_SMOOTHING_NEWTON_STEPS = 100  # of Newton's method
+DECREMENT_TOLERANCE = (
+    1e-10  # of F: a squared decrement below is one of which Newton steps square the rest, to the floor of float64
+)
+DEFINITE_TRACE = 0.99  # of one: a trace below it leaves a matrix positive definite
+MAX_JOINT_UNITS = 12  # scored units of a refit up to which one solve does for all
+FLAT_PENALTY_EIGENVALUE = 1e-9  # of the largest eigenvalue: those of a penalty below are none
 
 
-class Looked(NamedTuple):
+class CriterionLook(NamedTuple):
     """The criterion, its slope in ρ; every held-out loss by the plan's entries, NaN where none; ∂V/∂w of every unit."""
 
     value: float
@@ -46,7 +48,7 @@ class Looked(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Penalised:
+class PenalisedRows:
     """Rows, losses and penalties: what F is made of. `spans` say of which coefficients a penalty is."""
 
     x: Float[Array, "units params"]
@@ -76,7 +78,7 @@ class Penalised:
 
 
 @dataclass(frozen=True, eq=False)
-class Minimum:
+class SmoothingMinimum:
     """θ̂ at some ρ: the predictors there, ω ℓ′, ω ℓ″, and L⁻¹, H = L Lᵀ."""
 
     theta: Float[Array, " params"]
@@ -92,7 +94,7 @@ class Minimum:
         return self.root.T @ (self.root @ v)
 
 
-def minimum(model: Penalised, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> Minimum:
+def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
     Raises IndefiniteHessianError where H is singular, RuntimeError where F has no minimum.
@@ -106,15 +108,15 @@ def minimum(model: Penalised, rho: Float[Array, " smooths"], theta: Float[Array,
         return eta, value if np.isfinite(value) else np.inf
 
     (eta, value), before = at(theta), np.inf
-    for _ in range(STEPS):
+    for _ in range(MAX_SMOOTHING_NEWTON_STEPS):
         slope, curvature = (weighed(model.weight, part) for part in model.derivatives(eta, (1, 2)))
         H = (model.x.T * curvature) @ model.x + penalty
         root, logdet = _root(H)
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
-        near = gain <= NEAR * max(1.0, abs(value))
+        near = gain <= DECREMENT_TOLERANCE * max(1.0, abs(value))
         if near and gain > before / 4:  # no closer by rounding, which heavy penalties amplify
-            return Minimum(theta, value, penalty, eta, slope, curvature, root, logdet)
+            return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
         while size > 1e-10:
             new, lower = at(theta - size * step)
             if near or lower <= value - 1e-4 * size * gain:
@@ -145,7 +147,7 @@ def _root(H: Array) -> tuple[Array, float]:
 class Neighbourhoods:
     """V of a plan; θ̂ of the last ρ is where the next begins."""
 
-    model: Penalised
+    model: PenalisedRows
     plan: Plan
     share: Float[Array, " entries"]
     theta: Float[Array, " params"]
@@ -162,14 +164,14 @@ class Neighbourhoods:
         share = np.where(units[self.plan.index], 0.0, self.share)
         return Neighbourhoods(replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta)
 
-    def __call__(self, rho: Float[Array, " smooths"]) -> Looked:
+    def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
         model, n = self.model, len(self.model.y)
         self.looks += 1
         here = minimum(model, rho, self.theta)
         self.theta = here.theta
         z = model.x @ here.root.T
         length = np.sum(z**2, axis=1)
-        losses, sums = np.full(len(self.plan.index), np.nan), _Sums(n, len(here.root))
+        losses, sums = np.full(len(self.plan.index), np.nan), _CriterionSums(n, len(here.root))
         for batch in self.batches:
             self._add(batch, here, z, length, losses, sums)
         third = weighed(model.weight, model.derivatives(here.eta, (3,))[0])
@@ -180,21 +182,23 @@ class Neighbourhoods:
         scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * np.nan_to_num(losses), 0.0), n)
         m = z @ sums.pull + sums.pulled
         by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
-        return Looked(float(np.nan_to_num(self.share) @ np.nan_to_num(losses)), model.along(rho, G), losses, by_weight)
+        return CriterionLook(float(np.nan_to_num(self.share) @ np.nan_to_num(losses)), model.along(rho, G), losses, by_weight)
 
-    def _add(self, batch: Batch, here: Minimum, rows: Array, length: Array, losses: Array, sums: "_Sums") -> None:
+    def _add(
+        self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array, losses: Array, sums: "_CriterionSums"
+    ) -> None:
         """A batch of refits."""
         n, held = len(self.model.y), np.asarray(batch.rows.held)
         units, delta, z, metric = self._left(batch, here, rows, length)
         g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
-        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= FEW else np.zeros((len(z), 0), int)
+        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= MAX_JOINT_UNITS else np.zeros((len(z), 0), int)
         at = np.take_along_axis(z, few[:, :, None], 1)  # what is scored, where that is little: solved for along with q
         q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
         eta = here.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
         losses[batch.place[held]] = value[held]
         pulls = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
-        if scored <= FEW:
+        if scored <= MAX_JOINT_UNITS:
             weight = np.take_along_axis(pulls, few, 1)
             p = sum((weight[:, [k]] * each for k, each in enumerate(back)), np.zeros(q.shape))
         else:
@@ -205,7 +209,7 @@ class Neighbourhoods:
         sums.pulled += np.bincount(units.ravel(), own.ravel(), n)
         sums.turned += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
 
-    def moves(self, here: Minimum) -> Float[Array, "refits params"]:
+    def moves(self, here: SmoothingMinimum) -> Float[Array, "refits params"]:
         """θ_o − θ̂ of every refit, whitened."""
         rows, out = self.model.x @ here.root.T, np.zeros((self.plan.num_refits, len(here.root)))
         length = np.sum(rows**2, axis=1)
@@ -214,15 +218,15 @@ class Neighbourhoods:
             out[batch.refits] = -metric.solve(_sum(delta * here.slope[units], z)[:, None])[:, 0]
         return out
 
-    def _left(self, batch: Batch, here: Minimum, rows: Array, length: Array) -> tuple[Array, Array, Array, "_Metric"]:
+    def _left(self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array) -> tuple[Array, Array, Array, "_Metric"]:
         """Return the units that refits leave out, their weight changes, their whitened rows, and the curvature without them."""
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
         bend = delta * here.curvature[units]
-        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < SURE)
+        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < DEFINITE_TRACE)
 
 
-class _Sums:
+class _CriterionSums:
     """Over all refits, whitened: Σ p, Σ p qᵀ, and what single rows' weights take from m and s."""
 
     def __init__(self, units: int, params: int):
@@ -284,12 +288,12 @@ def _determined(matrices: Float[Array, "refits size size"]) -> None:
 class Restricted:
     """R, the Laplace approximation of −log of the restricted likelihood; exact of squared losses."""
 
-    model: Penalised
+    model: PenalisedRows
     profiled: bool  # is φ estimated?
     theta: Float[Array, " params"]
     looks: int = 0
 
-    def __call__(self, rho: Float[Array, " smooths"]) -> Looked:
+    def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
         model = self.model
         self.looks += 1
         here = minimum(model, rho, self.theta)
@@ -303,7 +307,7 @@ class Restricted:
         size = np.sum((model.x @ here.root.T) ** 2, axis=1)
         moved = here.solve(model.x.T @ weighed(third, size))
         G = 0.5 * (np.outer(here.theta, here.theta) / phi + here.root.T @ here.root - np.outer(moved, here.theta))
-        return Looked(value, model.along(rho, G - 0.5 * inverse))
+        return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
     def _penalty(self, rho: Float[Array, " smooths"]) -> tuple[float, Array, int]:
         """log|P|₊, its slope in P, and the rank; of each group of coefficients that penalties share by itself."""
@@ -314,7 +318,7 @@ class Restricted:
                 matrix / np.trace(matrix) for matrix, span in zip(model.matrices, model.spans, strict=True) if span == (a, b)
             ]
             values, vectors = np.linalg.eigh(sum(parts))  # what any of them sees, whatever λ
-            seen = vectors[:, values > FLAT * values[-1]]
+            seen = vectors[:, values > FLAT_PENALTY_EIGENVALUE * values[-1]]
             factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
             half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
             inverse[a:b, a:b] = half.T @ half

@@ -37,7 +37,7 @@ from ..refit import AbstractRefit
 from ..validation.estimate import Estimate, Printed
 from ..validation.metrics import MEASURES, Metric
 from .hypergradient import Build
-from .search import SMALL, STEP, Ended, Study, Trial, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
+from .search import SMALL, STEP, Ended, Trial, TrialStudy, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,9 +46,9 @@ Array = np.ndarray
 Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list]
 
-DRAWS = 20  # of groups of the units, by which the optimism of choosing among trials is told
+OPTIMISM_DRAWS = 20  # of groups of the units, by which the optimism of choosing among trials is told
 COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # of the table, besides the hyperparameters
-EDGE = 1e-6  # e-folds from a bound that count as on it
+HYPERPARAMETER_BOUND = 1e-6  # e-folds from a bound that count as on it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +126,7 @@ class Tuning(Printed):
         if self.how.sampler == "by gradient":
             return self._excess(self.how.nested)
         told, rng = self._compared, np.random.default_rng(self.seed)
-        labels = [grouped(self.estimate, rng) for _ in range(DRAWS if len(told) > 1 else 0)]
+        labels = [grouped(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)]
         return self._excess([(label, [self._least(told, label != g) for g in range(label.max() + 1)]) for label in labels])
 
     def _least(self, told: Sequence[Trial], units: Array) -> Trial | None:
@@ -252,7 +252,7 @@ def _ranges(space: Mapping[str, Any]) -> str:
 
 
 def _near(x: float, low: float, high: float) -> bool:
-    return bool(x <= low + EDGE or x >= high - EDGE)
+    return bool(x <= low + HYPERPARAMETER_BOUND or x >= high - HYPERPARAMETER_BOUND)
 
 
 def _apart(one: Trial, other: Trial) -> bool:
@@ -373,7 +373,7 @@ def tune(
         return descended(build, space, plan, start, count("tune: trials", trials, 1))
     read = _space(space)  # type: ignore[arg-type]
     _check(build, plan, refit, trials, metric, nested, seed)
-    study = Study(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
+    study = TrialStudy(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     try:
@@ -386,13 +386,13 @@ def tune(
         raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial) from None
 
 
-def _known(study: Study) -> dict[str, Any]:
+def _known(study: TrialStudy) -> dict[str, Any]:
     """Name everything that the trials depend on, for the key of their checkpoint."""
     names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
     return {name: getattr(study, name) for name in names} | {"trials": study.most}
 
 
-def _tuning(study: Study, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:
+def _tuning(study: TrialStudy, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:
     return Tuning(best, fit, estimate, tuple(study.made), study.space, study.metric, study.seed, how)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.checkpoint import Told
+from .._runtime.checkpoint import StepResult
 from .._runtime.parallel import steps
 from .._runtime.progress import Slow
 from ..objectives.batched import function, listed, weights_of
@@ -22,15 +22,15 @@ from ..optimize.active_set import NoMinimiser, minimised
 from ..optimize.fit import Fit
 from ..refit._least_norm import least_norm
 from .estimate import Estimate
-from .scoring import Asked
+from .scoring import HeldOutLoss
 
 Array = np.ndarray
 SHARE = 0.1  # of the operations of a call
 REPEATING = 30  # gradients that one repetition takes, about
 TRIFLE = 2e8  # operations that take a tenth of a second or less
-STEPS = 60  # of Newton's method
+MAX_AUDIT_NEWTON_STEPS = 60  # of Newton's method
 REACHED = 1e-9  # of the length of the way: a step that is shorter is the last
-SLACK = 1e-8  # of a loss: what two programs may differ by for rounding
+PROGRAM_ROUNDING = 1e-8  # of a loss: what two programs may differ by for rounding
 REASONS = ("longest step", "largest error", "random")
 
 
@@ -128,7 +128,7 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
         return value, whitened(slope)
 
     u, (value, gradient) = start.copy(), look(start)
-    for _ in range(STEPS):
+    for _ in range(MAX_AUDIT_NEWTON_STEPS):
         size = float(np.linalg.norm(gradient))
         if not size:
             return u, True
@@ -204,10 +204,10 @@ def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Arra
 class Repeated:
     """Repeat one refit: descend from where it stands to its minimiser, and return the losses there and their places."""
 
-    asked: Asked
+    asked: HeldOutLoss
     start: dict[int, Array]
 
-    def __call__(self, refit: int) -> Told:
+    def __call__(self, refit: int) -> StepResult:
         asked, fit = self.asked, self.asked.fit
         _, place, rows = asked.plan.one(refit, listed(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
@@ -218,7 +218,7 @@ class Repeated:
         return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
-def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
+def audited(asked: HeldOutLoss, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
 
     `beyond` marks refits that are off by more than their reported error. Descent begins at `start`, or at θ̂ for a refit that
@@ -230,7 +230,7 @@ def audited(asked: Asked, found: Estimate, chosen: dict[int, str], start: dict[i
             exact, reached, error = told["exact"], bool(told["reached"]), float(found.error[refit])
             reported = found.losses[[refit] if asked.joint else told["place"]]
             off = float(np.abs(reported - exact).sum())
-            beyond = reached and off > error * (1 + 1e-6) + SLACK * (1 + np.abs(exact).sum())
+            beyond = reached and off > error * (1 + 1e-6) + PROGRAM_ROUNDING * (1 + np.abs(exact).sum())
             known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
             lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
             bar.advance()

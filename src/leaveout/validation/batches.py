@@ -11,32 +11,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .._runtime.checkpoint import Told
+from .._runtime.checkpoint import StepResult
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
-from ..linalg.sparse_design import Sparse
+from ..linalg.sparse_design import SparseDesign
 from ..objectives.batched import listed, work
 from ..objectives.contiguous_folds import Runs
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned, called
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned, display_name
 from ..optimize.fit import Fit
 from ..optimize.starts import cores
-from ..plans.plan import CAPACITY, Batch, Plan, Rows
-from ..refit import AbstractRefit, Refitted, completed, expandable, followed, is_narrow
+from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
+from ..refit import AbstractRefit, RefitBatch, expandable, fill_undetermined, is_narrow, refit_active_set
 from ..refit._linear import unit_losses
 from ..refit._probes import by_probes
 from . import minima as minima
 from .estimate import Estimate
-from .scoring import Asked, scores
+from .scoring import HeldOutLoss, scores
 
-SHARED = 1e7  # operations of one gradient of every refit, from which cores and workers share them
+PARALLEL_OPERATIONS = 1e7  # operations of one gradient of every refit, from which cores and workers share them
 PARTS = 16  # batches at least, where these are shared
 NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
 SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
 
-Tell = Callable[[Batch, Refitted, NDArray], Told]  # what a batch that was refitted says, wherever that was
-Merge = Callable[[Batch, Told], None]  # what a batch said when it was refitted
-Losses = Callable[[Rows, Refitted], NDArray]
+Tell = Callable[[Batch, RefitBatch, NDArray], StepResult]  # what a batch that was refitted says, wherever that was
+Merge = Callable[[Batch, StepResult], None]  # what a batch said when it was refitted
+Losses = Callable[[RefitRows, RefitBatch], NDArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,10 @@ class Refitter:
     losses: Losses | None
     tell: Tell
 
-    def __call__(self, batch: Batch) -> Told:
+    def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
-        done = followed(self.refit, self.fit, rows, judge=self.losses is not None)
-        rows, done = completed(self.fit, batch.rows, done)
+        done = refit_active_set(self.refit, self.fit, rows, judge=self.losses is not None)
+        rows, done = fill_undetermined(self.fit, batch.rows, done)
         values = np.zeros(0) if self.losses is None else self.losses(rows, done)
         return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
 
@@ -65,14 +65,14 @@ class Refitter:
 class NotUpdated:
     """Compute the losses of a batch at θ̂, with no update."""
 
-    asked: Asked
+    asked: HeldOutLoss
 
-    def __call__(self, batch: Batch) -> Told:
+    def __call__(self, batch: Batch) -> StepResult:
         fit = self.asked.fit
         return {"losses": self.asked.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))}
 
 
-class Walk:
+class BatchRunner:
     """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the results in order.
 
     Where no parameters have to be `formed`, batches of single rows are large.
@@ -105,7 +105,7 @@ class Walk:
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
         wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
         own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
-        least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > SHARED else 1
+        least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = fit.objective.parameters.kinks() is None
@@ -122,7 +122,7 @@ class Walk:
         """Return the batches, which may be iterated over several times; small plans keep them in memory."""
         return self._made() if self.kept is None else self.kept
 
-    def over(self, make: Callable[[Batch], Told], merge: Merge) -> None:
+    def over(self, make: Callable[[Batch], StepResult], merge: Merge) -> None:
         """Apply `make` to every batch, and merge the results in order."""
         with contextlib.closing(steps(make, self.batches(), self.threads)) as made:
             for batch, told in made:
@@ -151,11 +151,11 @@ class Walk:
         except KeyboardInterrupt:
             raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
 
-    def baseline(self, asked: Asked) -> NDArray[np.float64]:
+    def baseline(self, asked: HeldOutLoss) -> NDArray[np.float64]:
         """Compute the losses with no update."""
         fit, plan = self.fit, self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
-            every = Rows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
+            every = RefitRows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
             each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
@@ -172,13 +172,13 @@ class Walk:
             return known.scale
         if not self.refit.in_standard_errors:
             return 0.0
-        own = Asked(self.fit, self.plan, None)
+        own = HeldOutLoss(self.fit, self.plan, None)
         return blank(own, self.refit, self.baseline(own)).scale
 
 
 def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
     """Limit BLAS to one thread where more threads gain nothing and would wait for each other on a busy core."""
-    sparse = isinstance(getattr(objective, "design", None), Sparse)  # whose products are not those of BLAS
+    sparse = isinstance(getattr(objective, "design", None), SparseDesign)  # whose products are not those of BLAS
     linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
     return single_threaded() if linear else contextlib.nullcontext()
 
@@ -191,12 +191,12 @@ def put(out: NDArray, batch: Batch, values: NDArray) -> None:
         out[batch.place[batch.rows.held]] = values[batch.rows.held]
 
 
-def blank(asked: Asked, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+def blank(asked: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
     fit, count = asked.fit, asked.plan.num_refits
     weight = fit.objective.units.weight
     size = f"{fit.num_params} parameters{fit.of_rank}"
-    what = f"{called(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
+    what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),

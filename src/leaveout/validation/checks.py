@@ -23,7 +23,7 @@ from .._runtime.codes import RESULTS
 from .._runtime.jax import float64
 from ..data.arrays import written
 from ..optimize.fit import Fit
-from ..plans.plan import Plan, Rows
+from ..plans.plan import Plan, RefitRows
 from .metrics import repeats
 from .scoring import predictions
 from .standard_errors import independent
@@ -33,15 +33,17 @@ ROWS = 200_000  # beyond which rows are not compared with one another
 VALUES = 10  # of a column that measures something; one of fewer counts kinds
 NATURAL = 10  # times as many copies as chance makes of such columns are no chance
 IDS = 20  # whole numbers or more, of a column that is called one
-REPEATED = 1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
-LARGEST = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
+VARIANCE_INFLATION = (
+    1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
+)
+MAX_COLUMN_PRODUCTS = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
 HEAVY, FAIR = 0.3, 10  # of the loss: a share of one unit that is told, and how many times its own share at least
 PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
 LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
-STEPS = 20  # rows that are in time order by chance in no data
+MIN_ORDERED_ROWS = 20  # rows that are in time order by chance in no data
 BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
 BY_CHANCE = 1e-3  # by which residuals are as much alike within folds that were drawn
-SURE = 3.0  # standard errors of a correlation
+CERTAIN_CORRELATION = 3.0  # standard errors of a correlation
 FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
 ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
 CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?")
@@ -322,14 +324,14 @@ def _repeated(fit: Fit, plan: Plan) -> str:
     del plan
     features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
     n, many = fit.objective.num_units, len(features)
-    if not 2 <= many <= n - 2 or many**2 * n > LARGEST:
+    if not 2 <= many <= n - 2 or many**2 * n > MAX_COLUMN_PRODUCTS:
         return ""
     z = np.stack([(column - column.mean()) / column.std() for column in features.values()])
     value, vector = np.linalg.eigh(z @ z.T / n)
     if value[0] < 1e-13 * many:
         return ""
     inflation = (vector**2 / value).sum(1)
-    found = [name for name, times in zip(features, inflation, strict=True) if times > REPEATED]
+    found = [name for name, times in zip(features, inflation, strict=True) if times > VARIANCE_INFLATION]
     if not found:
         return ""
     return f"{_quoted(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
@@ -420,7 +422,7 @@ def _in_time(fit: Fit, plan: Plan) -> str:
     if not clock or _between(plan).mean() <= BETWEEN:
         return ""
     correlation = _alike(fit)
-    if not correlation > SURE / math.sqrt(plan.num_units):
+    if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
     return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
 
@@ -440,7 +442,7 @@ def _told(name: object) -> bool:
 
 
 def _runs(index: pd.Index) -> bool:
-    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= STEPS
+    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= MIN_ORDERED_ROWS
 
 
 def _between(plan: Plan) -> Bool[Array, " held"]:
@@ -462,7 +464,7 @@ def _alike(fit: Fit) -> float:
 @float64
 def _residuals(fit: Fit) -> Float[Array, " units"] | None:
     """Return the residuals of all rows about their mean; None where predictions are not single numbers."""
-    target, everyone = fit.objective.units.target, Rows.of_all(fit.objective.num_units, 1)
+    target, everyone = fit.objective.units.target, RefitRows.of_all(fit.objective.num_units, 1)
     if target is None:
         return None
     mean = predictions(fit, everyone, fit.vector[None], "response")[0]

@@ -19,7 +19,7 @@ from .._runtime.provided import provided
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate
-from .standard_errors import Spread, independent
+from .standard_errors import InfluenceSpread, independent
 
 Array = np.ndarray
 FEW, CLOSE, SIGN = (
@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
     value: float
     more_is_better: bool
-    spread: Spread | None
+    spread: InfluenceSpread | None
     drawn: Float[Array, "folds draws"] | None
     weight: Float[Array, " folds"] | None
     of: dict[str, str]

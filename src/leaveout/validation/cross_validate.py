@@ -20,7 +20,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from .._runtime.checkpoint import File, Told, keeping
+from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.codes import LOST, RESULTS, among
 from .._runtime.display import kind_of
 from .._runtime.fingerprint import fingerprint
@@ -32,17 +32,17 @@ from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan
-from ..refit import AbstractRefit, Certified, Exact, Refitted
+from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audited, foremost
-from .batches import Merge, Walk, blank, one_thread, put
+from .batches import BatchRunner, Merge, blank, one_thread, put
 from .estimate import Estimate
 from .metrics import Metric, measure, measures
 from .pooled import UNSEEN, Predictions
-from .scoring import Asked, Evaluate, Named, Scored, natural
+from .scoring import Evaluate, HeldOutLoss, Named, NamedScore, natural
 
 LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
-LEAST = 0.5  # observations of a part of the model that a refit must be left
+MIN_OBSERVATIONS = 0.5  # observations of a part of the model that a refit must be left
 MILD = (
     RESULTS.successful,
     RESULTS.kink,
@@ -132,12 +132,12 @@ def cross_validate(
     >>> lo.cross_validate(fit, lo.kfold(40, 5, seed=0), evaluate="squared_error").score
     'squared error'
     """
-    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
+    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
     score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
-    of = known(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
+    of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = walked(Asked(fit, plan, score), refit, audit, pooled)
+        gathered = run_refits(HeldOutLoss(fit, plan, score), refit, audit, pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpened()
@@ -178,7 +178,7 @@ def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit
     return ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
 
 
-def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
+def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
     """Name everything that the result of a call depends on, for the key of its checkpoint."""
     reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
     return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
@@ -186,21 +186,21 @@ def known(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[st
 
 @float64
 def scored_together(
-    fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | Scored | None]
+    fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | NamedScore | None]
 ) -> list[Estimate]:
     """Cross-validate by each of several scores, from the same refits, without audits."""
-    plan = adapted("cross_validate", _objective("cross_validate", fit), plan, refit)
-    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
+    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
+    own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
     asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
-    every = [Gathered(each, blank(each, refit, walk.baseline(each))) for each in asked]
+    every = [EstimateBuilder(each, blank(each, refit, walk.baseline(each))) for each in asked]
     tells = [gathered.tell for gathered in every]  # not what they have gathered: it may be said elsewhere
 
-    def tell(batch: Batch, done: Refitted, values: NDArray) -> Told:
+    def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
         of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
         each = enumerate(tell(batch, done, of(tell.asked)) for tell in tells)
         return {f"{k} {name}": part for k, told in each for name, part in told.items()}
 
-    def merge(batch: Batch, told: Told) -> None:
+    def merge(batch: Batch, told: StepResult) -> None:
         for k, gathered in enumerate(every):
             gathered.merge(batch, {name.removeprefix(f"{k} "): part for name, part in told.items() if name.startswith(f"{k} ")})
 
@@ -212,8 +212,8 @@ def scored_together(
     return [each.estimate((), improve=False) for each in every]
 
 
-def _wanted(fit: Fit, evaluate: Evaluate | Named | Scored | None) -> Evaluate | Scored | None:
-    if evaluate is None or callable(evaluate) or isinstance(evaluate, Scored):
+def _wanted(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluate | NamedScore | None:
+    if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
         return evaluate
     from .named_scores import scored
 
@@ -278,8 +278,11 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
     """Every prediction of a unit by a refit that leaves it out, of a plan that is matched with the fit."""
     pooled = Predictions(plan, kind)
     tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
-    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, known(fit, plan, refit, kind=kind)):
-        walk = Walk(fit, plan, refit)
+    with (
+        one_thread(fit.objective, fit.num_params),
+        keeping("cross_predict", checkpoint, cache_key(fit, plan, refit, kind=kind)),
+    ):
+        walk = BatchRunner(fit, plan, refit)
         with walk.stoppable("cross_predict", pooled.per_unit):
             walk.refits(tell, pooled.merge)
     return pooled
@@ -339,20 +342,20 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
         theta[batch.refits] = told["theta"]
 
     tell = lambda _, done, __: {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
-    with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, known(fit, plan, refit)):
-        walk = Walk(fit, plan, refit)
+    with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, cache_key(fit, plan, refit)):
+        walk = BatchRunner(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
             walk.refits(tell, merge)
     return theta
 
 
 def refitted(
-    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, Refitted], Told], merge: Merge
+    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch], StepResult], merge: Merge
 ) -> None:
     """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order."""
     without(caller, fit.objective)
     keep_freed()
-    own, walk = Asked(fit, plan, None), Walk(fit, plan, refit)
+    own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
     with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
         walk.refits(lambda batch, done, _: tell(batch, done), merge, own.losses_of)
 
@@ -367,13 +370,15 @@ def keep_freed() -> None:
     np.empty(LARGEST_KEPT, np.uint8)
 
 
-def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1) -> "Gathered":
+def run_refits(
+    asked: HeldOutLoss, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1
+) -> "EstimateBuilder":
     """Make every refit of a plan and gather the results; `times` such plans share the work allowed for one."""
     keep_freed()
-    walk = Walk(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
+    walk = BatchRunner(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     with walk.stoppable("cross_validate"):
         nothing = blank(asked, refit, walk.baseline(asked))
-    gathered = Gathered(asked, nothing, audit, pooled)
+    gathered = EstimateBuilder(asked, nothing, audit, pooled)
     assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
     own = nothing if asked.evaluate is None else None  # tolerances are of own losses
     with gathered.stoppable():
@@ -381,10 +386,10 @@ def walked(asked: Asked, refit: AbstractRefit, audit: int, pooled: Predictions |
     return gathered
 
 
-def begun(asked: Asked, refit: AbstractRefit) -> tuple["Gathered", Iterable[Batch]]:
+def begun(asked: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBuilder", Iterable[Batch]]:
     """Return an estimate without its refits, and their batches, for callers that make the refits themselves."""
-    walk = Walk(asked.fit, asked.plan, refit)
-    return Gathered(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
+    walk = BatchRunner(asked.fit, asked.plan, refit)
+    return EstimateBuilder(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
 
 
 def _objective(caller: str, fit: Fit) -> AbstractObjective:
@@ -448,7 +453,7 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
     return plan.only(units)
 
 
-def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+def resolve_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
     """Return the plan with what the model knows of its units: labels, which have a loss, and their dependence."""
     plan, units = _matched(caller, objective, plan, refit), objective.units
     held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
@@ -461,19 +466,19 @@ def adapted(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstra
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class BatchSummary:
     """Compute the results of a batch of refits: losses, errors and codes.
 
     `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the parameters of that many
     refits which may be repeated.
     """
 
-    asked: Asked
+    asked: HeldOutLoss
     compared: bool
     audit: int
     pooled: Predictions | None
 
-    def __call__(self, batch: Batch, done: Refitted, values: NDArray) -> Told:
+    def __call__(self, batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
         asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
@@ -500,7 +505,7 @@ class Said:
         found |= {} if self.pooled is None else self.pooled.told(asked.fit, rows, done, result)
         return found | self._starts(batch, done, found)
 
-    def _starts(self, batch: Batch, done: Refitted, found: Told) -> Told:
+    def _starts(self, batch: Batch, done: RefitBatch, found: StepResult) -> StepResult:
         """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
         formed = self.asked.fit.predictors is None and done.shared is None
         if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
@@ -511,12 +516,12 @@ class Said:
         return {"places": places, "start": done.theta[some[places]]}
 
 
-class Gathered:
+class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
-    def __init__(self, asked: Asked, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
+    def __init__(self, asked: HeldOutLoss, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
         self.asked, self.found, self.pooled = asked, blank, pooled
-        self.tell = Said(asked, blank.elsewhere is not None, audit, pooled)
+        self.tell = BatchSummary(asked, blank.elsewhere is not None, audit, pooled)
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
         self.made = np.zeros(len(blank.error), bool)
         self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
@@ -525,11 +530,11 @@ class Gathered:
     def emptied(self) -> NDArray[np.bool_]:
         return _emptied(self.asked.fit, self.asked.plan)
 
-    def add(self, batch: Batch, done: Refitted, values: NDArray) -> None:
+    def add(self, batch: Batch, done: RefitBatch, values: NDArray) -> None:
         """Add a batch of refits."""
         self.merge(batch, self.tell(batch, done, values))
 
-    def merge(self, batch: Batch, told: Told) -> None:
+    def merge(self, batch: Batch, told: StepResult) -> None:
         """Add the results of a batch."""
         found, refits, exists = self.found, batch.refits, told["exists"]
         put(found.losses, batch, told["losses"])
@@ -616,19 +621,19 @@ class Gathered:
 
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
         if refits.size:
-            settled(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
+            overwrite_refits(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
 
 
-def some_of(asked: Asked, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
+def some_of(asked: HeldOutLoss, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
     """Refit some rows of a plan, by the tolerances of the whole plan; `known` has the losses with no update."""
     some = replace(asked, plan=asked.plan.some(refits))
     at = refits if asked.joint else np.isin(asked.plan.refit, refits)
-    own = Gathered(some, blank(some, refit, known.baseline[at]))
-    Walk(asked.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, known)
+    own = EstimateBuilder(some, blank(some, refit, known.baseline[at]))
+    BatchRunner(asked.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, known)
     return own.found
 
 
-def settled(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
+def overwrite_refits(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
     """Overwrite some refits of an estimate by those of another, in place."""
     found.losses[refits if found.joint else np.isin(found.plan.refit, refits)] = some.losses
     for name in ("error", "result", "proved"):
@@ -642,4 +647,4 @@ def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
         return np.zeros(plan.num_refits, bool)
     change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
     total = np.asarray(shares).sum(0)
-    return np.any((total + change @ shares < LEAST) & (total >= 2 * LEAST), axis=1)
+    return np.any((total + change @ shares < MIN_OBSERVATIONS) & (total >= 2 * MIN_OBSERVATIONS), axis=1)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..refit import AbstractRefit
 
 
-class Places(NamedTuple):
+class LossPlaces(NamedTuple):
     """The refit and the unit of every loss, and whether it is scored."""
 
     refit: NDArray[np.int64]
@@ -124,12 +124,12 @@ class Estimate(Printed):
         return len(self.losses) == self.plan.num_refits and len(self.losses) != len(self.plan.index)
 
     @cached_property
-    def _at(self) -> Places:
+    def _at(self) -> LossPlaces:
         """The places of the losses; a joint loss belongs to its refit, which counts as its own unit."""
         if self.joint:
             everyone = np.arange(self.plan.num_refits)
-            return Places(everyone, everyone, everyone >= 0)
-        return Places(self.plan.refit, self.plan.index, self.plan.held)
+            return LossPlaces(everyone, everyone, everyone >= 0)
+        return LossPlaces(self.plan.refit, self.plan.index, self.plan.held)
 
     @cached_property
     def _weight(self) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..objectives.objective import called
+from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from .pooled import Predictions
@@ -75,7 +75,9 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
     if unknown:
         raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(map(str, unknown))}.")
     if metrics and fit.objective.units.target is None:
-        raise ValueError(f"cross_validate: metric needs a model with predictions and a target; got {called(fit.objective)}.")
+        raise ValueError(
+            f"cross_validate: metric needs a model with predictions and a target; got {display_name(fit.objective)}."
+        )
     for name in metrics:
         measurable("cross_validate", fit, name)
     return metrics

@@ -12,18 +12,18 @@ not the global minimiser. If no lower value is found, the refit may still not be
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._runtime.cache import once
+from .._runtime.cache import cached_on
 from ..objectives.batched import Functions, function, functions
 from ..objectives.contiguous_folds import runs
 from ..objectives.objective import float64
 from ..optimize.fit import Fit
-from ..optimize.newton import LARGE
-from ..optimize.starts import ROUNDING, SAME
-from ..plans.plan import Rows
+from ..optimize.newton import LARGE_NUM_PARAMETERS
+from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
+from ..plans.plan import RefitRows
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
 DOUBT = 4.0  # times what a refit's own gradient promises that F still falls by: a value must be lower by so much as well
-FLAT = 1e-12  # of the largest curvature: what is along directions in which F is flat
+FLAT_CURVATURE = 1e-12  # of the largest curvature: what is along directions in which F is flat
 ENDED = 1e-12  # of F, if no more is promised: float64 resolves no more
 
 
@@ -45,7 +45,7 @@ class Root:
         return u @ self.scale.T
 
 
-@once
+@cached_on
 def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
@@ -54,17 +54,17 @@ def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
     found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
         scale = None  # not the fit: what is kept beside it must not keep it
-        if fit.num_params <= LARGE:
+        if fit.num_params <= LARGE_NUM_PARAMETERS:
             values, vectors = np.linalg.eigh(F.hessian(theta))
-            if values[0] > -FLAT * values[-1]:
-                scale = Root(vectors * np.where(values > FLAT * values[-1], np.abs(values), np.inf) ** -0.5)
+            if values[0] > -FLAT_CURVATURE * values[-1]:
+                scale = Root(vectors * np.where(values > FLAT_CURVATURE * values[-1], np.abs(values), np.inf) ** -0.5)
         found.append((theta, scale))
     return found
 
 
 @float64
 def lower(
-    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+    fit: Fit, rows: RefitRows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
     """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
 
@@ -77,7 +77,7 @@ def lower(
     return found, best
 
 
-def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
+def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
     """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
 
     All refits are marked where one pass does not give F of all of them.
@@ -97,13 +97,13 @@ def _promising(fit: Fit, rows: Rows) -> Bool[np.ndarray, " refits"]:
 
 
 def _compared(
-    fit: Fit, rows: Rows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
+    fit: Fit, rows: RefitRows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
     """Compare every refit of a batch with the other minima; return as `lower` does."""
     best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
     at = np.where(exists[:, None], theta, fit.vector)
     _, value, promised = _descended(F, fit, at, exists, 0)
-    least = np.where(exists, value - DOUBT * promised - SAME - ROUNDING * np.abs(value), -np.inf)
+    least = np.where(exists, value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value), -np.inf)
     lowest = least.copy()
     for minimum, scale in _others(fit):
         reached, value, promised = _descended(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)

@@ -8,13 +8,13 @@ from jaxtyping import Float
 
 from .._runtime.jax import Array, PyTree, compiled, jax, jnp
 from ..models.glm.glm import GLM
-from ..objectives.closed_form import STEP, AbstractClosedForm
+from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
 from ..objectives.objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
 from ..optimize.fit import Fit
 from .scoring import natural
 
 
-class Named(NamedTuple):
+class NamedParameters(NamedTuple):
     """Names of the natural parameters, with their values as a function of raveled θ and their derivatives at θ̂.
 
     The values are `[refits, natural]`. `slope` is None where the natural parameters are θ itself.
@@ -25,13 +25,13 @@ class Named(NamedTuple):
     slope: Float[np.ndarray, "natural params"] | None
 
 
-def named(fit: Fit) -> Named:
+def named(fit: Fit) -> NamedParameters:
     """Name the natural parameters of a fit; those of a generalised linear model are θ, and need no JAX."""
     objective = fit.objective
     if isinstance(objective, GLM):
-        return Named(objective.parameters.names(), lambda thetas: thetas, None)
+        return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
     names = _listed(jax.tree_util.tree_flatten_with_path(fit.parameters)[0], getattr(objective, "names", ()))
-    return Named(names, lambda thetas: _raveled(natural(fit, thetas), len(thetas)), _slope(fit))
+    return NamedParameters(names, lambda thetas: _raveled(natural(fit, thetas), len(thetas)), _slope(fit))
 
 
 def _raveled(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
@@ -40,7 +40,7 @@ def _raveled(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
 
 def _slope(fit: Fit) -> Float[np.ndarray, "natural params"]:
     if isinstance(fit.objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
-        steps = STEP * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
+        steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
         ends = [_raveled(natural(fit, fit.vector + sign * steps), fit.num_params) for sign in (1.0, -1.0)]
         return (ends[0] - ends[1]).T / (2 * np.diag(steps))
     return np.asarray(_derived(repeatable(fit.objective), fit.theta, jnp.asarray(fit.vector)))

@@ -19,12 +19,12 @@ from typing import get_args
 import numpy as np
 from jaxtyping import Float
 
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Distribution, called
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Distribution, display_name
 from ..optimize.fit import Fit
-from ..plans.plan import Rows
-from ..refit import Refitted
+from ..plans.plan import RefitRows
+from ..refit import RefitBatch
 from .metrics import MEASURES, Measured
-from .scoring import Named, Scored, predictions, reach
+from .scoring import Named, NamedScore, predictions, reach
 
 Array = np.ndarray
 MEASURED = {"squared_error": "mse", "absolute_error": "mae", "zero_one": "accuracy"}
@@ -44,7 +44,7 @@ WAYS_OUT = {
 Measure = Callable[[Array, Array, Array, Array], Measured]
 
 
-def scored(fit: Fit, name: str) -> Scored | None:
+def scored(fit: Fit, name: str) -> NamedScore | None:
     """Return the score of a name; None where it is the model's own loss, ValueError where the model has no such score."""
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
@@ -56,15 +56,15 @@ def scored(fit: Fit, name: str) -> Scored | None:
         return OfPredictions(fit, "Brier score" if brier else TITLES[name], _measure(fit, name))
     known = units.distribution()
     if known is None or name not in known.scores:
-        raise ValueError(f"cross_validate: {called(fit.objective)} has no {name}; {WAYS_OUT[name]}")
+        raise ValueError(f"cross_validate: {display_name(fit.objective)} has no {name}; {WAYS_OUT[name]}")
     if known.said:
-        warnings.warn(f"cross_validate: the {name} of {called(fit.objective)} is {known.said}.", stacklevel=5)
+        warnings.warn(f"cross_validate: the {name} of {display_name(fit.objective)} is {known.said}.", stacklevel=5)
     return OfDistribution(fit, TITLES[name], known, known.scores[name])
 
 
 def _measure(fit: Fit, name: str) -> Measure:
     """Return the function that computes each unit's contribution to a metric of predictions."""
-    units, model = fit.objective.units, called(fit.objective)
+    units, model = fit.objective.units, display_name(fit.objective)
     if units.target is None:
         raise ValueError(f"cross_validate: evaluate={name!r} needs a model with predictions and a target; got {model}.")
     if name == "zero_one" and not units.classes:
@@ -83,33 +83,33 @@ def _measure(fit: Fit, name: str) -> Measure:
 
 
 @dataclass(frozen=True)
-class OfPredictions(Scored):
+class OfPredictions(NamedScore):
     """Score each unit's prediction by a metric; its error follows from how far the prediction may be off."""
 
     fit: Fit
     title: str
     measure: Measure
 
-    def losses(self, rows: Rows, theta: Array) -> Float[Array, "refits width"]:
+    def losses(self, rows: RefitRows, theta: Array) -> Float[Array, "refits width"]:
         values = self._predicted(rows, theta)
         return self._measured(rows, values, np.zeros_like(values))[0]
 
-    def error(self, rows: Rows, done: Refitted, losses: Array) -> Float[Array, " refits"]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: Array) -> Float[Array, " refits"]:
         del losses
         at = lambda theta: self._predicted(rows, theta)
         values = at(done.theta)
         return self._measured(rows, values, reach(self.fit, done, values, at))[1].sum(1)
 
-    def _predicted(self, rows: Rows, theta: Array) -> Array:
+    def _predicted(self, rows: RefitRows, theta: Array) -> Array:
         """Return the predictions μ; for two classes, the probability of the second."""
         values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
         if values.ndim > 2 and not classes:
             raise ValueError(
-                f"cross_validate: evaluate= needs a prediction of one number; {called(self.fit.objective)} has several."
+                f"cross_validate: evaluate= needs a prediction of one number; {display_name(self.fit.objective)} has several."
             )
         return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
-    def _measured(self, rows: Rows, predicted: Array, off: Array) -> tuple[Array, Array]:
+    def _measured(self, rows: RefitRows, predicted: Array, off: Array) -> tuple[Array, Array]:
         """Return the values of a batch and how far each may be off, zero where not scored."""
         target, held = np.asarray(self.fit.objective.units.target), rows.held
         out = np.zeros((2, *rows.index.shape))
@@ -120,7 +120,7 @@ class OfPredictions(Scored):
 
 
 @dataclass(frozen=True)
-class OfDistribution(Scored):
+class OfDistribution(NamedScore):
     """Score the distribution that a refit predicts."""
 
     fit: Fit
@@ -128,12 +128,12 @@ class OfDistribution(Scored):
     distribution: Distribution
     score: Callable[[Array, Array, Array], Array]
 
-    def losses(self, rows: Rows, theta: Array) -> Float[Array, "refits width"]:
+    def losses(self, rows: RefitRows, theta: Array) -> Float[Array, "refits width"]:
         y = np.asarray(self.fit.objective.units.target)
         mean = predictions(self.fit, rows, theta, "response")
         with np.errstate(all="ignore"):
             values = self.score(mean, self.distribution.dispersion(rows, theta), y[np.minimum(rows.index, len(y) - 1)])
         return np.where(rows.held, values, 0.0)
 
-    def error(self, rows: Rows, done: Refitted, losses: Array) -> Float[Array, " refits"]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: Array) -> Float[Array, " refits"]:
         return reach(self.fit, done, losses, lambda theta: self.losses(rows, theta)).sum(1)

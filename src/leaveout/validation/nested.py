@@ -21,7 +21,7 @@ from .._runtime.interrupt import stoppable
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, kfold
 from ..refit import AbstractRefit
-from .cross_validate import DEFAULT, cross_validate, known
+from .cross_validate import DEFAULT, cache_key, cross_validate
 from .estimate import Estimate
 from .mean_intervals import Interval
 from .scoring import Evaluate, Named
@@ -114,7 +114,7 @@ def nested(
     fold = np.stack([_folds(fit.objective.num_units, num_folds, seed + k) for k in range(repeats)])
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])
-    with stoppable("nested"), keeping("nested", checkpoint, known(fit, single, refit, evaluate=evaluate)):
+    with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, refit, evaluate=evaluate)):
         outer, inner = (
             _losses(cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)) for plan in (single, _plan(fold, pair))
         )

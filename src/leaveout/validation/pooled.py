@@ -5,11 +5,11 @@ import functools
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.checkpoint import Told
+from .._runtime.checkpoint import StepResult
 from .._runtime.codes import LOST, among
 from ..optimize.fit import Fit
-from ..plans.plan import Batch, Plan, Rows
-from ..refit import Refitted
+from ..plans.plan import Batch, Plan, RefitRows
+from ..refit import RefitBatch
 from .scoring import predictions, reach
 
 UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones the units that have are `held`
@@ -24,7 +24,7 @@ class Predictions:
         self.values = np.zeros(0) if values is None else values
         self.off = np.zeros_like(self.values)
 
-    def told(self, fit: Fit, rows: Rows, done: Refitted, result: Int[np.ndarray, " refits"]) -> Told:
+    def told(self, fit: Fit, rows: RefitRows, done: RefitBatch, result: Int[np.ndarray, " refits"]) -> StepResult:
         """Compute the predictions of a batch of refits, and how far they may be off."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(done.theta)
@@ -32,7 +32,7 @@ class Predictions:
         found = {"predicted": keep, "values": values[keep]}
         return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
 
-    def merge(self, batch: Batch, told: Told) -> None:
+    def merge(self, batch: Batch, told: StepResult) -> None:
         """Take the predictions of a batch, computed now or read from the checkpoint."""
         place, values = self._number[batch.place[told["predicted"]]], told["values"]
         if not self.values.size:

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
 from ..objectives.batched import Given, derived, fold_weights, own_passes, shaped
 from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, mapped, placed, repeatable, unravel
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, mapped, repeatable, unflatten, unravel
 from ..optimize.fit import Fit
-from ..plans.plan import CAPACITY, Plan, Rows, few_more
-from ..refit import Refitted
+from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
+from ..refit import RefitBatch
 
 DIRECTIONS: Literal[8] = 8  # in which a function that nothing is known of is looked at, within what is left to go
 SAFETY = {8: 1.5, 2: 3.0}  # times what so few directions say, if there are more: of a linear function too little once in ten
@@ -24,51 +24,51 @@ Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "c
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
 
 
-class Scored(abc.ABC):
+class NamedScore(abc.ABC):
     """A score of every held-out unit, named by its `title`."""
 
     title: str
     joint = False  # one number a refit, rather than one a held-out unit?
 
     @abc.abstractmethod
-    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
-    def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
         """Return how far the summed losses of each refit may be off, `[refits]`."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class HeldOutLoss:
     """The loss that the caller asked for: `evaluate` if it is given, else the model's own score."""
 
     fit: Fit
     plan: Plan
-    evaluate: Evaluate | Scored | None
+    evaluate: Evaluate | NamedScore | None
 
     @property
     def title(self) -> str:
         """The name of the losses."""
         if self.evaluate is None:
             return self.fit.objective.units.score
-        return self.evaluate.title if isinstance(self.evaluate, Scored) else ""
+        return self.evaluate.title if isinstance(self.evaluate, NamedScore) else ""
 
     @functools.cached_property
     def joint(self) -> bool:
         """Tell whether the loss is one number a refit."""
         if self.evaluate is None:
             return not self.fit.objective.pointwise
-        if isinstance(self.evaluate, Scored):
+        if isinstance(self.evaluate, NamedScore):
             return self.evaluate.joint
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
-    def losses(self, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
-        if isinstance(self.evaluate, Scored):
+        if isinstance(self.evaluate, NamedScore):
             return self.evaluate.losses(rows, theta)
         parameters, joint = natural(self.fit, theta), self.joint
         out = np.zeros(len(rows.index) if joint else rows.index.shape)
@@ -76,13 +76,13 @@ class Asked:
             out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
         return out
 
-    def losses_of(self, rows: Rows, done: Refitted) -> NDArray[np.float64]:
+    def losses_of(self, rows: RefitRows, done: RefitBatch) -> NDArray[np.float64]:
         """Return the losses of refits; a batch may already hold the model's own."""
         return self.losses(rows, done.theta) if self.evaluate is not None or done.scores is None else done.scores
 
-    def _value(self, rows: Rows, k: int, parameters: PyTree) -> NDArray:
+    def _value(self, rows: RefitRows, k: int, parameters: PyTree) -> NDArray:
         """Apply the user's function to one refit of a batch."""
-        assert self.evaluate is not None and not isinstance(self.evaluate, Scored)
+        assert self.evaluate is not None and not isinstance(self.evaluate, NamedScore)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
         value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)))
@@ -97,18 +97,18 @@ class Asked:
             )
         return value
 
-    def error(self, rows: Rows, done: Refitted, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
         """Return how far the summed losses of each refit may be off; infinite where that is not known."""
         if self.evaluate is None:
             return done.error
-        if isinstance(self.evaluate, Scored):
+        if isinstance(self.evaluate, NamedScore):
             return self.evaluate.error(rows, done, losses)
         each = reach(self.fit, done, losses, lambda theta: self.losses(rows, theta))
         return each.reshape(len(each), -1).sum(1)
 
 
 def reach(
-    fit: Fit, done: Refitted, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
+    fit: Fit, done: RefitBatch, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
 ) -> NDArray[np.float64]:
     """Estimate how far a function of θ at the reported refits, `at`, may be from its value at the exact refits.
 
@@ -147,14 +147,14 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
     if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # of which nothing need be compiled
-        each = [fit.objective.parameters.natural(placed(v, fit.theta)) for v in theta]
+        each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
 
 
 @compiled
-def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Arrays, size: int, kind: str) -> Array:
+def _predicted(objective: AbstractObjective, like: PyTree, rows: RefitRows, theta: Arrays, size: int, kind: str) -> Array:
     """Predict the units of a batch, `size` refits at once."""
 
     def one(args):
@@ -164,7 +164,7 @@ def _predicted(objective: AbstractObjective, like: PyTree, rows: Rows, theta: Ar
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
 
-def _at_once(fit: Fit, rows: Rows) -> int:
+def _at_once(fit: Fit, rows: RefitRows) -> int:
     """Return how many refits are predicted at once: linear predictors need their own units only."""
     count, width = rows.index.shape
     if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
@@ -172,7 +172,7 @@ def _at_once(fit: Fit, rows: Rows) -> int:
     return own_passes(fit.objective, width)
 
 
-def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
+def scores(fit: Fit, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.closed
     if model is None:
@@ -181,7 +181,7 @@ def scores(fit: Fit, rows: Rows, theta: NDArray) -> NDArray[np.float64]:
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
-def predictions(fit: Fit, rows: Rows, theta: NDArray, kind: str) -> NDArray[np.float64]:
+def predictions(fit: Fit, rows: RefitRows, theta: NDArray, kind: str) -> NDArray[np.float64]:
     """Return the predictions of a batch's units."""
     model = fit.closed
     if model is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..plans.plan import Plan
 
-FEWEST = 20  # blocks or clusters below which a block standard error is not to be had
+MIN_BLOCKS = 20  # blocks or clusters below which a block standard error is not to be had
 
 
 class StandardError(NamedTuple):
@@ -59,7 +59,7 @@ class Trained(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class InfluenceSpread:
     """The influence of the data on a number, and the standard error that follows from it.
 
     `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the cluster (or record) that each
@@ -95,7 +95,7 @@ class Spread:
         there = self.tested != 0
         return over_units(self.tested[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
 
-    def minus(self, other: "Spread") -> "Spread":
+    def minus(self, other: "InfluenceSpread") -> "InfluenceSpread":
         """Return the influence of the data on the difference of two numbers of the same records."""
         both, moved = None, None
         if self.trained is not None and other.trained is not None:
@@ -149,9 +149,9 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
     label = plan.blocks if plan.clusters is None else plan.clusters
     if label is not None:
         grouped, count = plan.clusters is not None, len(np.unique(label[seen]))
-        if count < (2 if grouped else FEWEST):
-            return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {FEWEST}")
-        few = "; few groups, so a rough number" if count < FEWEST else ""
+        if count < (2 if grouped else MIN_BLOCKS):
+            return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}")
+        few = "; few groups, so a rough number" if count < MIN_BLOCKS else ""
         size = round(seen.sum() / count)
         what = f"groups{few}" if grouped else f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
         return Independent(label[seen], count, f"over {count} {what}")
@@ -160,8 +160,8 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
     if plan.serial:
         length = _block_length(losses[seen])
         count = int(seen.sum()) // length
-        if count < FEWEST:
-            return missing(f"{count} blocks of {length} are fewer than {FEWEST}")
+        if count < MIN_BLOCKS:
+            return missing(f"{count} blocks of {length} are fewer than {MIN_BLOCKS}")
         return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
     return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import leaveout as lo
-from leaveout.objectives.batched import Hosted, function
+from leaveout.objectives.batched import HostBatch, function
 from tests.helpers import call, flat
 
 LENGTHS = [4, 1, 3]
@@ -206,7 +206,7 @@ def test_array_code_by_enumeration(kind):
     for mask in ({}, free):
         crf = lo.CRF(labels, lengths, scores=given, features=x, num_labels=K, penalty=RIDGE, free=mask)
         F = function(crf, {name: leaf[mask[name]] if name in mask else leaf for name, leaf in theta.items()}, weights)
-        assert isinstance(F.of, Hosted)
+        assert isinstance(F.of, HostBatch)
 
         def value(vector, crf=crf, F=F):
             with jax.enable_x64(True):
@@ -259,6 +259,6 @@ def test_flat_directions_of_many_weights(monkeypatch):
     labels, scores, _, _ = problem(5, [30] * 40)
     crf = lo.CRF(labels, [30] * 40, scores=scores, num_labels=5, penalty=None)
     few = lo.fit(crf)
-    monkeypatch.setattr("leaveout.optimize.newton.LARGE", 30)
+    monkeypatch.setattr("leaveout.optimize.newton.LARGE_NUM_PARAMETERS", 30)
     many = lo.fit(crf)
     assert many.decrement < 1e-6 and abs(many.value - few.value) < 1e-9 * abs(few.value)

@@ -419,7 +419,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_curvatures_of_autoregressions_are_those_of_their_densities(name, monkeypatch):
-    monkeypatch.setattr(autoregressive, "TOGETHER", 8)
+    monkeypatch.setattr(autoregressive, "STEPS_AT_A_TIME", 8)
     emission, x = KNOWN[name]().with_data(WALK), WALK[:20].copy()
     x[9, 1] = np.nan
     data = emission.prepare(x, np.array([20]))
@@ -451,7 +451,7 @@ def test_inverses_by_sweeps():
 
 
 @pytest.mark.parametrize(
-    "prior", [_priors.InverseWishart(4.0, A), _priors.Normal([0.0, 1.0], 2.0), _priors.Dirichlet([1.0, 2.0])]
+    "prior", [_priors.InverseWishart(4.0, A), _priors.Normal([0.0, 1.0], 2.0), _priors.SimplexPrior([1.0, 2.0])]
 )
 def test_priors_print_their_numbers(prior):
     assert str(prior) in ("InverseWishart(4, array [2, 2])", "Normal([0, 1], 2)", "Dirichlet([1, 2])")

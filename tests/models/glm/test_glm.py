@@ -14,7 +14,7 @@ from scipy import integrate, optimize, stats
 from statsmodels.genmod.families import links
 
 import leaveout as lo
-from leaveout.linalg.design import Dense
+from leaveout.linalg.design import DenseDesign
 from tests.helpers import cox, fitted, flat, glm, minimiser, regression
 
 F, L = sm.families, lo.losses
@@ -65,7 +65,7 @@ LINKED = [
     (L.Poisson("identity"), F.Poisson(links.Identity())),
     (L.Gamma(1.0, "inverse"), F.Gamma(links.InversePower())),
     (L.InverseGaussian(1.0, "inverse_squared"), F.InverseGaussian(links.InverseSquared())),
-    (L.NegativeBinomial(0.6, L.links.NegativeBinomial(0.6)), F.NegativeBinomial(links.NegativeBinomial(0.6), alpha=0.6)),
+    (L.NegativeBinomial(0.6, L.links.NegativeBinomialLink(0.6)), F.NegativeBinomial(links.NegativeBinomial(0.6), alpha=0.6)),
     (L.Tweedie(1.6), F.Tweedie(links.Log(), var_power=1.6)),
     (L.Tweedie(2.4, 1.0, L.links.Power(-1.4)), F.Tweedie(links.Power(-1.4), var_power=2.4)),
     (L.QuasiPoisson(), F.Poisson()),
@@ -383,8 +383,8 @@ def test_the_negative_binomial_is_exact_near_poissons(dispersion):
 
 def test_a_quadratic_has_one_hessian(monkeypatch):
     """Made once a model, for its fit; and the fit is the solution of the normal equations."""
-    rng, made, gram = np.random.default_rng(0), [], Dense.gram
-    monkeypatch.setattr(Dense, "gram", lambda self, *given: made.append(1) or gram(self, *given))
+    rng, made, gram = np.random.default_rng(0), [], DenseDesign.gram
+    monkeypatch.setattr(DenseDesign, "gram", lambda self, *given: made.append(1) or gram(self, *given))
     X, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
     weight = rng.uniform(0.5, 2, 50)
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(2.0), sample_weight=weight)

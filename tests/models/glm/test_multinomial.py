@@ -6,7 +6,7 @@ import pytest
 
 import leaveout as lo
 from leaveout.linalg import design as _design
-from leaveout.linalg.design import Dense, Several
+from leaveout.linalg.design import DenseDesign, MultiOutputDesign
 from leaveout.refit import _linear as linear
 
 L = lo.losses.Multinomial()
@@ -250,7 +250,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     """−½ U_j A_j⁻¹ Σ_i U_iᵀ ∇³ℓ_i[U_iu_j, U_iu_j], row by row and class by class."""
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
-    anchor, state = linear.anchored(fit), linear.Enclosure(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
+    anchor, state = linear.anchored(fit), linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
     x, inverse = anchor.model.design.each.x, anchor.root.T @ anchor.root
@@ -312,7 +312,7 @@ def test_one_step_of_single_rows_is_newton_s(gone):
 def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
     """Ranges, shares of curvature and lengths, from whitened rows; common shifts are hardly held, as by a small penalty."""
     rng = np.random.default_rng(2)
-    design, size = Several(Dense(rng.normal(size=(30, features))), outputs), outputs * features
+    design, size = MultiOutputDesign(DenseDesign(rng.normal(size=(30, features))), outputs), outputs * features
     half = rng.normal(size=(size, size)) / 10
     shift = np.kron(np.eye(outputs) - 1 / outputs, np.eye(features))
     root = np.linalg.inv(np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size)))
@@ -333,12 +333,12 @@ def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
 @pytest.mark.parametrize("count", [1, 7])
 def test_sums_over_rows_and_forms_of_them(monkeypatch, block, count):
     """One by one, or together by products of two columns each, in blocks of rows."""
-    monkeypatch.setattr(_design, "BLOCK", block)
+    monkeypatch.setattr(_design, "DENSE_BLOCK", block)
     rng = np.random.default_rng(0)
-    rows, weight, matrices = Dense(rng.normal(size=(50, 4))), rng.normal(size=(count, 50)), rng.normal(size=(count, 4, 4))
+    rows, weight, matrices = DenseDesign(rng.normal(size=(50, 4))), rng.normal(size=(count, 50)), rng.normal(size=(count, 4, 4))
     np.testing.assert_allclose(rows.products(weight), np.einsum("rn,np,nq->rpq", weight, rows.x, rows.x), atol=1e-12)
     np.testing.assert_allclose(rows.forms(matrices), np.einsum("np,rpq,nq->nr", rows.x, matrices, rows.x), atol=1e-12)
-    several, C = Several(rows, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
+    several, C = MultiOutputDesign(rows, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
     whole = np.einsum("rn,nkl,np,nq->rkplq", weight, C, rows.x, rows.x, optimize=True).reshape(count, 12, 12)
     np.testing.assert_allclose(several.gram(weight, C[None]), whole, atol=1e-12)
     blocks = np.einsum("rkpkq->rkpq", whole.reshape(count, 3, 4, 3, 4))

@@ -158,8 +158,8 @@ def test_what_users_ask_is_of_their_own_steps(plain):
 
 @pytest.mark.slow
 def test_runs_of_steps_are_those_without_padding(plain, monkeypatch):
-    monkeypatch.setattr(_expansion, "LEAST", 0.0)
-    monkeypatch.setattr(_expansion, "PASSES", 10**6)
+    monkeypatch.setattr(_expansion, "COMPILING_COST", 0.0)
+    monkeypatch.setattr(_expansion, "MIN_REFIT_PASSES", 10**6)
     make = lambda: lo.HMM(counts(86), lo.emissions.Poisson(), 2)
     fits = [lo.fit(model, num_starts=1) for model in (make(), plain(make))]
     plan = lo.leave_one_out(86)

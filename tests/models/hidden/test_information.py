@@ -16,7 +16,7 @@ from leaveout.inference.chain import log_partition
 from leaveout.models.emissions._base import Constraint
 from leaveout.models.hidden import information as _information
 from leaveout.objectives.batched import ONE, Derived, function
-from leaveout.objectives.objective import Blocks
+from leaveout.objectives.objective import DiagonalBlocks
 from leaveout.optimize import newton as _minimise
 from leaveout.optimize.hessian_products import solved
 from leaveout.optimize.newton import walk
@@ -75,8 +75,8 @@ CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) 
 
 @pytest.mark.parametrize(("name", "drop", "columns"), CASES)
 def test_hessian_by_parts(name, drop, columns, monkeypatch):
-    monkeypatch.setattr(moments, "COLUMNS", columns)
-    monkeypatch.setattr(moments, "TOGETHER", 100 * columns)
+    monkeypatch.setattr(moments, "MOMENT_COLUMNS", columns)
+    monkeypatch.setattr(moments, "STEP_PRODUCT_ENTRIES", 100 * columns)
     make, chain = EMISSIONS[name]
     where = {"drop": "observation"} if drop == "one sequence" else {"drop": drop, "lengths": LENGTHS}
     if drop == "one sequence" and "prior" in chain:  # then it tells nothing of where it begins
@@ -164,11 +164,11 @@ def test_coordinates_keep_off_zero():
     """Where a parameter, or a whole block, has no curvature, or one that is rounding."""
     matrices = np.zeros((3, 4, 4))
     matrices[0], matrices[1] = np.diag([3.0, 0.0, 1.0, 2.0]), np.diag([3.0, -1e-17, 0.0, 2.0])
-    root = _minimise._unwhitener((Blocks(np.arange(12).reshape(3, 4), matrices),)) @ np.eye(12)
+    root = _minimise._unwhitener((DiagonalBlocks(np.arange(12).reshape(3, 4), matrices),)) @ np.eye(12)
     flat = [1, 5, 6, 8, 9, 10, 11]
-    np.testing.assert_allclose(np.diag(root)[flat], 1 / np.sqrt(3.0 * _minimise.FLATTEST))
+    np.testing.assert_allclose(np.diag(root)[flat], 1 / np.sqrt(3.0 * _minimise.SMALLEST_ADDED_CURVATURE))
     np.testing.assert_allclose(np.delete(np.diag(root), flat), np.sqrt([1 / 3, 1, 1 / 2, 1 / 3, 1 / 2]))
-    nothing = _minimise._unwhitener((Blocks(np.arange(2)[None], np.zeros((1, 2, 2))),)) @ np.ones(2)
+    nothing = _minimise._unwhitener((DiagonalBlocks(np.arange(2)[None], np.zeros((1, 2, 2))),)) @ np.ones(2)
     assert np.isfinite(nothing).all()
 
 
@@ -184,9 +184,9 @@ def test_coordinates_make_the_preconditioner_the_identity():
             matrices[k][np.ix_(here, here)] = vectors * values @ vectors.T
             absolute[k][np.ix_(here, here)] = vectors * np.abs(values) @ vectors.T
     entries = rng.permutation(20).reshape(2, 10)
-    pieces = list(_minimise._separated(Blocks(entries, matrices)))
+    pieces = list(_minimise._separated(DiagonalBlocks(entries, matrices)))
     assert [own.shape for _, own in pieces] == [(2, 1, 1), (6, 3, 3)]
-    unwhitener = _minimise._unwhitener((Blocks(entries, matrices),))
+    unwhitener = _minimise._unwhitener((DiagonalBlocks(entries, matrices),))
     root = unwhitener @ np.eye(20)
     np.testing.assert_allclose(unwhitener.T @ np.eye(20), root.T)
     whole = np.zeros((20, 20))
@@ -209,11 +209,11 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     """Also where sequences that a state is made of are left out: the minima are those of SciPy's BFGS."""
     walked = []
     monkeypatch.setattr(_descent, "walk", lambda *args: walked.append(args) or walk(*args))
-    monkeypatch.setattr(_descent, "FAR", 1)
+    monkeypatch.setattr(_descent, "FAR_REFIT_PARAMETERS", 1)
     hmm = lo.HMM(strange(), lo.emissions.Autoregressive(1), 4, lengths=LENGTHS, drop="sequence")
     seen, plan = [], lo.leave_one_out(len(LENGTHS))
     with monkeypatch.context() as patch:
-        patch.setattr(_minimise, "LARGE", 30)
+        patch.setattr(_minimise, "LARGE_NUM_PARAMETERS", 30)
         fit = lo.fit(hmm, num_starts=1)
         patch.setattr(_minimise, "walk", lambda *args: seen.append(args[4]) or walk(*args))
         patch.setattr(_minimise, "CLOSE", (1e3, 1e-6))  # from the first of which steps do not contract
@@ -234,9 +234,11 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
         truth = float(hmm.score(unravel(found.x), weights, np.array([far]), np.ones(1))[0])
     np.testing.assert_allclose(exact.losses[far], truth, rtol=1e-6)
     assert abs(certified.losses[far] - truth) <= certified.error[far] + 1e-6 * truth
-    learnt, products = _minimise.Walk.newton, []
+    learnt, products = _minimise.LBFGSState.newton, []
     product = Derived.products
-    monkeypatch.setattr(_minimise.Walk, "newton", lambda walk, slope: 3 * learnt(walk, slope))  # too long to lead anywhere
+    monkeypatch.setattr(
+        _minimise.LBFGSState, "newton", lambda walk, slope: 3 * learnt(walk, slope)
+    )  # too long to lead anywhere
     monkeypatch.setattr(Derived, "products", lambda self, *args: products.append(args) or product(self, *args))
     by_products = lo.cross_validate(fit, plan, lo.Exact())
     assert products and not len(by_products.flagged())

@@ -12,7 +12,7 @@ from scipy import integrate, optimize, special, stats
 import leaveout as lo
 from leaveout.models.latent.effects import bars
 from leaveout.models.latent.quadrature import marginal_losses, marginal_means
-from leaveout.models.latent.responses import FAMILIES as RESPONSES, Data
+from leaveout.models.latent.responses import FAMILIES as RESPONSES, ResponseRows
 from tests.helpers import mixed
 
 FAMILIES = {  # densities by SciPy, of the linear predictor and natural parameters
@@ -95,7 +95,7 @@ def test_integrals_over_a_large_deviation_are_those_of_a_fine_grid(spread):
     own = {"binomial": lambda y: special.expit((2 * y - 1) * eta), "poisson": lambda y: stats.poisson.pmf(y, rate)}
     for family, y in (("binomial", [1.0, 0.0, 0.0]), ("poisson", [0.0, 3.0, 40.0])):
         y = np.array(y)
-        data = Data(np.zeros((3, 0)), np.zeros(3), y, np.ones(3), np.zeros(3), RESPONSES[family]())
+        data = ResponseRows(np.zeros((3, 0)), np.zeros(3), y, np.ones(3), np.zeros(3), RESPONSES[family]())
         want = -np.log(np.sum(own[family](y[:, None]) * density, 1))
         np.testing.assert_allclose(marginal_losses(data, mean, variance, none), want, rtol=1e-6)
     want = np.sum(special.expit(eta) * density, 1)

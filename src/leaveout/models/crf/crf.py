@@ -34,11 +34,11 @@ from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, P
 from ..glm import penalties
 from ..hidden import observations as _observations
 from . import lattice as _lattice, sparse_features as _indicators, tags as _tags
-from .lattice import Block
+from .lattice import SequenceBlock
 
 RIDGE = penalties.Ridge(1.0)
-LANES = 2**12  # numbers that a step of the scan takes along, by measurement
-LOST = 15.0  # a weight so far below the others says that its transition is impossible
+CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan takes along, by measurement
+IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others says that its transition is impossible
 
 STYLES = {
     "sequence": "whole sequences are left out",
@@ -94,7 +94,7 @@ class CRF(AbstractObjective):
     (2, 2)
     """
 
-    block: Block
+    block: SequenceBlock
     slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
     codes: Int[np.ndarray, " steps"]
     lengths: Int[np.ndarray, " sequences"]
@@ -287,7 +287,7 @@ class CRF(AbstractObjective):
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[Block, Int[Array, "rows width"]]:
+    def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """The listed sequences alone, one to a lane, and where they stand in the whole."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
@@ -296,11 +296,11 @@ class CRF(AbstractObjective):
         where = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
         scores = None if self.block.scores is None else laid(self.block.scores)
-        return Block(
+        return SequenceBlock(
             where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
         ), slots
 
-    def _some_labels(self, index: Array, delta: Array) -> tuple[Block, Array, Array]:
+    def _some_labels(self, index: Array, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
         the first of their sequence, where all its weights are put."""
         sequences = self._sequences(index)
@@ -502,7 +502,7 @@ class CRF(AbstractObjective):
 
     @property
     def costs(self):
-        lanes = int(np.clip(LANES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
+        lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
         return Costs(lanes=lanes, arrays=_indicators.arrays(self), formed=formed)
 
@@ -519,7 +519,9 @@ class CRF(AbstractObjective):
         if not isinstance(self.penalty, penalties.Zero):
             return ""
         table = np.asarray(self._whole(theta)["transition"])
-        lost = np.argwhere(~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - LOST))
+        lost = np.argwhere(
+            ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - IMPOSSIBLE_TRANSITION)
+        )
         if not len(lost):
             return ""
         named = ", ".join(f"{self.names.one(j)} → {self.names.one(k)}" for j, k in lost[:3])

@@ -12,12 +12,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 
 from ..._runtime.jax import Module, compiled
-from ...inference.chain import FEW_STATES, TINY, Layout, Posterior, Potentials, best_path, layout, log_partition, posterior
+from ...inference.chain import (
+    FEW_STATES,
+    SMALLEST_NORMALISER,
+    Layout,
+    Posterior,
+    Potentials,
+    best_path,
+    layout,
+    log_partition,
+    posterior,
+)
 from ...inference.moments import covariance
-from ...inference.sparse import Sparse, Turned, turned
+from ...inference.sparse import SparseFeatures, Turned, turned
 from ...objectives.objective import ravel, unravel
 
-NUMBERS = (
+LATTICE_ENTRIES = (
     2**17
 )  # of one array that a cache holds beside ten others (of 62,848 steps and 13 labels, a product took half the time)
 RANGE = 500.0  # scores further apart than that underflow as probabilities
@@ -26,7 +36,7 @@ Places = Float[Array, "rows lanes"]
 Scores = Float[Array, "rows lanes labels"]
 
 
-class Block(Module):
+class SequenceBlock(Module):
     """Sequences in rows and lanes, each from top to bottom."""
 
     layout: Layout
@@ -34,7 +44,9 @@ class Block(Module):
     ends: Bool[Array | np.ndarray, "rows lanes"]
     unit: Int[Array | np.ndarray, "rows lanes"]  # the sequence at each place, by number
     scores: Float[Array | np.ndarray, "rows lanes labels"] | None
-    features: Float[Array | np.ndarray, "places features"] | Sparse | None  # of all places, one after another, dense or sparse
+    features: (
+        Float[Array | np.ndarray, "places features"] | SparseFeatures | None
+    )  # of all places, one after another, dense or sparse
     turned: Turned | None = None  # sparse features by column
 
     @property
@@ -51,25 +63,25 @@ def lay_out(
     lengths: Int[np.ndarray, " sequences"],
     num_labels: int,
     scores: Float[np.ndarray, "steps labels"] | None,
-    features: Float[np.ndarray, "steps features"] | Sparse | None,
-) -> tuple[Block, Int[np.ndarray, "sequences longest"]]:
+    features: Float[np.ndarray, "steps features"] | SparseFeatures | None,
+) -> tuple[SequenceBlock, Int[np.ndarray, "sequences longest"]]:
     """Lay all sequences out in few lanes; and tell where the steps of each stand, row after row, with −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
-    parts = max(1, round(len(codes) * num_labels / NUMBERS))
+    parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
     where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros, parts=parts)  # no lanes are linked
     laid = where.stored
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
-    if isinstance(features, Sparse):
+    if isinstance(features, SparseFeatures):
         columns = laid(features.columns, features.number).reshape(-1, features.columns.shape[1])
-        features = Sparse(columns, laid(features.values).reshape(columns.shape), features.number)
+        features = SparseFeatures(columns, laid(features.values).reshape(columns.shape), features.number)
     elif features is not None:
         features = laid(features).reshape(-1, features.shape[1])
     scores = None if scores is None else laid(scores)
-    by_column = turned(features) if isinstance(features, Sparse) else None
-    block = Block(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
+    by_column = turned(features) if isinstance(features, SparseFeatures) else None
+    block = SequenceBlock(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
     return block, where.slots(lengths)
 
 
@@ -86,14 +98,14 @@ def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
     return directions[size > 1e-9 * size[0]]
 
 
-def emission(theta: PyTree, block: Block) -> Scores:
+def emission(theta: PyTree, block: SequenceBlock) -> Scores:
     """Scores of the labels at each step, that of an end included."""
     out = jnp.asarray(block.ends)[..., None] * theta["end"]
     if block.scores is not None:
         out = out + block.scores
     if block.features is not None:
         weights = theta["weights"]
-        if isinstance(block.features, Sparse) and block.turned is not None:
+        if isinstance(block.features, SparseFeatures) and block.turned is not None:
             own = block.turned.times(block.features, weights)
         else:
             own = block.features @ weights
@@ -101,18 +113,18 @@ def emission(theta: PyTree, block: Block) -> Scores:
     return out
 
 
-def path(theta: PyTree, block: Block, emission: Scores) -> Places:
+def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
     """Contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
     own = _one_hot(theta, block)
     return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
 
 
-def whole(theta: PyTree, block: Block) -> Scalar:
+def whole(theta: PyTree, block: SequenceBlock) -> Scalar:
     """`Σ log Z` over sequences."""
     return log_partition(Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout)
 
 
-def losses(theta: PyTree, block: Block, worth: Places | None) -> Scalar:
+def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
     """`−Σ worth log p(y | x)` over sequences, `worth` one number for each at all its steps."""
     scores = emission(theta, block)
     known = path(theta, block, scores)
@@ -120,7 +132,7 @@ def losses(theta: PyTree, block: Block, worth: Places | None) -> Scalar:
     return whole - jnp.sum(known if worth is None else worth * known)
 
 
-def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posterior:
+def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> Posterior:
     """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
     scores = scores if weights is None else _masked(theta, block, scores, weights)
@@ -128,31 +140,31 @@ def chain(theta: PyTree, block: Block, weights: Places | None = None) -> Posteri
 
 
 @compiled
-def marginals(theta: PyTree, block: Block) -> Float[Array, "steps labels"]:
+def marginals(theta: PyTree, block: SequenceBlock) -> Float[Array, "steps labels"]:
     """`p(z_t = k | x)` of all steps, in their order."""
     return block.layout.restore(chain(theta, block).states)
 
 
-def shares(theta: PyTree, block: Block) -> Float[Array, "sequences longest labels"]:
+def shares(theta: PyTree, block: SequenceBlock) -> Float[Array, "sequences longest labels"]:
     """Probabilities of the labels of sequences side by side; −1 behind their ends."""
     return jnp.where(block.real[..., None], chain(theta, block).states, -1.0).swapaxes(0, 1)
 
 
 @compiled
-def decoded(theta: PyTree, block: Block) -> Int[Array, " steps"]:
+def decoded(theta: PyTree, block: SequenceBlock) -> Int[Array, " steps"]:
     """The most probable labels (Viterbi) of all steps, in their order."""
     scores, starts = block.layout.restore(emission(theta, block)), block.layout.restore(block.starts)
     return best_path(theta["start"], theta["transition"], scores, starts)
 
 
 @compiled
-def paths(theta: PyTree, block: Block) -> Int[Array, "sequences longest"]:
+def paths(theta: PyTree, block: SequenceBlock) -> Int[Array, "sequences longest"]:
     """Most probable labels of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1).T
 
 
-def known(theta: PyTree, block: Block, weights: Places, worth: Places | None = None) -> Scalar:
+def known(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None) -> Scalar:
     """`Σ worth M(θ, w)` over sequences, `worth` one or zero."""
     scores = emission(theta, block)
     counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
@@ -160,13 +172,13 @@ def known(theta: PyTree, block: Block, weights: Places, worth: Places | None = N
     return log_partition(masked, counts, block.layout) + _between(theta, block, jnp.where(counts > 0, weights, 1.0))
 
 
-def spread(theta: PyTree, block: Block, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
+def spread(theta: PyTree, block: SequenceBlock, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
     """`Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
     found = chain(theta, block, weights)
     return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)
 
 
-def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Array, " sequences"]) -> Array:
+def known_hessian(theta: PyTree, block: SequenceBlock, weights: Places, worth: Float[Array, " sequences"]) -> Array:
     """`∇² Σ worth M(θ, w)`; away from the vertices it is dear."""
     counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
     weights = jnp.where(counts > 0, weights, 1.0)
@@ -179,13 +191,13 @@ def known_hessian(theta: PyTree, block: Block, weights: Places, worth: Float[Arr
     return spread(theta, block, worth, weights) + rows
 
 
-def _masked(theta: PyTree, block: Block, scores: Scores, weights: Places) -> Scores:
+def _masked(theta: PyTree, block: SequenceBlock, scores: Scores, weights: Places) -> Scores:
     """Scores in which only the known label is possible, where the weight is positive."""
     own = _one_hot(theta, block)
     return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
 
 
-def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
+def _between(theta: PyTree, block: SequenceBlock, weights: Places) -> Scalar:
     """Difference between `M(w)` and its value with positive weights replaced by one, from runs of one label and of two."""
     vertex = jnp.where(weights > 0, 1.0, 0.0)
     one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
@@ -197,13 +209,13 @@ def _between(theta: PyTree, block: Block, weights: Places) -> Scalar:
     peak = jax.lax.stop_gradient(theta["transition"].max())
     through = jnp.exp(into - top) @ jnp.exp(theta["transition"] - peak)
     beyond = _up(scores + out)
-    second = jnp.log(jnp.maximum(through, TINY)) + top + peak + beyond
+    second = jnp.log(jnp.maximum(through, SMALLEST_NORMALISER)) + top + peak + beyond
     pair = _at(own, into) + _at(_up(own), own @ theta["transition"] + beyond)
     double = jax.nn.logsumexp(second, axis=-1) - pair
     return jnp.sum(one * single) + jnp.sum(two * double)
 
 
-def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
+def _runs(block: SequenceBlock, weights: Places) -> tuple[Places, Places]:
     """Weights of the runs of one label, and of two, that begin at each step."""
     before = jnp.where(block.starts, 1.0, _down(weights))
     ends = jnp.asarray(block.ends)
@@ -213,7 +225,7 @@ def _runs(block: Block, weights: Places) -> tuple[Places, Places]:
     return jnp.where(block.real, one, 0.0), jnp.where(block.real & ~ends, two, 0.0)
 
 
-def _one_hot(theta: PyTree, block: Block) -> Scores:
+def _one_hot(theta: PyTree, block: SequenceBlock) -> Scores:
     return jax.nn.one_hot(block.labels, len(theta["end"]))
 
 
@@ -222,7 +234,7 @@ def _at(own: Scores, scores: Scores) -> Places:
     return jnp.sum(jnp.where(own > 0, scores, 0.0), -1)
 
 
-def _into(theta: PyTree, block: Block, own: Scores) -> Scores:
+def _into(theta: PyTree, block: SequenceBlock, own: Scores) -> Scores:
     """The score of each label after the label before."""
     return jnp.where(block.starts[..., None], theta["start"], _down(own) @ theta["transition"])
 

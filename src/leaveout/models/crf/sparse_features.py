@@ -13,17 +13,17 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.cache import once
+from ..._runtime.cache import cached_on
 from ...inference.packed import Packed, Passed, packed, passed
-from ...inference.sparse import Sparse
+from ...inference.sparse import SparseFeatures
 from ...objectives.closed_form import AbstractByArrays
 from ..glm import penalties
 
 if TYPE_CHECKING:
     from .crf import CRF
 
-LEAST = 1e-12  # of the largest curvature: that of features that say nothing, where no penalty holds them
-KEPT = 4  # places θ of which that is kept: of two threads, two each
+SMALLEST_FEATURE_CURVATURE = 1e-12  # of the largest curvature: that of features that say nothing, where no penalty holds them
+CACHED_PLACES = 4  # places θ of which that is kept: of two threads, two each
 Vector = Float[np.ndarray, " params"]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -46,7 +46,7 @@ class Indicators(AbstractByArrays):
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.begun = slice(0, self.where.bounds[1])
-        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(KEPT)(self._at)
+        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
@@ -105,20 +105,20 @@ class Indicators(AbstractByArrays):
         parts = {"end": spread[self.where.last].sum(0), "start": spread[self.begun].sum(0), "transition": pairs}
         parts["weights"] = self.features.power(2).T @ spread
         found = np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
-        return np.maximum(found, LEAST * found.max())
+        return np.maximum(found, SMALLEST_FEATURE_CURVATURE * found.max())
 
 
 def arrays(crf: "CRF") -> Callable[[], Indicators] | None:
     """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
     plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
-    sparse = crf.drop == "sequence" and isinstance(crf.block.features, Sparse)
+    sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
     return functools.partial(_made, crf) if plain and sparse else None
 
 
-@once
+@cached_on
 def _made(crf: "CRF") -> Indicators:
     block, place = crf.block, crf.block.layout.inverse
-    assert isinstance(block.features, Sparse)
+    assert isinstance(block.features, SparseFeatures)
     scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
     parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
     return Indicators(crf.codes, crf.lengths, (block.features.compressed(place), scores), crf._shapes, parameters)

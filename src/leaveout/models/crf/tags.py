@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ...data.arrays import Names, numbers
-from ...inference.sparse import Sparse
+from ...inference.sparse import SparseFeatures
 from ...objectives.objective import stored
 
 
@@ -31,7 +31,7 @@ def called(labels: Sequence[str]) -> LabelNames:
 
 
 Table = pd.DataFrame
-Features = Float[np.ndarray, "steps features"] | Sparse
+Features = Float[np.ndarray, "steps features"] | SparseFeatures
 
 
 def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, LabelNames]:
@@ -101,7 +101,7 @@ def read_features(features: Any, steps: int) -> Features:
         place = np.where(inside, place, 0)
         data, indices = np.append(matrix.data, 0.0), np.append(matrix.indices, 0)
         columns = np.where(inside, indices[place], matrix.shape[1]).astype(np.int32)
-        return Sparse(columns, stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
+        return SparseFeatures(columns, stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
     array = _numbers("features", features)
     if array.ndim != 2 or len(array) != steps or not array.shape[1]:
         raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}.")

@@ -43,7 +43,7 @@ def _positive(prior: str, name: str, value: ArrayLike) -> np.ndarray:
     return array
 
 
-class Gamma(AbstractPrior):
+class GammaPrior(AbstractPrior):
     """`(a − 1) log v − b v`, shape a and rate b."""
 
     shape: Float[np.ndarray, "..."]
@@ -113,7 +113,7 @@ class MatrixNormal(AbstractPrior):
         return -0.5 * jnp.sum(((value - self.identity * centre) / self.sd) ** 2)
 
 
-class Beta(AbstractPrior):
+class BetaPrior(AbstractPrior):
     """`(a − 1) log v + (b − 1) log(1 − v)`."""
 
     a: Float[np.ndarray, "..."]
@@ -126,7 +126,7 @@ class Beta(AbstractPrior):
         return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
 
 
-class Dirichlet(AbstractPrior):
+class SimplexPrior(AbstractPrior):
     """`Σ (α − 1) log v` over the last axis, whatever its sum."""
 
     concentration: Float[np.ndarray, "..."]

@@ -21,7 +21,7 @@ from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, choose
 from ._start import clusters
 from .gaussian import centre, scale_prior, squares
 
-TOGETHER = 4096  # steps whose features are multiplied with one another at once
+STEPS_AT_A_TIME = 4096  # steps whose features are multiplied with one another at once
 
 
 class AbstractAutoregression(AbstractWithPrior):
@@ -101,7 +101,7 @@ class AbstractAutoregression(AbstractWithPrior):
         precision = precision if self.covariance.matrices else jnp.diag(precision)
         precision = jnp.broadcast_to(precision, (states, channels, channels))
         features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
-        size = min(steps, TOGETHER)
+        size = min(steps, STEPS_AT_A_TIME)
         groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
         of_steps, known = (groups(x), groups(features)), jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0)
         own = {name: parameters[name] for name in self.free}

@@ -13,7 +13,7 @@ from scipy.special import gammaln as gammaln_of_data
 from ..._runtime.jax import Module, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, PROBABILITY, check
-from ._priors import AbstractWithPrior, Beta, Choice, Gamma, Priors, choose
+from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors, choose
 from ._regressors import Regressors
 from ._start import clusters
 
@@ -127,7 +127,7 @@ class Poisson(AbstractWithPrior):
 
     def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
         self.regressors = Regressors("Poisson", exposure, covariates)
-        default = {"rate": Gamma(2.0, 1.0), **self.regressors.prior(1)}
+        default = {"rate": GammaPrior(2.0, 1.0), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("Poisson", default, prior)
 
     def matched(self, caller, index):
@@ -135,7 +135,7 @@ class Poisson(AbstractWithPrior):
 
     def default_prior(self, x):
         return {
-            "rate": Gamma(2.0, self.regressors.at_risk(len(x))[_seen(x)].mean() / level(x)),
+            "rate": GammaPrior(2.0, self.regressors.at_risk(len(x))[_seen(x)].mean() / level(x)),
             **self.regressors.prior(x.shape[1]),
         }
 
@@ -219,7 +219,7 @@ class NegativeBinomial(AbstractWithPrior):
 
     def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
         self.regressors = Regressors("NegativeBinomial", exposure, covariates)
-        default: Priors = {"mean": Gamma(2.0, 1.0), "size": Gamma(2.0, 0.1), **self.regressors.prior(1)}
+        default: Priors = {"mean": GammaPrior(2.0, 1.0), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
 
     def matched(self, caller, index):
@@ -227,7 +227,7 @@ class NegativeBinomial(AbstractWithPrior):
 
     def default_prior(self, x):
         at_risk = self.regressors.at_risk(len(x))[_seen(x)].mean()
-        return {"mean": Gamma(2.0, at_risk / level(x)), "size": Gamma(2.0, 0.1), **self.regressors.prior(x.shape[1])}
+        return {"mean": GammaPrior(2.0, at_risk / level(x)), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(x.shape[1])}
 
     @property
     def free(self):
@@ -317,7 +317,7 @@ class Binomial(AbstractWithPrior):
         if number.ndim > 1 or number.dtype.kind not in "iu" or (number < 1).any():
             raise ValueError(f"Binomial: trials must be a positive integer, or one a channel; got {trials}.")
         self.trials = number.astype(int)
-        self.prior, _ = choose("Binomial", {"probability": Beta(1.5, 1.5)}, prior)
+        self.prior, _ = choose("Binomial", {"probability": BetaPrior(1.5, 1.5)}, prior)
         self.adaptive = frozenset()
 
     def default_prior(self, x):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Module, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
-from ._priors import AbstractWithPrior, Choice, Dirichlet, Gamma, Priors, choose
+from ._priors import AbstractWithPrior, Choice, GammaPrior, Priors, SimplexPrior, choose
 from .counts import check_counts, table_length
 
 MEAN_ONE = Constraint(
@@ -81,10 +81,10 @@ class EventCounts(AbstractWithPrior):
         self.future = np.searchsorted(labels, future)
         self.num_seasons = len(labels)
         default: Priors = {
-            "rate": Gamma(1.05, 0.01),
-            "seasonal": Dirichlet(1.0),
-            "excess_shape": Gamma(2.0, 0.1),
-            "excess_rate": Gamma(2.0, 0.1),
+            "rate": GammaPrior(1.05, 0.01),
+            "seasonal": SimplexPrior(1.0),
+            "excess_shape": GammaPrior(2.0, 0.1),
+            "excess_rate": GammaPrior(2.0, 0.1),
         }
         self.prior, _ = choose("EventCounts", default, prior)
         self.adaptive = frozenset()

@@ -7,7 +7,9 @@ from ..._runtime.jax import static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import AbstractEmission, check
 
-TINY = 1e-30  # of the probability that is left for other states where one is seen: derivatives by weights are finite
+SMALLEST_OTHER_STATE = (
+    1e-30  # of the probability that is left for other states where one is seen: derivatives by weights are finite
+)
 
 
 class Observed(AbstractEmission):
@@ -69,7 +71,7 @@ class Observed(AbstractEmission):
         return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
 
     def weighted(self, weights, logs):
-        return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + TINY), 0.0)
+        return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + SMALLEST_OTHER_STATE), 0.0)
 
     def initial(self, data, observed, num_states, seed):
         return {}

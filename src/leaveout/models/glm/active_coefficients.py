@@ -23,7 +23,7 @@ from .glm import GLM
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class FullModel:
     """The model of all columns: its smooth part as data, and `slope`, a of every parameter, zero where there is no kink."""
 
     glm: GLM
@@ -102,13 +102,13 @@ class ActiveGLM(GLM):
     """
 
     shown = "GLM"
-    whole: Whole = static()
+    whole: FullModel = static()
     place: Int[np.ndarray, " active"]
     sign: Float[np.ndarray, " active"]
     rest: Float[np.ndarray, " params"]
     said: str = static()
 
-    def __init__(self, whole: Whole, at: tuple[np.ndarray, np.ndarray, np.ndarray], said: str):
+    def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], said: str):
         glm, (place, sign, rest) = whole.glm, at
         vars(self).update(vars(glm))
         own = place[place < glm.num_features]
@@ -157,7 +157,7 @@ class ActiveGLM(GLM):
         return "; ".join(filter(None, (self.said, super().note)))
 
 
-def whole(model: Any) -> Whole:
+def whole(model: Any) -> FullModel:
     """Wrap a regression under a penalty with kinks as a `Whole`.
 
     Raise TypeError where the model or the loss is not supported.
@@ -168,7 +168,7 @@ def whole(model: Any) -> Whole:
             f"fit: an l1 penalty, or a Box, is supported for lo.GLM with a convex loss of one output; got {what}, "
             f"{type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
-    found = Whole(model)
+    found = FullModel(model)
     if model.under(around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))).predictors is None:
         raise TypeError(
             f"fit: an l1 penalty, or a Box, needs a loss that declares its self_concordance or the peak of its second "

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy import special
 
 from ...objectives.objective import LOG_PROBABILITY, Distribution
-from ...plans.plan import Rows
+from ...plans.plan import RefitRows
 from . import losses
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
     wald: Scores = {"log_density": _log_inverse_gaussian}
     match loss:
         case losses.Squared() if model.class_code is None:
-            return Distribution(Variance(model), normal)
+            return Distribution(ResidualVariance(model), normal)
         case losses.Gamma(shape=shape):
             return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED}")
         case losses.InverseGaussian(shape=shape):
@@ -72,7 +72,7 @@ def classes(model: "AbstractRegression") -> int:
     return 0
 
 
-class Variance:
+class ResidualVariance:
     """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
 
     def __init__(self, model: "AbstractRegression"):
@@ -84,7 +84,7 @@ class Variance:
     def _gram(self) -> Float[Array, "params params"]:
         return self.rows.products(self.weight[None])[0]
 
-    def __call__(self, rows: Rows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
+    def __call__(self, rows: RefitRows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
         index = np.minimum(rows.index, len(self.y) - 1)
         left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
         squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)

@@ -15,15 +15,15 @@ from jaxtyping import Float
 from ..._runtime.jax import jnp, static
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import Mapped
-from ...linalg.sparse_design import Sparse
+from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import stored
 from .active_coefficients import around
 from .glm import GLM, AbstractRegression
 from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
-COLUMNS = 2**21  # numbers of columns that are scaled at a time
-ROUNDING = 1e-15  # of the largest eigenvalue, a row: what is less is none
+SCALED_ENTRIES = 2**21  # numbers of columns that are scaled at a time
+EIGENVALUE_ROUNDING = 1e-15  # of the largest eigenvalue, a row: what is less is none
 
 
 class DualGLM(AbstractRegression):
@@ -38,7 +38,7 @@ class DualGLM(AbstractRegression):
         vars(self).update(vars(whole))
         ridge = _ridge(whole)
         values, vectors = np.linalg.eigh(_gram(whole, ridge))
-        good = values > ROUNDING * len(values) * values[-1]
+        good = values > EIGENVALUE_ROUNDING * len(values) * values[-1]
         root = np.sqrt(values[good])
         rows = vectors[:, good] * root
         new: dict[str, Any] = {"whole": whole, "ridge": ridge, "back": stored(vectors[:, good] / root)}
@@ -63,7 +63,7 @@ class DualGLM(AbstractRegression):
 
     def new_rows(self, caller, X):
         x = self.whole.new_rows(caller, X)
-        rows = x.rows(slice(None)) if isinstance(x, Sparse | Mapped) else x
+        rows = x.rows(slice(None)) if isinstance(x, SparseDesign | Mapped) else x
         p = len(self.ridge)
         scaled = np.pad(rows[:, :p] / self.ridge, ((0, 0), (0, int(self.intercept))))
         return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
@@ -92,10 +92,10 @@ def _ridge(whole: GLM) -> Float[Array, " features"]:
 def _gram(whole: GLM, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
     """X R⁻¹Xᵀ, some columns at a time."""
     n, p = whole.num_units, len(ridge)
-    if isinstance(whole.design, Sparse):
+    if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
         return (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
-    out, step = np.zeros((n, n)), max(1, COLUMNS // n)
+    out, step = np.zeros((n, n)), max(1, SCALED_ENTRIES // n)
     source = whole.design.source if isinstance(whole.design, Mapped | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))

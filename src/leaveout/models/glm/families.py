@@ -14,7 +14,7 @@ from ..._runtime.jax import Array, jnp, jspecial, static
 from . import links
 from .loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, probability, within
 
-LEAST = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
+SMALLEST_PREDICTOR = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
 HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
 STIRLING = 16.0  # from there on four terms of the series are exact to rounding
 
@@ -117,7 +117,7 @@ class Poisson(AbstractMeanLoss):
             mean = exponential(eta)
             return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
         if self.linked == "sqrt":
-            x = np.copysign(np.maximum(np.abs(eta), LEAST), eta)
+            x = np.copysign(np.maximum(np.abs(eta), SMALLEST_PREDICTOR), eta)
             return {
                 0: lambda: eta**2 - 2 * scipy.special.xlogy(y, np.abs(eta)) + constant(),
                 1: lambda: 2 * (eta - y / x),
@@ -125,7 +125,7 @@ class Poisson(AbstractMeanLoss):
                 3: lambda: -4 * y / x**3,
             }
         if self.linked == "identity":
-            x = np.maximum(eta, LEAST)
+            x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
             return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
         return {}
@@ -188,7 +188,7 @@ class Gamma(AbstractMeanLoss):
             term = nu * y * exponential(-eta)
             return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
         if self.linked == "inverse":
-            x = np.maximum(eta, LEAST)
+            x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: nu * (y * x - np.log(x)) + constant(), 1: lambda: nu * (y - 1 / x)}
             return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
         return {}
@@ -242,7 +242,7 @@ class InverseGaussian(AbstractMeanLoss):
     def formulas(self, eta, y):
         if not self.convex:
             return {}
-        half, x = float(self.shape) / 2, np.maximum(eta, LEAST)
+        half, x = float(self.shape) / 2, np.maximum(eta, SMALLEST_PREDICTOR)
         known = {
             0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
             1: lambda: half * (y - x**-0.5),

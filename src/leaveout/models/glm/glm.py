@@ -22,24 +22,24 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, float64, jax, jnp, static
 from ...data.arrays import Names, codes, matched, numbers
-from ...linalg.design import Beside, Dense, Loss, Plain, Predictors, Several
+from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import Mapped
-from ...linalg.sparse_design import Sparse
-from ...objectives.objective import AbstractLinearPredictor, Blocks, Parameters, Units, stored
+from ...linalg.sparse_design import SparseDesign
+from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, stored
 from . import losses, penalties
 from .distributions import classes, distribution
 from .gram import gram
 from .rows import all_finite, by_name, by_rows, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
-WIDE = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
+PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
 
 
 class AbstractRegression(AbstractLinearPredictor):
     """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
 
-    design: Float[np.ndarray, "units coefficients"] | Sparse | Mapped | Resident
+    design: Float[np.ndarray, "units coefficients"] | SparseDesign | Mapped | Resident
     y: Float[np.ndarray, " units"]
     sample_weight: Float[np.ndarray, " units"] | None
     offset: Float[np.ndarray, "units ..."] | None
@@ -134,7 +134,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def _kinks(self):
         if not self.penalty.kinked:
             return None
-        if isinstance(self.design, Sparse):
+        if isinstance(self.design, SparseDesign):
             raise TypeError(
                 "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
             )
@@ -206,7 +206,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _predictor(self, theta: Array, index: Any) -> Array:
         """z of the listed units, `[width]` or `[width, outputs]`."""
-        whole = isinstance(self.design, Sparse) and (isinstance(index, slice) or len(index) == self.num_units)
+        whole = isinstance(self.design, SparseDesign) and (isinstance(index, slice) or len(index) == self.num_units)
         q, x = self.design.shape[1], cast(Array, self.design) if whole else pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
@@ -244,9 +244,9 @@ class AbstractRegression(AbstractLinearPredictor):
             return ()
         omega, kappa = self._weigh(np.asarray(weights))
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
-        own = Several(self.lines, self.outputs).blocks(omega, curvature)
+        own = MultiOutputDesign(self.lines, self.outputs).blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
-        return (Blocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
+        return (DiagonalBlocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 
     def score(self, theta, weights, index, held):
         del weights, held
@@ -300,7 +300,7 @@ class AbstractRegression(AbstractLinearPredictor):
             vars(out)["names"] = names + self.names[len(names) :]
         return out
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | Sparse:
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
         rows = new_rows(caller, X if read is None else read(X), self.names, self.intercept)
@@ -340,9 +340,9 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
 
     @property
-    def lines(self) -> Dense | Sparse | Mapped | Resident:
+    def lines(self) -> DenseDesign | SparseDesign | Mapped | Resident:
         """The rows of the design, as refits of them are computed."""
-        return Dense(self.design) if isinstance(self.design, np.ndarray) else self.design
+        return DenseDesign(self.design) if isinstance(self.design, np.ndarray) else self.design
 
     @property
     def predictors(self):
@@ -353,11 +353,11 @@ class AbstractRegression(AbstractLinearPredictor):
             return None
         pad = self.design.shape[1] - self.num_features
         matrix, offset = self._quadratic(pad), self.offset
-        rows: Dense | Sparse | Mapped | Resident | Several = self.lines
-        own: Loss = function if self.classes else Plain(function)
+        rows: DenseDesign | SparseDesign | Mapped | Resident | MultiOutputDesign = self.lines
+        own: Loss = function if self.classes else CachedLoss(function)
         loss = own
         if self.classes:
-            matrix, rows = np.kron(np.eye(self.outputs), matrix), Several(self.lines, self.outputs)
+            matrix, rows = np.kron(np.eye(self.outputs), matrix), MultiOutputDesign(self.lines, self.outputs)
         elif len(bent.rows):
             rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
             loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
@@ -372,7 +372,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
         It is sparse where there are very many columns and the penalty is one number for each.
         """
-        wide = self.num_features > WIDE and not self.classes
+        wide = self.num_features > PRODUCTS_FROM and not self.classes
         diagonal = self.penalty.diagonal(self.num_features) if wide else None
         if diagonal is not None:
             return scipy.sparse.diags_array(np.pad(diagonal, (0, pad)), format="csr")
@@ -575,7 +575,7 @@ def _seen(model: Any) -> Any:
     """
     if isinstance(model.design, Mapped | Resident):
         derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
-        if derived or type(model) not in (GLM, Regression) or model.num_features > WIDE or model.penalty.kinked:
+        if derived or type(model) not in (GLM, Regression) or model.num_features > PRODUCTS_FROM or model.penalty.kinked:
             vars(model)["design"] = stored(model.design)
     return model
 

@@ -3,20 +3,20 @@
 import numpy as np
 
 from ..._runtime.jax import Array, jax, jnp, made
-from ...linalg.sparse_design import Sparse
+from ...linalg.sparse_design import SparseDesign
 from .rows import pick
 
-SMALL = 2**21  # numbers of all x xᵀ together, below which they are formed
-BLOCK = 8192  # rows that are weighted at a time
+SMALL_OUTER_ENTRIES = 2**21  # numbers of all x xᵀ together, below which they are formed
+WEIGHTED_ROWS = 8192  # rows that are weighted at a time
 WRITTEN = 2**20  # numbers of compressed ones that are written out at a time
 
 
-def gram(design: Array | Sparse, curvature: Array) -> Array:
+def gram(design: Array | SparseDesign, curvature: Array) -> Array:
     """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
-    return _written(design, curvature) if isinstance(design, Sparse) else _weighted(design, curvature)
+    return _written(design, curvature) if isinstance(design, SparseDesign) else _weighted(design, curvature)
 
 
-def _written(design: Sparse, curvature: Array) -> Array:
+def _written(design: SparseDesign, curvature: Array) -> Array:
     """Sum over compressed rows, a block of which is written out at a time."""
     size = max(1, WRITTEN // design.shape[1])
 
@@ -31,9 +31,9 @@ def _written(design: Sparse, curvature: Array) -> Array:
 
 def _summed(design: Array, curvature: Array) -> Array:
     """Sum over all rows, block by block."""
-    whole, left = divmod(len(design), BLOCK)
+    whole, left = divmod(len(design), WEIGHTED_ROWS)
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
-    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * BLOCK, BLOCK)
+    block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * WEIGHTED_ROWS, WEIGHTED_ROWS)
     add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
     return jax.lax.fori_loop(0, whole, add, total) if whole else total
 
@@ -41,7 +41,7 @@ def _summed(design: Array, curvature: Array) -> Array:
 def _mapped_gram(axis_size, in_batched, design, curvature):
     """Compute the sums of many refits: by one product of all curvatures with all x xᵀ, where those fit into memory."""
     n, q = design.shape[-2:]
-    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL:
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL_OUTER_ENTRIES:
         i, j = np.triu_indices(q)
         place = np.zeros((q, q), int)
         place[i, j] = place[j, i] = np.arange(len(i))

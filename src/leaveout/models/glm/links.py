@@ -87,7 +87,7 @@ class Power(AbstractLink):
         return 1.0
 
 
-class NegativeBinomial(AbstractLink):
+class NegativeBinomialLink(AbstractLink):
     """`η = log(αμ / (1 + αμ))`, canonical for the negative binomial; η must be negative."""
 
     dispersion: Float[np.ndarray, ""]

@@ -16,7 +16,7 @@ from . import links
 
 Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
 Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
-OUTSIDE = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
+OUTSIDE_DOMAIN = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
 
 
 class AbstractLoss(Module):
@@ -403,7 +403,7 @@ def probability(y: np.ndarray, otherwise: str) -> str:
 
 def within(inside: np.ndarray, known: Formulas) -> Formulas:
     """Formulas of a loss, and what is said of it outside its domain."""
-    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE if k else np.nan) for k in known}
+    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE_DOMAIN if k else np.nan) for k in known}
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:

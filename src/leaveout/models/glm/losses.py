@@ -14,7 +14,7 @@ from jaxtyping import Float
 from ..._runtime.jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
 from . import links as links
 from .families import (
-    LEAST,
+    SMALLEST_PREDICTOR,
     AbstractQuasiLoss,
     Gamma as Gamma,
     InverseGaussian as InverseGaussian,
@@ -259,7 +259,7 @@ def _growing(x: np.ndarray) -> Formulas:
 
 def _rest(x: np.ndarray) -> Formulas:
     """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v²: ℓ″ = v + v² grows with v, and so with x."""
-    x = np.minimum(x, -LEAST)
+    x = np.minimum(x, -SMALLEST_PREDICTOR)
     v = np.exp(x) / -np.expm1(x)
     return {0: lambda: np.log1p(v), 1: lambda: v, 2: lambda: v + v**2, 3: lambda: (v + v**2) * (1 + 2 * v)}
 
@@ -271,7 +271,7 @@ def _line(x: np.ndarray) -> Formulas:
 
 def _log(x: np.ndarray) -> Formulas:
     """−log x."""
-    x = np.maximum(x, LEAST)
+    x = np.maximum(x, SMALLEST_PREDICTOR)
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
@@ -281,7 +281,7 @@ def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
     return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
 
 
-class Closed(NamedTuple):
+class ClosedLink(NamedTuple):
     """Link of `Binomial` with closed forms.
 
     Parameters
@@ -310,12 +310,14 @@ class Closed(NamedTuple):
 
 EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
 CLOSED = {
-    "probit": Closed(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
-    "cloglog": Closed(_extreme, _growing, (EXTREME_PEAK, np.inf)),
-    "loglog": Closed(lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
-    "log": Closed(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
-    "log_complement": Closed(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
-    "identity": Closed(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
+    "probit": ClosedLink(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
+    "cloglog": ClosedLink(_extreme, _growing, (EXTREME_PEAK, np.inf)),
+    "loglog": ClosedLink(
+        lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)
+    ),
+    "log": ClosedLink(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
+    "log_complement": ClosedLink(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
+    "identity": ClosedLink(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
 }
 
 

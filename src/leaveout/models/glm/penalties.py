@@ -28,7 +28,7 @@ from .losses import Straight
 from .penalty import AbstractPenalty as AbstractPenalty, Bent as Bent
 
 Model = TypeVar("Model")
-PROBES = 32  # of the diagonal of a penalty's Hessian
+PENALTY_PROBES = 32  # of the diagonal of a penalty's Hessian
 
 
 class Zero(AbstractPenalty):
@@ -744,7 +744,7 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
 
     It is exact where the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
     """
-    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PROBES, len(vector))))
+    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PENALTY_PROBES, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
 

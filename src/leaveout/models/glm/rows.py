@@ -8,16 +8,16 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, jnp
 from ...data.arrays import compressed, numbers, on_device
-from ...linalg.design import BLOCK
+from ...linalg.design import DENSE_BLOCK
 from ...linalg.device_design import Resident, is_finite, kept
 from ...linalg.mapped_design import Mapped, elsewhere
-from ...linalg.sparse_design import Sparse
+from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import room, stored
 
 
 def pick(array: Any, index: Any) -> Array:
     """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
-    if isinstance(array, Sparse):
+    if isinstance(array, SparseDesign):
         return array.written(jnp.arange(len(array)) if isinstance(index, slice) else index)
     if isinstance(index, slice) or len(index) == len(array):
         return jnp.asarray(array)
@@ -35,7 +35,7 @@ def times(weight: Array, value: Array) -> Array:
     return jnp.where(weight == 0, 0.0, weight * value)
 
 
-def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Sparse | Mapped | Resident, tuple[str, ...]]:
+def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | SparseDesign | Mapped | Resident, tuple[str, ...]]:
     """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
@@ -96,13 +96,13 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 def _blocks(values: np.ndarray) -> list[slice]:
     """Slices of the rows, of at most `BLOCK` numbers each where a row is not longer."""
-    step = max(1, BLOCK // max(1, values[:1].size))
+    step = max(1, DENSE_BLOCK // max(1, values[:1].size))
     return [slice(start, start + step) for start in range(0, len(values), step)]
 
 
-def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped | Resident:
+def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mapped | Resident:
     if scipy.sparse.issparse(array):
-        return Sparse.of(array.astype(np.float64), intercept)
+        return SparseDesign.of(array.astype(np.float64), intercept)
     if not isinstance(array, np.ndarray):
         return Resident(array, bool(intercept))
     if elsewhere(array):
@@ -114,7 +114,7 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | Sparse | Mapped | Re
     return design
 
 
-def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | Sparse:
+def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | SparseDesign:
     """Read other rows of a model whose columns are called `names`.
 
     The columns of a DataFrame are found by their names, in any order and among others. They are found by position if X, or the

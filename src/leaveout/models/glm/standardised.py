@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 
 from ..._runtime.jax import Array, jnp, numpy_of
-from ...linalg.design import Beside, Plain
-from ...linalg.sparse_design import Sparse
+from ...linalg.design import Beside, CachedLoss
+from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor
 from . import losses
 from .glm import GLM
@@ -29,7 +29,7 @@ class StandardisedGLM(GLM):
 
     def _ratios(self, weights: Array) -> Array:
         """v of many refits, or of one, `[..., features]`."""
-        x, total = cast(Sparse, self.design), weights.sum(-1)[..., None]
+        x, total = cast(SparseDesign, self.design), weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
         whole, variance = self._variance, square - mean**2
         constant, xp = (whole == 0) | (variance <= CONSTANT * whole), numpy_of(variance)
@@ -38,7 +38,7 @@ class StandardisedGLM(GLM):
     @property
     def _variance(self) -> np.ndarray:
         """Variance of each column; zero for a column that is constant up to rounding."""
-        if not isinstance(self.design, Sparse):
+        if not isinstance(self.design, SparseDesign):
             return self.design[:, : self.num_features].var(0)
         level, square = ((self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2))
         found = (square - level**2)[: self.num_features]
@@ -63,7 +63,7 @@ class StandardisedGLM(GLM):
             known,
             design=self.lines.below(np.eye(features, self.design.shape[1])),
             offset=np.append(offset, np.zeros(features)) if np.ndim(offset) else offset,
-            loss=Beside(known.unit_loss, Plain(losses.Squared()), (self.num_units, features)),
+            loss=Beside(known.unit_loss, CachedLoss(losses.Squared()), (self.num_units, features)),
             penalty=np.zeros_like(known.penalty),
             weigh=weigh,
             separate=False,

@@ -17,7 +17,7 @@ from ...plans.graph import blocks
 from .hidden import mixture
 from .hidden_field import AbstractHiddenField
 
-LARGEST = 2**19  # entries of all tables of a part
+MAX_PART_ENTRIES = 2**19  # entries of all tables of a part
 COLUMNS = {  # by what is printed
     "exact": "mean held-out loss by exact sums",
     "approximate": "by approximate ones",
@@ -76,7 +76,7 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
             mine = np.flatnonzero(label == part)
             inside = np.flatnonzero((label[field.edges] == part).all(1))
             edges = _numbered(field.edges[inside], mine)
-            if entries(first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states) > LARGEST:
+            if entries(first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states) > MAX_PART_ENTRIES:
                 break
             found.append((mine, inside, tree(len(mine), edges, field.num_states)))
         if len(found) == count:

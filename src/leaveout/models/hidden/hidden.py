@@ -16,7 +16,7 @@ from .observations import Given, read_parameters
 
 Shape = tuple[int, ...]
 KINDS = ("response", "state")  # of predictions
-EDGE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
+BOUNDARY_SHARE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
 UNUSED = 1.0  # expected observations below which a state explains nothing
 LATENT = {
     "initial": SIMPLEX,
@@ -225,9 +225,11 @@ def near_edge(
     constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:
         least = _least_eigenvalue(value, spread)
-        return [f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < EDGE).tolist()]
+        return [
+            f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < BOUNDARY_SHARE).tolist()
+        ]
     if constraint is SIMPLEX:
-        where = (value < EDGE) & free
+        where = (value < BOUNDARY_SHARE) & free
     elif constraint is POSITIVE:
         where = _small(emission, name, value, spread)
     elif constraint is PROBABILITY:
@@ -248,7 +250,9 @@ def _small(
     """
     states = value if name in emission.shared else value.max(axis=0)
     spread = spread if value.ndim > 1 else spread.min()
-    return np.asarray(value < EDGE * np.maximum(states, spread if name == "covariance" else EDGE * value.max()))
+    return np.asarray(
+        value < BOUNDARY_SHARE * np.maximum(states, spread if name == "covariance" else BOUNDARY_SHARE * value.max())
+    )
 
 
 def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:

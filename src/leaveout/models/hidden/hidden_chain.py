@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
 from ..._runtime.jax import Module, compiled, static
 from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
 from ...objectives.objective import Arrays, aligned, float64, padded_weights, unravel
-from ...plans.plan import LONG, few_more, few_size
+from ...plans.plan import PADDED_FROM, few_more, few_size
 from ..emissions._base import AbstractEmission, Parameters, times
 from .hidden import UNUSED, AbstractHiddenStates, mixture
 from .states import States
 
-TANGENTS = 2**18  # numbers that one array of a group of tangents of a Hessian holds
-DRAWS = 2000  # of the future
+TANGENT_ENTRIES = 2**18  # numbers that one array of a group of tangents of a Hessian holds
+FUTURE_DRAWS = 2000  # of the future
 BARELY = 1e-8  # a probability that stands for zero, where logarithms are taken
 
 
@@ -51,7 +51,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
         Padding has no effect on results: padded steps are nowhere in the chain.
         """
-        size = few_size if len(self.dense) <= LONG else int
+        size = few_size if len(self.dense) <= PADDED_FROM else int
         steps, sequences = size(len(self.dense)), size(len(self.lengths))
         if (steps, sequences) == (len(self.dense), len(self.lengths)):
             return self
@@ -138,7 +138,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
     ) -> Float[Array, "some ..."]:
         """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
         time."""
-        size = max(1, TANGENTS // (self.layout.place.size * self.num_states))
+        size = max(1, TANGENT_ENTRIES // (self.layout.place.size * self.num_states))
         derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
         if not len(entries):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
@@ -302,7 +302,7 @@ def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.n
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
-    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(DRAWS)])
+    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(FUTURE_DRAWS)])
 
 
 def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:

@@ -24,7 +24,7 @@ from .hidden import UNUSED, AbstractHiddenStates, entries
 from .observations import FieldLabels
 
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
-SAME = 1e-4  # relative difference of the parameters of two states below which they are one
+SAME_STATE = 1e-4  # relative difference of the parameters of two states below which they are one
 PRECISE = {"gtol": 1e-7}  # in the steps of expectation–maximisation
 
 
@@ -206,7 +206,9 @@ def draw(
 def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: int) -> bool:
     """Whether two states have the same parameters."""
     own = [found[name] for name in field.emission.free if name not in field.emission.shared]
-    return bool(own) and all(np.allclose(value[j], value[k], rtol=SAME, atol=SAME * np.abs(value).max()) for value in own)
+    return bool(own) and all(
+        np.allclose(value[j], value[k], rtol=SAME_STATE, atol=SAME_STATE * np.abs(value).max()) for value in own
+    )
 
 
 def warning(field: AbstractHiddenField, theta: PyTree) -> str:

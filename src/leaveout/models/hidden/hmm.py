@@ -25,15 +25,15 @@ from ..._runtime.jax import static
 from ...data.arrays import check_times
 from ...inference.chain import Layout, layout, log_partition, posterior
 from ...objectives.objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
-from ...plans.plan import LONG, few_size
+from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
 from . import hidden_chain as _hidden_chain, information as _information, observations as _observations
-from .hidden import EDGE, KINDS, check_choices, entries, mixture
+from .hidden import BOUNDARY_SHARE, KINDS, check_choices, entries, mixture
 from .hidden_chain import AbstractHiddenChain
 from .states import Dirichlet, States
 
-LANES = 2**10  # numbers that a step of the scan takes along, by measurement
+HMM_SCAN_ENTRIES = 2**10  # numbers that a step of the scan takes along, by measurement
 
 STYLES = {
     "observation": "a held-out step loses its observation, its state stays in the chain",
@@ -145,7 +145,7 @@ class HMM(AbstractHiddenChain):
         start = self.emission.initial(data, self.dense, self.num_states, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
         self.check_size(prior is not None)
-        size = few_size if len(x) <= LONG else int
+        size = few_size if len(x) <= PADDED_FROM else int
         self.layout = layout(self.lengths, self.num_states, self.states.zeros, size)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
@@ -301,7 +301,7 @@ class HMM(AbstractHiddenChain):
 
         As many refits share a pass as fill a vector register and leave the cache alone.
         """
-        lanes = int(np.clip(LANES // (self.layout.shape[1] * self.num_states), 4, 256))
+        lanes = int(np.clip(HMM_SCAN_ENTRIES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None
         return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded)
@@ -347,7 +347,7 @@ class HMM(AbstractHiddenChain):
         transitions, its parameters, and what they are; None where nothing did, or a prior speaks."""
         states, found = self.states, jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
-        zero = {name: where & (found[name] < EDGE) for name, where in free.items()}
+        zero = {name: where & (found[name] < BOUNDARY_SHARE) for name, where in free.items()}
         if states.prior is not None or not any(where.any() for where in zero.values()):
             return None
         fixed = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}

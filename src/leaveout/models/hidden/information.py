@@ -25,14 +25,14 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..._runtime.jax import compiled
 from ...inference.chain import Posterior, Potentials, posterior
 from ...inference.moments import spread_of_sums
-from ...objectives.objective import Blocks, ravel, unravel
+from ...objectives.objective import DiagonalBlocks, ravel, unravel
 from ..emissions._base import AbstractEmission, times
 from .hidden_chain import AbstractHiddenChain
 
-NUMBERS = 2**27  # in what is held: scores of all steps, blocks of all states
+INFORMATION_ENTRIES = 2**27  # in what is held: scores of all steps, blocks of all states
 
 
-class Places(NamedTuple):
+class ParameterPlaces(NamedTuple):
     """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
 
     own: Int[np.ndarray, "states own"]
@@ -40,7 +40,7 @@ class Places(NamedTuple):
     chain: Int[np.ndarray, " chain"]
 
 
-def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
+def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
     """Places of the parameters in θ. An emission whose states are not `apart` shares all of its parameters."""
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
@@ -52,20 +52,20 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> Places:
         else:
             own.append(here.reshape(hmm.num_states, -1))
         first += len(here)
-    return Places(np.concatenate(own, 1), np.concatenate(shared), np.concatenate(chain))
+    return ParameterPlaces(np.concatenate(own, 1), np.concatenate(shared), np.concatenate(chain))
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Whether the scores of all steps can be held, and sequences count their steps as they are."""
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
-    return hmm.drop != "step" and scores <= NUMBERS
+    return hmm.drop != "step" and scores <= INFORMATION_ENTRIES
 
 
 def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Whether the matrix that stands in for the Hessian can be held."""
     where = places(hmm, theta)
-    return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= NUMBERS
+    return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
 
 
 def apart(emission: AbstractEmission, theta: PyTree) -> bool:
@@ -104,7 +104,9 @@ def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " unit
 
 
 @compiled
-def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> tuple[Blocks, Blocks, Blocks]:
+def complete(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
+) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
     """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
     and one for their distribution."""
     vector, where = ravel(theta), places(hmm, theta)
@@ -114,9 +116,9 @@ def complete(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " un
     blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
     own, shared, chain = where.own, where.shared[None], where.chain[None]
     return (
-        Blocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
-        Blocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
-        Blocks(jnp.asarray(chain), blocks(lambda v: prior(v) + moved(v), chain)),
+        DiagonalBlocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
+        DiagonalBlocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
+        DiagonalBlocks(jnp.asarray(chain), blocks(lambda v: prior(v) + moved(v), chain)),
     )
 
 

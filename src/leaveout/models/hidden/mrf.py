@@ -36,8 +36,8 @@ from .hidden import KINDS, check_choices, mixture
 from .hidden_field import AbstractHiddenField
 from .potentials import External, Free, has_direction, read_coupling, read_external
 
-LANES = 16  # refits that share a pass, by measurement
-BLOCKS = 20  # of sites, that standard errors go by, at least
+MRF_LANES = 16  # refits that share a pass, by measurement
+MIN_SITE_BLOCKS = 20  # of sites, that standard errors go by, at least
 ORDERS = 24  # of the states, that are tried where a fit starts
 LEARN = "a coupling, lo.Free(...), or an external field, lo.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
@@ -186,7 +186,7 @@ class MRF(AbstractHiddenField):
         fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
         self.normaliser = None if fixed is None else stored(fixed)
         sites = self.x.shape[1]
-        self.block = blocks(self.edges, sites, max(1, min(max(BLOCKS, round(sites**0.5)), sites // 2)))
+        self.block = blocks(self.edges, sites, max(1, min(max(MIN_SITE_BLOCKS, round(sites**0.5)), sites // 2)))
 
     # parameters
 
@@ -301,7 +301,7 @@ class MRF(AbstractHiddenField):
     @property
     def costs(self):
         """Cost of a refit: a few operations for each entry of the tables."""
-        return Costs(int(np.clip(LANES // len(self.x), 1, LANES)), 10.0 * self.tree.entries * len(self.x))
+        return Costs(int(np.clip(MRF_LANES // len(self.x), 1, MRF_LANES)), 10.0 * self.tree.entries * len(self.x))
 
     @property
     def local(self):

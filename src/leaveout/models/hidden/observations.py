@@ -16,14 +16,14 @@ Table = np.ndarray | pd.DataFrame  # several
 
 
 @runtime_checkable
-class Fitted(Protocol):
+class HasParameters(Protocol):
     """Object that has natural parameters, as a `Fit` has."""
 
     @property
     def parameters(self) -> dict[str, np.ndarray]: ...
 
 
-Given = dict[str, np.ndarray] | dict[str, ArrayLike] | Fitted
+Given = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
 
 
 class SeriesLabels(Names):

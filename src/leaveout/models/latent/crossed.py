@@ -21,19 +21,19 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from .effects import Factor
+from .effects import GroupingFactor
 from .grouped import split
 from .quadrature import backward, cholesky, forward, marginal_losses
-from .responses import AbstractResponse, Data
+from .responses import AbstractResponse, ResponseRows
 
 STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10  # of Newton's method: the step after one so short is rounding
-REUSED = 0.05  # of a step: if more is left by the next, the factor is made anew
-DENSE = 6000  # effects beside those of the largest factor, of which a matrix is kept
-NUMBERS = 2**22  # of U S⁻¹ that are held at once
+CROSSED_FACTOR_REUSE = 0.05  # of a step: if more is left by the next, the factor is made anew
+MAX_DENSE_EFFECTS = 6000  # effects beside those of the largest factor, of which a matrix is kept
+SCHUR_ENTRIES = 2**22  # of U S⁻¹ that are held at once
 SIDES = 500  # right-hand sides that are solved for at once
 
 
-class Pairs(NamedTuple):
+class LevelPairs(NamedTuple):
     """Pairs of levels of two factors that occur: the pair of each row, and the two levels of each pair."""
 
     of_row: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
     second: NDArray[np.int64]
 
 
-class Solved(NamedTuple):
+class SchurFactor(NamedTuple):
     """The factor of M: of the blocks D, of S; and U, by pairs of the first factor with each of the others."""
 
     low: NDArray[np.float64]  # [q, q, levels]
@@ -55,7 +55,7 @@ class Solved(NamedTuple):
         return float(np.sum(np.log(np.einsum("iil->il", self.low))) + np.sum(np.log(np.diag(self.corner))))
 
 
-class Mode(NamedTuple):
+class CrossedMode(NamedTuple):
     """Minimum of h over the effects.
 
     It holds b̂ `[effects]`, η, the weights ωℓ″, the sums N by pairs of factors, the factor of M, and h at the minimum.
@@ -65,7 +65,7 @@ class Mode(NamedTuple):
     eta: NDArray[np.float64]
     bend: NDArray[np.float64]
     sums: dict[tuple[int, int], NDArray[np.float64]]
-    solved: Solved
+    solved: SchurFactor
     value: float
 
 
@@ -73,19 +73,20 @@ class Mode(NamedTuple):
 class Crossed:
     """Rows, their factors, that of most effects first, and the unit of each row."""
 
-    data: Data
-    given: tuple[Factor, ...]  # in the order of θ
+    data: ResponseRows
+    given: tuple[GroupingFactor, ...]  # in the order of θ
     unit: NDArray[np.int64]
     apart: bool = False  # do weights stand outside of the integral?
 
     @staticmethod
-    def of(data: Data, factors: tuple[Factor, ...], unit: NDArray) -> "Crossed":
+    def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: NDArray) -> "Crossed":
         found = Crossed(data, factors, unit)
         rest = found.size - found.ends[1]
-        if rest > DENSE:
+        if rest > MAX_DENSE_EFFECTS:
             name = found.factors[0].name
             raise ValueError(
-                f"Mixed: {rest} random effects beside those of {name!r} are too many: their matrix is dense, up to {DENSE}."
+                f"Mixed: {rest} random effects beside those of {name!r} are too many: their matrix is dense, "
+                f"up to {MAX_DENSE_EFFECTS}."
             )
         return found
 
@@ -95,7 +96,7 @@ class Crossed:
         return sorted(range(len(self.given)), key=lambda k: -self.given[k].q * len(self.given[k].levels))
 
     @functools.cached_property
-    def factors(self) -> list[Factor]:
+    def factors(self) -> list[GroupingFactor]:
         return [self.given[k] for k in self.order]
 
     @functools.cached_property
@@ -107,14 +108,14 @@ class Crossed:
         return int(self.ends[-1])
 
     @functools.cached_property
-    def pairs(self) -> dict[tuple[int, int], Pairs]:
+    def pairs(self) -> dict[tuple[int, int], LevelPairs]:
         """Pairs of levels of the factors f ≤ g, by (f, g)."""
         found = {}
         for f, one in enumerate(self.factors):
             for g in range(f, len(self.factors)):
                 width = len(self.factors[g].levels)
                 both, of_row = np.unique(one.code * width + self.factors[g].code, return_inverse=True)
-                found[f, g] = Pairs(of_row.ravel(), both // width, both % width)
+                found[f, g] = LevelPairs(of_row.ravel(), both // width, both % width)
         return found
 
     @functools.cached_property
@@ -149,7 +150,7 @@ class Crossed:
             out[f, g] = own
         return out
 
-    def solved(self, sums: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> Solved:
+    def solved(self, sums: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> SchurFactor:
         """M's factor."""
         q, rest = self.factors[0].q, self.size - self.ends[1]
         block = roots[0].T @ sums[0, 0] @ roots[0] + np.eye(q)
@@ -169,14 +170,14 @@ class Crossed:
         turned = [inverse[self.pairs[0, g].first] @ own for g, own in enumerate(cross, 1)]
         C, U = self._compressed(cross), self._compressed(turned)
         S -= (C.T @ U).toarray()
-        return Solved(low, inverse, scipy.linalg.cholesky(S, lower=True, check_finite=False), U)
+        return SchurFactor(low, inverse, scipy.linalg.cholesky(S, lower=True, check_finite=False), U)
 
     def _compressed(self, values: list[NDArray]) -> "scipy.sparse.csr_array":
         column, ends, order = self.pattern
         flat = np.concatenate([own.ravel() for own in values])[order]
         return scipy.sparse.csr_array((flat, column, ends), shape=(self.ends[1], self.size - self.ends[1]))
 
-    def solve(self, solved: Solved, vector: NDArray) -> NDArray:
+    def solve(self, solved: SchurFactor, vector: NDArray) -> NDArray:
         """M⁻¹ of a vector, or of columns."""
         q, cut = self.factors[0].q, self.ends[1]
         own = np.einsum("lij,lj...->li...", solved.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
@@ -215,7 +216,7 @@ class Crossed:
         roots = [self.given[k].root(parts.free[k][0]) for k in self.order]
         return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
 
-    def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> Mode:
+    def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> CrossedMode:
         """Find the minimum of h by Newton's method, with steps halved where h rises.
 
         The factor of M is reused for as long as each step leaves little of the one before. At the end it is computed anew.
@@ -242,11 +243,11 @@ class Crossed:
                 break
             step = self.solve(solved, self.pull(omega * slope, roots) + at)
             before, size = size, float(np.max(np.abs(step) / (1 + np.abs(at))))
-            stale = not (size <= REUSED * before or data.response.quadratic)
+            stale = not (size <= CROSSED_FACTOR_REUSE * before or data.response.quadratic)
         fixed = np.broadcast_to(data.response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
-        return Mode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
+        return CrossedMode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
 
-    def inverses(self, solved: Solved) -> tuple[NDArray, dict[tuple[int, int], NDArray]]:
+    def inverses(self, solved: SchurFactor) -> tuple[NDArray, dict[tuple[int, int], NDArray]]:
         """S⁻¹, and M⁻¹ at the pairs that occur, `[pairs, q_f, q_g]`."""
         inverse = scipy.linalg.lapack.dpotri(solved.corner, lower=1)[0]
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
@@ -283,7 +284,7 @@ class Crossed:
     def _spread(self, left: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
         """U S⁻¹ where U is not zero, in its order."""
         out, ends = np.empty(left.nnz), left.indptr
-        many = max(1, NUMBERS // max(1, inverse.shape[0]))
+        many = max(1, SCHUR_ENTRIES // max(1, inverse.shape[0]))
         for start in range(0, left.shape[0], many):
             some = left[start : start + many] @ inverse
             stop = min(start + many, left.shape[0])
@@ -369,7 +370,7 @@ class Crossed:
             out[here] = scored(theta[k], weights[k], unit[here], None if state is None else state[k])
         return out
 
-    def _posterior(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[Mode, list[NDArray], NDArray]:
+    def _posterior(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[CrossedMode, list[NDArray], NDArray]:
         mode = self.mode(theta, weights[self.unit] * self.data.size, start)
         _, roots, tau = self.placed(theta)
         return mode, roots, tau
@@ -450,7 +451,7 @@ class Crossed:
         away, each = (np.concatenate(part) for part in zip(*found, strict=True))
         return away, away if joint else each
 
-    def _without(self, mode: Mode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
+    def _without(self, mode: CrossedMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
         """−log p of y of some rows given all others, jointly `[blocks]`, and the sum of those of single ones; of one block, or
         of rows by themselves, K `[rows, 1, 1]`."""
         count, size = K.shape[:2]
@@ -463,7 +464,7 @@ class Crossed:
         joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(apart * np.linalg.solve(total, apart[..., None])[..., 0], 1)
         return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
 
-    def covariance(self, solved: Solved, rows: NDArray, roots: list[NDArray]) -> NDArray:
+    def covariance(self, solved: SchurFactor, rows: NDArray, roots: list[NDArray]) -> NDArray:
         """A M⁻¹ Aᵀ of some rows."""
         right = np.zeros((self.size, len(rows)))
         for f, (factor, root) in enumerate(zip(self.factors, roots, strict=True)):
@@ -474,7 +475,7 @@ class Crossed:
         return right.T @ self.solve(solved, right)
 
 
-def joint_density(response: AbstractResponse, mean: NDArray, covariance: NDArray, tau: NDArray, data: Data) -> float:
+def joint_density(response: AbstractResponse, mean: NDArray, covariance: NDArray, tau: NDArray, data: ResponseRows) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
     eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, of any K
     fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from ...data.arrays import codes, index_of, matched, numbers, pandas_of
 
-FEWEST = 20  # groups of clusters that share nothing, which standard errors go by
+MIN_CLUSTER_GROUPS = 20  # groups of clusters that share nothing, which standard errors go by
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
 
@@ -31,7 +31,7 @@ class Bar(NamedTuple):
     correlated: bool
 
 
-class Block(NamedTuple):
+class EffectBlock(NamedTuple):
     """Effects of one bar of a formula: the factor, columns by name `[rows, effects]`, and the sizes of correlated groups."""
 
     factor: str
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class GroupingFactor:
     """A grouping factor: the level of each row, and its effects, in columns of about unit size. Of the covariance Λ Λᵀ of
     effects only the entries of Λ at `row`, `column` are free: those of effects that correlate."""
 
@@ -162,7 +162,7 @@ class Written:
 
     y: Any
     X: pd.DataFrame
-    blocks: tuple[Block, ...]
+    blocks: tuple[EffectBlock, ...]
     codes: dict[str, tuple[np.ndarray, np.ndarray]]
     fixed: Any  # formulaic's specification
     effects: tuple[tuple[str, Any], ...]  # a factor and formulaic's specification of what varies by it
@@ -202,7 +202,7 @@ def written(formula: str, data: Any) -> Written:
     for bar, design in zip(found, designs, strict=True):
         terms = design.model_spec.term_slices.values()
         sizes = (design.shape[1],) if bar.correlated else tuple(part.stop - part.start for part in terms)
-        blocks.append(Block(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
+        blocks.append(EffectBlock(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
     specs = tuple((bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True))
     return Written(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
 
@@ -233,7 +233,7 @@ def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
 
 def given_blocks(
     named: dict[str, Any], slopes: Any, n: int
-) -> tuple[tuple[Block, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
+) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Blocks of arrays: an intercept for each grouping, and, where there is one grouping, slopes beside it."""
     if slopes is not None and len(named) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
@@ -249,10 +249,10 @@ def given_blocks(
         if more.shape[0] != n or more.ndim != 2:
             raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {more.shape}.")
         design, columns = np.hstack([design, more]), (*columns, *(own or (f"z{j}" for j in range(more.shape[1]))))
-    return tuple(Block(name, columns, design, (len(columns),)) for name in found), found
+    return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in found), found
 
 
-def factors(blocks: tuple[Block, ...], known: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Factor, ...]:
+def factors(blocks: tuple[EffectBlock, ...], known: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[GroupingFactor, ...]:
     """The grouping factors, each with all blocks of it."""
     found = []
     for name, (code, levels) in known.items():
@@ -275,11 +275,11 @@ def factors(blocks: tuple[Block, ...], known: dict[str, tuple[np.ndarray, np.nda
             pairs = [(at + i, at + j) for i in range(width) for j in range(i + 1)]
             row, column, at = row + [i for i, _ in pairs], column + [j for _, j in pairs], at + width
         place = np.array(row), np.array(column)
-        found.append(Factor(name, code.astype(np.int64), levels, columns, design / size[:, None], 1 / size, *place))
+        found.append(GroupingFactor(name, code.astype(np.int64), levels, columns, design / size[:, None], 1 / size, *place))
     return tuple(found)
 
 
-def sharing(given: tuple[Factor, ...], name: str) -> Int[np.ndarray, " levels"]:
+def sharing(given: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly or through further levels.
 
     Where fewer than `FEWEST` groups are left, every level is a group of its own, and the other effects are taken as given.
@@ -291,4 +291,4 @@ def sharing(given: tuple[Factor, ...], name: str) -> Int[np.ndarray, " levels"]:
     column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
     graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
     groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    return label[:count] if groups >= FEWEST else np.arange(count)
+    return label[:count] if groups >= MIN_CLUSTER_GROUPS else np.arange(count)

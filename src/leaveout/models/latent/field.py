@@ -22,9 +22,9 @@ from ...plans.graph import blocks, read_edges
 from .laplace import Latent
 from .latent_model import AbstractRows
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
-from .responses import FAMILIES, Data, ways
+from .responses import FAMILIES, ResponseRows, ways
 
-BLOCKS = 20  # of sites, that standard errors go by, at least
+MIN_FIELD_BLOCKS = 20  # of sites, that standard errors go by, at least
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
@@ -121,7 +121,7 @@ class GaussianField(AbstractRows):
         self.rows, self.center, self.scale = _covariates(X, self.observed)
         self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
         self.family, self.structure, self.flat = family, structure, prior is None
-        self.block = blocks(self.edges, count, max(1, min(max(BLOCKS, round(count**0.5)), count // 2)))
+        self.block = blocks(self.edges, count, max(1, min(max(MIN_FIELD_BLOCKS, round(count**0.5)), count // 2)))
         self.graph.terms  # noqa: B018  a graph that the structure cannot be on ends here
 
     @functools.cached_property
@@ -138,10 +138,10 @@ class GaussianField(AbstractRows):
         return Latent(self._data, scipy.sparse.csr_array(Z), field)
 
     @property
-    def _data(self) -> Data:
+    def _data(self) -> ResponseRows:
         y = np.where(self.observed, self.y, 0.0)
         fixed = ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
-        return Data(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
+        return ResponseRows(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
 
     @property
     def _hyper(self) -> tuple[str, ...]:

@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import static
 from ...data.arrays import Names, matched, numbers
-from ...objectives.closed_form import STEP, AbstractClosedForm
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, stored
 from ..glm.rows import new_rows
 
 Array = np.ndarray
-RATE = 2.0  # of standard deviations, on the scale of y
+PROCESS_PRIOR_RATE = 2.0  # of standard deviations, on the scale of y
 NOISELESS = 1e-6  # of the deviation of y
-LARGEST = 10_000  # rows whose covariance is formed: 800 megabytes
+MAX_PROCESS_ROWS = 10_000  # rows whose covariance is formed: 800 megabytes
 
 
 def _matern12(r):
@@ -54,7 +54,7 @@ def _rbf(r):
 KERNELS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52": _matern52}  # k(r), and −k′(r) / r
 
 
-class Solved(NamedTuple):
+class ProcessFactor(NamedTuple):
     """Factorised covariance at one θ and w, from which all results are computed."""
 
     K: Float[Array, "rows rows"]
@@ -184,7 +184,7 @@ class GaussianProcess(AbstractClosedForm):
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
-    def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> Solved | None:
+    def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> ProcessFactor | None:
         """Factorise the covariance at θ; None where it has values that are not finite, or is not positive definite."""
         shares = np.exp(-2 * theta[2:-1])
         if not np.isfinite(shares).all():
@@ -205,7 +205,7 @@ class GaussianProcess(AbstractClosedForm):
         beta = inverse @ right
         value = 0.5 * beta @ right + np.log(np.diag(factor)).sum()
         value += weights.sum() * (theta[-1] + 0.5 * np.log(2 * np.pi)) + self._prior(theta)[0]
-        return Solved(K, variance * bend, S, inverse, beta, float(value))
+        return ProcessFactor(K, variance * bend, S, inverse, beta, float(value))
 
     def _prior(self, theta: Float[Array, " params"]) -> tuple[float, Float[Array, " params"]]:
         """−log p, and its gradient: every length and deviation is Gamma(2, rate) by itself."""
@@ -213,7 +213,7 @@ class GaussianProcess(AbstractClosedForm):
         if self.flat:
             return 0.0, slope
         sd = float(self.y.std())
-        rates = np.array([RATE / sd, *(1 / self.spread), RATE / sd])
+        rates = np.array([PROCESS_PRIOR_RATE / sd, *(1 / self.spread), PROCESS_PRIOR_RATE / sd])
         grown = rates * np.exp(theta[1:])
         slope[1:] = grown - 1
         return float(np.sum(grown - theta[1:])), slope
@@ -272,7 +272,7 @@ class GaussianProcess(AbstractClosedForm):
         """
         found, ones = np.empty((self.num_units, len(theta))), np.ones((1, self.num_units))
         for k in range(len(theta)):
-            step = STEP * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
+            step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
             ends = []
             for at in (theta + step, theta - step):
                 mean, variance = self._known(at[None], ones)
@@ -329,10 +329,10 @@ def _gaussian(apart: Array, variance: Array) -> Array:
 def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
     X, y = (np.asarray(numbers("GaussianProcess", name, value), float) for name, value in (("X", X), ("y", y)))
     X = X[:, None] if X.ndim == 1 else X
-    if y.ndim != 1 or X.ndim != 2 or len(X) != len(y) or not 3 <= len(y) <= LARGEST:
+    if y.ndim != 1 or X.ndim != 2 or len(X) != len(y) or not 3 <= len(y) <= MAX_PROCESS_ROWS:
         raise ValueError(
-            f"GaussianProcess: X must be [rows, features] and y [rows], of 3 to {LARGEST} rows; got shapes {list(X.shape)} and "
-            f"{list(y.shape)}."
+            f"GaussianProcess: X must be [rows, features] and y [rows], of 3 to {MAX_PROCESS_ROWS} rows; got shapes "
+            f"{list(X.shape)} and {list(y.shape)}."
         )
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
         raise ValueError("GaussianProcess: X and y must be finite; drop or impute what is missing.")

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .effects import Factor
-from .quadrature import NODES, Clusters, Ragged, Rule, Slopes, forward, marginal_losses
-from .responses import Data
+from .effects import GroupingFactor
+from .quadrature import NODES, Clusters, ClusterSlopes, Ragged, Rule, forward, marginal_losses
+from .responses import ResponseRows
 
-NUMBERS = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
+NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
 SCORED = {1: NODES, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
-PUSH = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
+ROW_WEIGHT_DIFFERENCE = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
 
@@ -33,7 +33,7 @@ class Parts:
     tau: NDArray[np.float64]
 
 
-def split(theta: NDArray, data: Data, factors: tuple[Factor, ...]) -> Parts:
+def split(theta: NDArray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """The parts of θ `[refits, params]`."""
     p, own = data.design.shape[1], data.response.own
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
@@ -45,8 +45,8 @@ def split(theta: NDArray, data: Data, factors: tuple[Factor, ...]) -> Parts:
 class Grouped:
     """Rows sorted by the levels of one factor."""
 
-    data: Data  # sorted
-    factor: Factor
+    data: ResponseRows  # sorted
+    factor: GroupingFactor
     design: NDArray[np.float64]  # of the effects, sorted
     order: NDArray[np.int64]  # the rows' numbers, sorted
     rows: Ragged
@@ -55,7 +55,7 @@ class Grouped:
     apart: bool  # do weights stand outside of the integrals, one a level?
 
     @staticmethod
-    def of(data: Data, factor: Factor, quadrature: int, apart: bool) -> "Grouped":
+    def of(data: ResponseRows, factor: GroupingFactor, quadrature: int, apart: bool) -> "Grouped":
         order = np.argsort(factor.code, kind="stable")
         rows = Ragged.of(np.bincount(factor.code, minlength=len(factor.levels)))
         rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
@@ -111,7 +111,7 @@ class Grouped:
 
     def _chunks(self, lanes: int) -> list[slice]:
         nodes = 1 if self.rule is None else self.rule.nodes.shape[1]
-        size = max(1, NUMBERS // (len(self.order) * nodes))
+        size = max(1, NODE_ENTRIES // (len(self.order) * nodes))
         return [slice(k, k + size) for k in range(0, lanes, size)]
 
     def _begun(self, state: NDArray | None, some: slice) -> NDArray | None:
@@ -125,7 +125,7 @@ class Grouped:
         value = np.sum(found.value * weights, 1) if self.apart else found.value.sum(1)
         return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
-    def _gradient(self, found: Slopes, outer: NDArray | float) -> NDArray:
+    def _gradient(self, found: ClusterSlopes, outer: NDArray | float) -> NDArray:
         """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
         factor = self.factor
         of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
@@ -152,8 +152,10 @@ class Grouped:
         out, state = np.empty((len(self.order), theta.size)), self.each(theta[None])[2]
         for k in range(place.max() + 1):
             here = place == k
-            slopes = [self.each(theta[None], state, (1.0 + PUSH * step * here)[None])[1][0] for step in STENCIL[0]]
-            moved = np.tensordot(STENCIL[1], slopes, 1) / PUSH
+            slopes = [
+                self.each(theta[None], state, (1.0 + ROW_WEIGHT_DIFFERENCE * step * here)[None])[1][0] for step in STENCIL[0]
+            ]
+            moved = np.tensordot(STENCIL[1], slopes, 1) / ROW_WEIGHT_DIFFERENCE
             out[self.order[here]] = moved[self.rows.cluster[here]]
         return out
 
@@ -216,7 +218,7 @@ class Grouped:
         """A function of some of the listed clusters, as many at a time as have room."""
         nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
-        part = np.cumsum(sizes) // (8 * NUMBERS)
+        part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
         pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
         return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
 

@@ -31,14 +31,14 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ...linalg.sparse_cholesky import Factor, Pattern, pattern
-from .responses import Data
+from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
+from .responses import ResponseRows
 
-STEPS = 60  # of Newton's method to a mode
-REUSED = 0.1  # of a step: if more is left by the next, the factor is made anew
-NEAR = 1e-12  # steps of linear predictors, relative to one, that are rounding
+MAX_MODE_STEPS = 60  # of Newton's method to a mode
+MODE_FACTOR_REUSE = 0.1  # of a step: if more is left by the next, the factor is made anew
+PREDICTOR_ROUNDING = 1e-12  # steps of linear predictors, relative to one, that are rounding
 HALVINGS = 30
-COLUMNS = 64  # of a covariance that are solved for together: about what a cache holds
+COVARIANCE_COLUMNS = 64  # of a covariance that are solved for together: about what a cache holds
 
 Lanes = Float[np.ndarray, " lanes"]
 Rows = Float[np.ndarray, "lanes rows"]
@@ -72,7 +72,7 @@ class Field:
 class Solver:
     """G = M⁻¹ of a batch of matrices on A u = 0: `E` with G = M⁻¹ − E Eᵀ, from the factor."""
 
-    def __init__(self, factor: Factor, constraint: np.ndarray | None):
+    def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
         self.factor, self.pattern, self.edge, self.logdet = factor, factor.pattern, None, factor.logdet
         if constraint is None:
             return
@@ -101,7 +101,7 @@ class Solver:
         return found - np.einsum("lek,lek->le", self.edge[:, self.pattern.row], self.edge[:, self.pattern.column])
 
 
-class Mode:
+class LaplaceMode:
     """A batch at its modes; lanes that have none have an infinite `value`."""
 
     def __init__(self, latent: "Latent", theta: np.ndarray, weights: Rows, u: Float[np.ndarray, "lanes size"]):
@@ -191,7 +191,7 @@ class Mode:
 class Latent:
     """Rows, Z `[rows, size]` (sparse), and a field."""
 
-    data: Data
+    data: ResponseRows
     Z: "scipy.sparse.csr_array"
     field: Field
 
@@ -267,23 +267,23 @@ class Latent:
         """Factorise a batch of matrices."""
         return Solver(self.pattern.factor(values), self.field.constraint)
 
-    def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> Mode:
+    def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
         """The modes, from `start` or zero: Newton's method, one factor for as long as it shrinks steps quickly, steps halved
         until what is minimised falls."""
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
         with np.errstate(all="ignore"):
-            at = Mode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))
+            at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))
             solver, before = at.solver, None  # of a factor that is new, a step leaves about its square
-            for _ in range(STEPS):
+            for _ in range(MAX_MODE_STEPS):
                 step = -solver.solve(at.slope)
                 size = np.abs(self.spread(step) / (1 + np.abs(at.eta))).max(1, initial=0.0)
-                there = ~np.isfinite(size) | (size <= NEAR)
+                there = ~np.isfinite(size) | (size <= PREDICTOR_ROUNDING)
                 ratio = size if before is None else size / np.maximum(before, 1e-300)
-                if before is not None and (ratio > REUSED)[~there].any():
+                if before is not None and (ratio > MODE_FACTOR_REUSE)[~there].any():
                     solver, before = at.solver, None
                     continue
                 at = _lowered(at, np.where(there[:, None], 0.0, step))
-                there |= size * np.minimum(ratio, 1.0) <= NEAR
+                there |= size * np.minimum(ratio, 1.0) <= PREDICTOR_ROUNDING
                 if there.all():
                     break
                 before = size
@@ -291,7 +291,7 @@ class Latent:
             at.value  # noqa: B018  here, where what overflows says nothing
             return at
 
-    def gradient(self, at: Mode) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, at: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
         """∂F/∂θ."""
         with np.errstate(all="ignore"):
             s, back, a = at.turned
@@ -308,27 +308,30 @@ class Latent:
             out[:, by_beta.shape[1] :] += at.prior[1]
             return out
 
-    def covariance(self, at: Mode) -> Float[np.ndarray, "rows rows"]:
+    def covariance(self, at: LaplaceMode) -> Float[np.ndarray, "rows rows"]:
         """Z G Zᵀ, of all rows: of a batch of one."""
-        solver, some = at.solver, [self.Z[k : k + COLUMNS].toarray().T[None] for k in range(0, self.Z.shape[0], COLUMNS)]
+        solver, some = (
+            at.solver,
+            [self.Z[k : k + COVARIANCE_COLUMNS].toarray().T[None] for k in range(0, self.Z.shape[0], COVARIANCE_COLUMNS)],
+        )
         found = np.concatenate([self.Z @ solver.factor.solve(part)[0] for part in some], axis=1)
         if solver.edge is not None:
             edge = self.Z @ solver.edge[0]
             found -= edge @ edge.T
         return found
 
-    def by_weight(self, at: Mode) -> Rows:
+    def by_weight(self, at: LaplaceMode) -> Rows:
         """∂F/∂w of every row."""
         with np.errstate(all="ignore"):
             _, _, a = at.turned
             return at.losses.value + 0.5 * at.variance * at.losses.second - a * at.losses.first
 
 
-def _lowered(at: Mode, step: Float[np.ndarray, "lanes size"]) -> Mode:
+def _lowered(at: LaplaceMode, step: Float[np.ndarray, "lanes size"]) -> LaplaceMode:
     """Take the steps, each halved until the objective falls, or does not rise beyond rounding."""
     share, allowed = np.ones((len(step), 1)), 1e-12 * (1 + np.abs(at.inner))
     for _ in range(HALVINGS):
-        new = Mode(at.latent, at.theta, at.weights, at.u + share * step)
+        new = LaplaceMode(at.latent, at.theta, at.weights, at.u + share * step)
         worse = ~(new.inner <= at.inner + allowed)
         if not worse.any():
             break

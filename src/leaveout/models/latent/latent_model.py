@@ -10,13 +10,13 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ...objectives.closed_form import STEP, AbstractClosedForm, Points, State, Weights
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, Weights
 from ...objectives.objective import Costs
-from .laplace import Latent, Mode
-from .leave_one_out import LARGEST, Alone, alone, rings
+from .laplace import LaplaceMode, Latent
+from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 
-TOGETHER = 2**20  # numbers in the factors of a batch: more gain nothing
+FACTOR_ENTRIES = 2**20  # numbers in the factors of a batch: more gain nothing
 
 
 class AbstractLatent(AbstractClosedForm):
@@ -36,7 +36,7 @@ class AbstractLatent(AbstractClosedForm):
         """The weights of rows."""
         return np.where(self.unit >= 0, np.asarray(weights, float)[:, self.unit], 0.0)
 
-    def mode(self, theta: Points, weights: Weights, state: State = None) -> Mode:
+    def mode(self, theta: Points, weights: Weights, state: State = None) -> LaplaceMode:
         """Refits at their modes."""
         return self.latent.mode(np.asarray(theta, float), self.by_row(weights), state)
 
@@ -48,7 +48,7 @@ class AbstractLatent(AbstractClosedForm):
         """∂²F/∂θ∂w: central differences of ∂F/∂w, which is exact."""
         found, start = np.empty((self.num_units, len(theta))), None
         for k in range(len(theta)):
-            step = STEP * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
+            step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
             at = self.mode(np.stack([theta + step, theta - step]), np.ones((2, self.num_units)), start)
             ends, start = self._by_unit @ self.latent.by_weight(at).T, at.u
             found[:, k] = (ends[:, 0] - ends[:, 1]) / (2 * step[k])
@@ -63,7 +63,7 @@ class AbstractLatent(AbstractClosedForm):
     @property
     def costs(self):
         length = max(self.latent.pattern.length, 1)
-        return Costs(lanes=max(1, TOGETHER // length), work=20.0 * length)
+        return Costs(lanes=max(1, FACTOR_ENTRIES // length), work=20.0 * length)
 
 
 class AbstractRows(AbstractLatent):
@@ -71,7 +71,7 @@ class AbstractRows(AbstractLatent):
 
     @property
     def costs(self):
-        return super().costs._replace(runs=self._runs if self.num_units <= LARGEST else None)
+        return super().costs._replace(runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Pass over the data that computes what leaving out each single unit changes."""
@@ -89,13 +89,13 @@ class AbstractRows(AbstractLatent):
 
         return told
 
-    def _alone(self, at: Mode, some: Int[np.ndarray, " some"]) -> Alone:
+    def _alone(self, at: LaplaceMode, some: Int[np.ndarray, " some"]) -> RowsAlone:
         """Leave out each of some units, one by one."""
         weights = np.ones((len(some), self.num_units))
         weights[np.arange(len(some)), some] = 0.0
         theta, start = np.repeat(at.theta, len(some), axis=0), np.repeat(at.u, len(some), axis=0)
         losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
-        return Alone(losses, at.value[0] - self.mode(theta, weights, start).value)
+        return RowsAlone(losses, at.value[0] - self.mode(theta, weights, start).value)
 
     def predictor_covariance(self, theta):
         at = self.mode(theta[None], np.ones((1, self.num_units)))

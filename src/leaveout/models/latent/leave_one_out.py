@@ -16,18 +16,18 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .laplace import Losses, Mode, _times
+from .laplace import LaplaceMode, Losses, _times
 from .quadrature import marginal_losses
 
 NEAR, RING = (32, 64, 128), 3  # rows that determinants and slopes are solved for, and how many times as many are followed
 CLOSE_BY = (2e-5, 3e-4)  # of a loss, and of F: what a pass may be off by on the rows of longest reach
-TRIED = 8  # of these
-LARGEST = 5000  # rows whose covariances are formed
-TOGETHER = 256  # rows that are left out at a time
+PROBED_FACTORS = 8  # of these
+MAX_COVARIANCE_ROWS = 5000  # rows whose covariances are formed
+ROWS_LEFT_OUT_AT_A_TIME = 256  # rows that are left out at a time
 STEPS, CLOSE = 12, 1e-10  # of Newton's method
 
 
-class Alone(NamedTuple):
+class RowsAlone(NamedTuple):
     """Results of leaving rows out one by one: −log p(y_s | the others), and F less F without the row."""
 
     losses: Float[np.ndarray, " some"]
@@ -41,24 +41,27 @@ class Rings(NamedTuple):
     near: int
 
 
-Exactly = Callable[[Int[np.ndarray, " some"]], Alone]
+Exactly = Callable[[Int[np.ndarray, " some"]], RowsAlone]
 
 
-def alone(at: Mode, rings: Rings) -> Alone:
+def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
     """Leave rows out one by one, from the mode of a batch of one; NaN where it has no mode."""
     some = rings.rows[:, 0]
     if not np.isfinite(at.value[0]):
-        return Alone(*np.full((2, len(some)), np.nan))
+        return RowsAlone(*np.full((2, len(some)), np.nan))
     covariance = at.latent.covariance(at)
     with np.errstate(all="ignore"):
         tilt = _times(at.weights, at.losses.third)[0] * np.diag(covariance)
         far = covariance @ tilt
-        chunks = (rings._replace(rows=rings.rows[k : k + TOGETHER]) for k in range(0, len(some), TOGETHER))
+        chunks = (
+            rings._replace(rows=rings.rows[k : k + ROWS_LEFT_OUT_AT_A_TIME])
+            for k in range(0, len(some), ROWS_LEFT_OUT_AT_A_TIME)
+        )
         parts = [_some(at, covariance, chunk, tilt, far) for chunk in chunks]
-    return Alone(*map(np.concatenate, zip(*parts, strict=True)))
+    return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def rings(at: Mode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
+def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
     """Each row, and so many of those most correlated with it that a pass is near enough, on those rows of which most is left
     beyond, to what `exactly` says of these; None where no number is."""
     C = at.latent.covariance(at)
@@ -68,7 +71,7 @@ def rings(at: Mode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings |
     for near in NEAR:
         reached = np.take_along_axis(C[some], every[:, :near], axis=1)
         beyond = np.sum(np.abs(C[some]), axis=1) - np.abs(reached).sum(1)
-        tried, rows = np.argsort(-beyond, kind="stable")[:TRIED], every[:, : RING * near]
+        tried, rows = np.argsort(-beyond, kind="stable")[:PROBED_FACTORS], every[:, : RING * near]
         found, known = alone(at, Rings(rows[tried], min(near, len(C)))), exactly(some[tried])
         off = [np.abs(a - b).max() for a, b in zip(found, known, strict=True)]
         if off[0] <= CLOSE_BY[0] and off[1] <= CLOSE_BY[1]:
@@ -78,7 +81,7 @@ def rings(at: Mode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings |
     return None
 
 
-def _some(at: Mode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray) -> Alone:
+def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray) -> RowsAlone:
     """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `far` is C times it."""
     ring, near, some = rings.rows, rings.rows[:, : rings.near], rings.rows[:, 0]
     across = C[ring[:, :, None], near[:, None, :]]
@@ -105,15 +108,15 @@ def _some(at: Mode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarr
     grown = (left / own[:, 0, 0]) ** 2
     variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
     loss = marginal_losses(at.latent.data.taken(some), moved, variance, at.phi.T)
-    return Alone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
+    return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _at(at: Mode, eta: np.ndarray, some: np.ndarray | None = None) -> Losses:
+def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray | None = None) -> Losses:
     return at.latent.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
 
 
 def _solved(
-    at: Mode, own: np.ndarray, near: np.ndarray
+    at: LaplaceMode, own: np.ndarray, near: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
     """d on the rows near each, by Newton's method, and δ there; NaN where it ends nowhere."""
     w, curvature = at.weights[0, near], _times(at.weights, at.losses.second)[0, near]
@@ -134,7 +137,7 @@ def _solved(
     return d, bend
 
 
-def _slopes(at: Mode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
+def _slopes(at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
     """q there."""
     w, known = at.weights[0, near], at.losses
     first, second = known.first[0, near], known.second[0, near]

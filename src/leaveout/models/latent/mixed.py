@@ -30,13 +30,13 @@ from ...objectives.objective import Costs, Parameters, Units
 from ..glm.rows import all_finite, column, design
 from . import singular as singular
 from .crossed import Crossed
-from .effects import Block, Factor, aligned, factors, given_blocks, sharing, written
+from .effects import EffectBlock, GroupingFactor, aligned, factors, given_blocks, sharing, written
 from .grouped import Grouped, split
 from .quadrature import marginal_means, with_coefficients
-from .responses import AbstractResponse, Data, response, ways
+from .responses import AbstractResponse, ResponseRows, response, ways
 from .tables import coefficients, components, modes, predicted
 
-ALIKE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
+COLLINEAR_SHARE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
 NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
 ROWS = "row"
 
@@ -98,9 +98,9 @@ class Mixed(AbstractClosedForm):
     """
 
     engine: Any = static()
-    data: Data = static()
-    factors: tuple[Factor, ...] = static()
-    whole: tuple[Factor, ...] = static()  # before any of Λ was held at zero
+    data: ResponseRows = static()
+    factors: tuple[GroupingFactor, ...] = static()
+    whole: tuple[GroupingFactor, ...] = static()  # before any of Λ was held at zero
     transform: Float[np.ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row
@@ -148,7 +148,7 @@ class Mixed(AbstractClosedForm):
         X: ArrayLike,
         y: ArrayLike,
         family: Any,
-        blocks: tuple[Block, ...],
+        blocks: tuple[EffectBlock, ...],
         known: dict[str, tuple[np.ndarray, np.ndarray]],
         drop: str = ROWS,
     ) -> Self:
@@ -229,7 +229,7 @@ class Mixed(AbstractClosedForm):
                 f"Mixed: {self.quadrature} nodes in {self.factors[0].q} effects are {nodes} a cluster; take fewer."
             )
 
-    def _check_levels(self, factor: Factor) -> None:
+    def _check_levels(self, factor: GroupingFactor) -> None:
         """Raise where the levels of a factor do not identify its variance."""
         count, y = np.bincount(factor.code), self.data.y
         if len(count) < 2:
@@ -247,7 +247,9 @@ class Mixed(AbstractClosedForm):
                 "row each."
             )
 
-    def _data(self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any) -> tuple[Data, np.ndarray]:
+    def _data(
+        self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any
+    ) -> tuple[ResponseRows, np.ndarray]:
         """Rows in coordinates of unit size, and what makes coefficients of theirs."""
         n, unit = len(y), self.unit
         shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
@@ -259,14 +261,14 @@ class Mixed(AbstractClosedForm):
             fixed = ways(size * y, size) / size
         length = np.linalg.norm(X, axis=0)
         Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
-        poor = np.flatnonzero(np.abs(np.diag(R)) <= ALIKE)
+        poor = np.flatnonzero(np.abs(np.diag(R)) <= COLLINEAR_SHARE)
         if poor.size or len(R) < X.shape[1]:
             name = self.names[int(poor[0])] if poor.size else self.names[-1]
             raise ValueError(
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
         back = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
-        return Data(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, own), back
+        return ResponseRows(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, own), back
 
     # parameters
 
@@ -336,7 +338,7 @@ class Mixed(AbstractClosedForm):
         free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
         return np.concatenate([z, *free, tau])
 
-    def with_factors(self, kept: tuple[Factor, ...]) -> "Mixed":
+    def with_factors(self, kept: tuple[GroupingFactor, ...]) -> "Mixed":
         """Copy the model with other entries of Λ free.
 
         Parameters
@@ -356,7 +358,7 @@ class Mixed(AbstractClosedForm):
         object.__setattr__(new, "engine", self._made(kept))
         return new
 
-    def _made(self, factors: tuple[Factor, ...]) -> Any:
+    def _made(self, factors: tuple[GroupingFactor, ...]) -> Any:
         """Make the engine that computes F."""
         if len(factors) == 1:
             return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
@@ -649,7 +651,7 @@ def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     return np.hstack([np.ones((len(found), 1)), found]), ("Intercept", *names)
 
 
-def _without_effects(data: Data, first: float, tau: np.ndarray) -> np.ndarray:
+def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
     """Coefficients near those without random effects: a few Newton steps, halved where the loss rises."""
     Q, own = data.design, data.response
     z = Q.T @ np.full(len(Q), first) / len(Q)

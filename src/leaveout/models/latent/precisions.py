@@ -28,8 +28,8 @@ from ...linalg.sparse_cholesky import pattern
 from ...plans.graph import adjacency
 from .laplace import Field, Solver
 
-RATE = 2.0  # of the standard deviation: its mean is one, its mode a half, on the scale of the response
-SHORT = 6.0  # c: a range below two edges has probability exp(−3)
+FIELD_PRIOR_RATE = 2.0  # of the standard deviation: its mean is one, its mode a half, on the scale of the response
+RANGE_PRIOR_RATE = 6.0  # c: a range below two edges has probability exp(−3)
 EIGEN = 800  # sites up to which eigenvalues are found once, rather than a factor for each determinant
 Array = np.ndarray
 
@@ -53,8 +53,8 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Ar
         share, rest = scipy.special.expit(value), scipy.special.expit(-value)
         return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
     if name == "range":
-        return 2 * value + SHORT * np.exp(-value), 2 - SHORT * np.exp(-value)
-    return RATE / scale * np.exp(value) - value, RATE / scale * np.exp(value) - 1
+        return 2 * value + RANGE_PRIOR_RATE * np.exp(-value), 2 - RANGE_PRIOR_RATE * np.exp(-value)
+    return FIELD_PRIOR_RATE / scale * np.exp(value) - value, FIELD_PRIOR_RATE / scale * np.exp(value) - 1
 
 
 @dataclass(frozen=True, eq=False)

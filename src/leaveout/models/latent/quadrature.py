@@ -28,17 +28,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .responses import AbstractResponse, Data
+from .responses import AbstractResponse, ResponseRows
 
 # Nodes of an integral over one effect, and fewer that must agree; else it is summed at even distances, as far off the mode,
 # from so many intervals on, which are halved until the logarithm stays; NaN after so many that have it move by more.
 NODES, FEWER, AGREED = 25, 15, 1e-6
 REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
 OVERFLOW = 40.0  # a deviation of the predictor, beyond which the mean of its exponential is no number
-ROOM = 2**20  # numbers of nodes and rows at a time
-STEPS = 100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
-SHORT = 1e-9  # of a mode: the next step is a square of it
-ROUNDING = 1e-10  # of h, by which it may seem to rise
+NODE_ROW_ENTRIES = 2**20  # numbers of nodes and rows at a time
+MAX_CLUSTER_MODE_STEPS = (
+    100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
+)
+MODE_TOLERANCE = 1e-9  # of a mode: the next step is a square of it
+ALLOWED_RISE = 1e-10  # of h, by which it may seem to rise
 
 
 class Ragged(NamedTuple):
@@ -56,7 +58,7 @@ class Ragged(NamedTuple):
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
 
-class Slopes(NamedTuple):
+class ClusterSlopes(NamedTuple):
     """f of each cluster `[..., clusters]`, and ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, ∂f/∂τ `[own, ..., rows]`, a row's
     share of it; and the modes."""
 
@@ -67,7 +69,7 @@ class Slopes(NamedTuple):
     b: NDArray[np.float64]
 
 
-class Mode(NamedTuple):
+class ClusterMode(NamedTuple):
     """b̂ `[q, ..., clusters]`, L, and the predictors there."""
 
     b: NDArray[np.float64]
@@ -151,7 +153,7 @@ class Clusters:
                 out[i, j] = out[j, i] = self.rows.total(bend * self.a[i] * self.a[j]) + (i == j)
         return out
 
-    def mode(self, start: NDArray | None = None) -> Mode:
+    def mode(self, start: NDArray | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
 
         The last step is not checked.
@@ -160,21 +162,21 @@ class Clusters:
         shape = (q, *self.e.shape[:-1], len(self.rows.first))
         at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)
         with np.errstate(all="ignore"):
-            for _ in range(STEPS):
+            for _ in range(MAX_CLUSTER_MODE_STEPS):
                 b = at - step
                 loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
                 value = self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0)
                 low = cholesky(self._information(self.omega * bend))
                 asked = backward(low, forward(low, self._pulled(self.omega * slope) + b))
-                good = value <= lowest + ROUNDING * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
+                good = value <= lowest + ALLOWED_RISE * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
                 good &= np.isfinite(asked).all(0)
                 lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, asked, step / 2)
-                if (good & (np.abs(step) <= SHORT * (1 + np.abs(at))).all(0)).all():
+                if (good & (np.abs(step) <= MODE_TOLERANCE * (1 + np.abs(at))).all(0)).all():
                     break
         b = at - step
         eta = self._predictors(b)
         (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
-        return Mode(b, cholesky(self._information(self.omega * bend)), eta)
+        return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
 
     def value(self, rule: Rule | None, start: NDArray | None = None) -> NDArray[np.float64]:
         """f of each cluster."""
@@ -214,7 +216,7 @@ class Clusters:
         fixed = self.rows.total(self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed))
         return fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
 
-    def _value(self, mode: Mode, told: "_Nodes | None") -> NDArray:
+    def _value(self, mode: ClusterMode, told: "_Nodes | None") -> NDArray:
         fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         half = np.sum(np.log(np.einsum("ii...->i...", mode.low)), 0) + self.rows.total(fixed)
         if told is not None:
@@ -222,7 +224,7 @@ class Clusters:
         (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
         return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
 
-    def slopes(self, rule: Rule | None, start: NDArray | None = None) -> Slopes:
+    def slopes(self, rule: Rule | None, start: NDArray | None = None) -> ClusterSlopes:
         """f and its slopes."""
         mode, omega = self.mode(start), self.omega
         one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
@@ -243,13 +245,13 @@ class Clusters:
         a = through * b + 2 * omega * bend * push - omega * one * r + (omega * one * b if told is None else told.a)
         direct = omega * self.response.shared(mode.eta, self.tau, self.y, (0,))[0] if told is None else told.tau
         tau = direct + omega * (s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1])
-        return Slopes(self._value(mode, told), e, a, tau, mode.b)
+        return ClusterSlopes(self._value(mode, told), e, a, tau, mode.b)
 
 
 class _Nodes:
     """Sums over the nodes: the log of the integral's and, where slopes are asked for, posterior means of what they hold."""
 
-    def __init__(self, of: Clusters, mode: Mode, rule: Rule, slopes: bool):
+    def __init__(self, of: Clusters, mode: ClusterMode, rule: Rule, slopes: bool):
         spread = [slice(None)] + [None] * (mode.b.ndim - 1)
         offsets = [backward(mode.low, z[tuple(spread)] + 0 * mode.b) for z in rule.nodes.T]
         at = mode.b[:, None] + np.stack(offsets, 1)  # [q, nodes, ..., clusters]
@@ -294,7 +296,7 @@ def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDAr
     each node."""
 
     def summed(share: NDArray) -> NDArray:
-        parts = np.array_split(share, -(-len(share) * size // ROOM))
+        parts = np.array_split(share, -(-len(share) * size // NODE_ROW_ENTRIES))
         each = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
         return np.logaddexp.reduce(each)
 
@@ -309,7 +311,7 @@ def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDAr
     return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: Data, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+def marginal_losses(data: ResponseRows, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
     """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)

@@ -82,7 +82,7 @@ class AbstractResponse(abc.ABC):
         """Scale of ℓ, such as a −log density, for these y."""
 
 
-class Data(NamedTuple):
+class ResponseRows(NamedTuple):
     """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
 
     design: NDArray[np.float64]
@@ -92,13 +92,13 @@ class Data(NamedTuple):
     fixed: NDArray[np.float64]
     response: AbstractResponse
 
-    def taken(self, rows: NDArray) -> "Data":
+    def taken(self, rows: NDArray) -> "ResponseRows":
         """Select rows, in the order given."""
-        return Data(*(part[rows] for part in self[:-1]), response=self.response)
+        return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
 
 @dataclass(frozen=True, eq=False)
-class Plain(AbstractResponse):
+class LossResponse(AbstractResponse):
     """A loss of `lo.losses` without parameters of its own."""
 
     loss: AbstractLoss
@@ -126,7 +126,7 @@ class Plain(AbstractResponse):
         return self.loss.scale(y)
 
 
-class Logistic(Plain):
+class LogisticResponse(LossResponse):
     """Bernoulli response with the logit link, with one exponential for all orders."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Logistic(Plain):
         return scipy.special.expit(eta)
 
 
-class Poisson(Plain):
+class PoissonResponse(LossResponse):
     """Poisson response with the log link; log y! is computed once a row."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class AbstractScaled(AbstractResponse):
         return np.log(value)[None]
 
 
-class Gaussian(AbstractScaled):
+class GaussianResponse(AbstractScaled):
     named, title, quadratic = "scale", "gaussian", True
 
     def orders(self, eta, tau, y, orders):
@@ -222,7 +222,7 @@ class Gaussian(AbstractScaled):
         return LOG_DENSITY
 
 
-class Gamma(AbstractScaled):
+class GammaResponse(AbstractScaled):
     named, title = "shape", "gamma"
 
     def orders(self, eta, tau, y, orders):
@@ -256,7 +256,7 @@ class Gamma(AbstractScaled):
         return LOG_DENSITY
 
 
-class NegativeBinomial(AbstractScaled):
+class NegativeBinomialResponse(AbstractScaled):
     named, title = "dispersion", "negative_binomial"
 
     def orders(self, eta, tau, y, orders):
@@ -313,7 +313,7 @@ class NegativeBinomial(AbstractScaled):
 
 
 @dataclass(frozen=True, eq=False)
-class Ordinal(AbstractResponse):
+class OrdinalResponse(AbstractResponse):
     """Proportional odds: y the number of a level."""
 
     levels: int
@@ -398,12 +398,12 @@ def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
 
 
 FAMILIES: dict[str, Callable[[], AbstractResponse]] = {
-    "gaussian": Gaussian,
-    "binomial": Logistic,
-    "bernoulli": Logistic,
-    "poisson": Poisson,
-    "gamma": Gamma,
-    "negative_binomial": NegativeBinomial,
+    "gaussian": GaussianResponse,
+    "binomial": LogisticResponse,
+    "bernoulli": LogisticResponse,
+    "poisson": PoissonResponse,
+    "gamma": GammaResponse,
+    "negative_binomial": NegativeBinomialResponse,
 }
 
 
@@ -412,16 +412,16 @@ def response(family: Any, y: ArrayLike) -> AbstractResponse:
     if isinstance(family, str):
         name = family.lower().replace("-", "_").replace(" ", "_").replace("negativebinomial", "negative_binomial")
         if name in ("ordinal", "cumulative"):
-            return Ordinal(len(np.unique(np.asarray(y))))
+            return OrdinalResponse(len(np.unique(np.asarray(y))))
         if name in FAMILIES:
             return FAMILIES[name]()
         raise ValueError(f"Mixed: no family is called {family!r}; choose one of {', '.join([*FAMILIES, 'ordinal'])}.")
     if isinstance(family, AbstractLoss) and family.own == 0 and family.convex:
         known = np.zeros(1) + family.inside
         if isinstance(family, losses.Binomial) and family.link == "logit":
-            return Logistic()
+            return LogisticResponse()
         if family.formulas(known, known):
-            return Plain(family)
+            return LossResponse(family)
     raise TypeError(
         f"Mixed: family must be one of {', '.join(map(repr, [*FAMILIES, 'ordinal']))}, or a convex loss of lo.losses in closed "
         f"form, such as lo.losses.Binomial('probit'); got {family!r}."

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .effects import Factor
+from .effects import GroupingFactor
 from .grouped import split
 
 if TYPE_CHECKING:
     from .mixed import Mixed
 
-EDGE = 1e-4  # of the predictor's usual size: a standard deviation below it is at zero
-FAR = 10.0  # logits, the standard deviation from which clusters look separated
-PUSH = 1e-3  # of pivots off zero, for the slope of F in what they are squared
-NOISE = 1e-10  # of F, how far its slopes may be off
+ZERO_DEVIATION = 1e-4  # of the predictor's usual size: a standard deviation below it is at zero
+SEPARATED_DEVIATION = 10.0  # logits, the standard deviation from which clusters look separated
+PIVOT_DIFFERENCE = 1e-3  # of pivots off zero, for the slope of F in what they are squared
+SLOPE_NOISE = 1e-10  # of F, how far its slopes may be off
 
 Pivots = Bool[np.ndarray, " effects"]
 
@@ -34,27 +34,30 @@ def roots(model: "Mixed", theta: Any) -> list[Float[np.ndarray, "effects effects
     return [factor.root(free[0]) for factor, free in zip(model.factors, parts.free, strict=True)]
 
 
-def _at_zero(factor: Factor, root: Float[np.ndarray, "effects effects"]) -> Pivots:
+def _at_zero(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"]) -> Pivots:
     """True for the free pivots that are at zero."""
     free = np.zeros(factor.q, bool)
     free[factor.row[factor.diagonal]] = True
-    return free & (np.abs(np.diag(root)) < EDGE)
+    return free & (np.abs(np.diag(root)) < ZERO_DEVIATION)
 
 
 def warning(model: "Mixed", theta: Any) -> str:
     """Name effects that vary so much that clusters may be separated; "" where there are none."""
     far = list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
-        far += [f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > FAR)]
+        far += [
+            f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > SEPARATED_DEVIATION)
+        ]
     if far and model.data.response.title in ("binomial", "ordinal"):
-        return f"Mixed: {', '.join(far)} varies by more than {FAR:g} logits: are clusters separated? There may be no maximum."
+        wide = f"Mixed: {', '.join(far)} varies by more than {SEPARATED_DEVIATION:g} logits"
+        return f"{wide}: are clusters separated? There may be no maximum."
     return ""
 
 
 def held(model: "Mixed", theta: Any) -> tuple[Any, Any, str] | None:
     """The model without the columns of Λ whose pivots are at zero; None where there are none, or where F would fall as they
     left."""
-    theta, at, kept, said = np.array(theta, np.float64), model.data.design.shape[1], list[Factor](), list[str]()
+    theta, at, kept, said = np.array(theta, np.float64), model.data.design.shape[1], list[GroupingFactor](), list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
         zero = _at_zero(factor, root)
         theta[at + np.flatnonzero(factor.diagonal & zero[factor.column])] = 0.0
@@ -72,8 +75,8 @@ def held(model: "Mixed", theta: Any) -> tuple[Any, Any, str] | None:
     return simpler, found, f"{what} Refits that would leave it are flagged."
 
 
-def _said(factor: Factor, root: Float[np.ndarray, "effects effects"], zero: Pivots) -> list[str]:
-    nothing = zero & (np.linalg.norm(root, axis=1) < EDGE)
+def _said(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], zero: Pivots) -> list[str]:
+    nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
     said = [f"the variance of {factor.columns[i]} by {factor.name} is zero" for i in np.flatnonzero(nothing)]
     if (zero & ~nothing).any():
         said.append(f"the effects of {factor.name} are perfectly correlated")
@@ -90,14 +93,14 @@ def leaving(
     for full, own, free in zip(model.whole, model.factors, parts.free, strict=True):
         root = own.root(free)
         missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
-        root[:, missing[-1], missing[-1]] = PUSH
+        root[:, missing[-1], missing[-1]] = PIVOT_DIFFERENCE
         pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
     value, gradient, _ = whole.look(np.concatenate([parts.z, pushed, parts.tau], axis=1), weights)
     found = np.zeros(len(thetas), bool)
-    slack = NOISE * (1 + np.abs(value)) / (2 * PUSH)
+    slack = SLOPE_NOISE * (1 + np.abs(value)) / (2 * PIVOT_DIFFERENCE)
     slopes = split(gradient, model.data, model.whole).free
     for full, zero, slope in zip(model.whole, missing, slopes, strict=True):
-        G = full.root(slope / (2 * PUSH))
+        G = full.root(slope / (2 * PIVOT_DIFFERENCE))
         G = G + np.tril(G, -1).swapaxes(1, 2)
         if zero.any():
             found |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack

@@ -23,7 +23,7 @@ from .quadrature import marginal_means
 if TYPE_CHECKING:
     from .mixed import Mixed
 
-STEP = 1e-4
+TABLE_DIFFERENCE = 1e-4
 
 
 def vector(model: "Mixed", fit: Any) -> NDArray:
@@ -101,7 +101,7 @@ def predicted(model: "Mixed", fit: Any, data: Any, level: float, new: bool, offs
         return shift / model.unit + X @ (model.transform @ z) / model.unit + mean, variance
 
     mean, variance = at(theta)
-    steps = STEP * np.maximum(1.0, np.abs(theta))
+    steps = TABLE_DIFFERENCE * np.maximum(1.0, np.abs(theta))
     slopes = [(at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)]
     tau, own = split(theta[None], model.data, model.factors).tau[0][:, None], model.data.response
     middle = marginal_means(own, mean, variance, tau) * model.unit

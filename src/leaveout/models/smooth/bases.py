@@ -26,9 +26,9 @@ from ...data.arrays import codes
 from ...plans.graph import adjacency, read_edges
 
 Array = np.ndarray
-DENSE = 400  # points up to which all eigenvectors of a kernel are found
-POINTS = 2000  # of a thin-plate kernel: more are thinned
-BLOCK = 2**21  # entries of a kernel that are made at a time
+MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
+MAX_KERNEL_POINTS = 2000  # of a thin-plate kernel: more are thinned
+KERNEL_BLOCK = 2**21  # entries of a kernel that are made at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
 def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     """The k leading eigenvectors U D Uᵀ of the kernel at the points that are there, less what is no function of least bend."""
     points, d = np.unique(x, axis=0), x.shape[1]
-    if len(points) > POINTS:
+    if len(points) > MAX_KERNEL_POINTS:
         points = _thinned(points)
     if d > 3:
         raise ValueError(f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te().")
@@ -99,7 +99,7 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     center, scale = points.mean(0), np.maximum(points.std(0).max(), 1e-300)
     points = (points - center) / scale
     kernel = _kernel(points, points)
-    if len(points) <= DENSE:
+    if len(points) <= MAX_DENSE_POINTS:
         values, vectors = np.linalg.eigh(kernel)
         lead = np.argsort(-np.abs(values), kind="stable")[:k]
         values, vectors = values[lead], vectors[:, lead]
@@ -116,13 +116,13 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
 def _thinned(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
     """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
-        return points[np.linspace(0, len(points) - 1, DENSE).round().astype(int)]
-    return points[np.sort(np.random.default_rng(0).choice(len(points), POINTS, replace=False))]
+        return points[np.linspace(0, len(points) - 1, MAX_DENSE_POINTS).round().astype(int)]
+    return points[np.sort(np.random.default_rng(0).choice(len(points), MAX_KERNEL_POINTS, replace=False))]
 
 
 def _plate(points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]) -> Array:
     at = (x - center) / scale
-    some = np.array_split(at, -(-len(at) * len(points) // BLOCK))
+    some = np.array_split(at, -(-len(at) * len(points) // KERNEL_BLOCK))
     bent = np.vstack([_kernel(part, points) @ inner for part in some])
     return np.hstack([bent, np.ones((len(at), 1)), at])
 

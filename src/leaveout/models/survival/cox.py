@@ -25,11 +25,11 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import compiled, static
 from ...data.arrays import Names, codes, index_of, matched
-from ...linalg.sparse_design import Sparse
+from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows, pick, shift
-from .partial_likelihood import Alone, Sums, alone, efron, running
+from .partial_likelihood import Sums, UnitScores, alone, efron, running
 
 
 class Cox(AbstractObjective):
@@ -113,7 +113,7 @@ class Cox(AbstractObjective):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
         self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
         rows, self.names = design("Cox", X, False)
-        if isinstance(rows, Sparse):
+        if isinstance(rows, SparseDesign):
             raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
         self.design = rows if isinstance(rows, np.ndarray) else stored(rows)
         n = len(self.design)
@@ -222,7 +222,7 @@ class Cox(AbstractObjective):
     def costs(self):
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
-    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> Alone | None:
+    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> UnitScores | None:
         return alone(self, _sums(self, theta), first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):

@@ -24,8 +24,8 @@ from ...objectives.objective import Arrays, aligned
 if TYPE_CHECKING:
     from .cox import Cox
 
-FAR = 20.0  # m/ρ − m from which log Γ is expanded: differences of large ones cancel
-SMALL = 1 / 64  # r/A up to which logarithms are expanded, when that is chosen; it may double as θ moves
+STIRLING_FROM = 20.0  # m/ρ − m from which log Γ is expanded: differences of large ones cancel
+LOG_EXPANSION_BOUND = 1 / 64  # r/A up to which logarithms are expanded, when that is chosen; it may double as θ moves
 TERMS = 9  # of them: what is left out is 1e-16 of r/A, and 1e-13 where that has doubled
 REST = 1e-8  # of a risk set: if a unit leaves less of it, differences of sums do not say what
 
@@ -44,7 +44,7 @@ class Sums(NamedTuple):
     dying: Float[Array, " times"]
 
 
-class Alone(Module):
+class UnitScores(Module):
     """s_o of some units, at any θ near the one of `alone`; NaN where that is too far."""
 
     cox: "Cox"
@@ -84,7 +84,7 @@ class Alone(Module):
 
         start = jnp.ones_like(risk), jnp.ones_like(at), jnp.zeros_like(risk)
         total = jax.lax.scan(term, start, jnp.arange(1.0, TERMS + 1))[0][2]
-        near = risk < 2 * SMALL * at[self.last]
+        near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
         return jnp.where(self.last < 0, 0.0, jnp.where(near, total, jnp.nan))
 
 
@@ -106,8 +106,8 @@ def _log_rest(share: Array) -> Array:
 def efron(m: Array, at_risk: Array, dying: Array) -> Array:
     """`Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
     z = m * at_risk / dying  # m/ρ, m or more
-    far = z - m > FAR
-    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + FAR)
+    far = z - m > STIRLING_FROM
+    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + STIRLING_FROM)
     by_gamma = m * jnp.log(1 / near) + gammaln(near + 1) - gammaln(near - m + 1)
     h = m / 2
     a = z + 0.5 - h  # log Γ's ratio is the integral of digamma from a − h to a + h, about ½
@@ -117,7 +117,7 @@ def efron(m: Array, at_risk: Array, dying: Array) -> Array:
     return jnp.where(far, by_series + rest(a + h) - rest(a - h), by_gamma)
 
 
-def alone(cox: "Cox", sums: Sums, units: Int[np.ndarray, " folds"]) -> Alone:
+def alone(cox: "Cox", sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
     """The rows of a model, from the last stratum to the first, and which of them are expanded for each unit, at some θ."""
     count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
@@ -133,7 +133,7 @@ def alone(cox: "Cox", sums: Sums, units: Int[np.ndarray, " folds"]) -> Alone:
     low, high = start.copy(), stop.copy()
     while (low < high).any():
         middle = (low + high) // 2
-        above = (low < high) & (risk <= SMALL * at[np.minimum(middle, len(at) - 1)])
+        above = (low < high) & (risk <= LOG_EXPANSION_BOUND * at[np.minimum(middle, len(at) - 1)])
         low, high = np.where(above, middle + 1, low), np.where(above, high, np.minimum(middle, high))
     pairs = stop - low
     unit = np.repeat(np.arange(len(pairs)), pairs)
@@ -141,4 +141,4 @@ def alone(cox: "Cox", sums: Sums, units: Int[np.ndarray, " folds"]) -> Alone:
     tied = np.flatnonzero((cox.event == 1) & (np.append(count, 0)[cox.group] > 1))
     last = np.where(low > start, low - 1, -1)
     whole = (time, share, opens, last, unit, row, tied, units)
-    return Alone(cox, *map(aligned, whole))
+    return UnitScores(cox, *map(aligned, whole))
