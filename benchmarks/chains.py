@@ -168,7 +168,7 @@ def fits(quick: bool, out: Path) -> None:
         path, start = sticky(rng, steps, states, 0.9), np.full(states, 1 / states)
         x = mean[path] + np.sqrt(variance[path]) * rng.standard_normal((steps, channels))
         truth = {"initial": start, "transition": moves, "mean": mean, "covariance": variance}
-        model = lo.HMM(x, lo.emissions.Gaussian(prior=None), states, prior=lo.Dirichlet(), initial=start)
+        model = lo.HMM(x, lo.emissions.Gaussian(prior=None), states, prior=lo.models.Dirichlet(), initial=start)
         ours = lambda model=model, truth=truth: lo.fit(model, truth, num_starts=1)
         contestants = {"leaveout, first call": ours, "leaveout, next call": ours}
         if is_there("hmmlearn"):
@@ -196,7 +196,7 @@ def refits(quick: bool, out: Path) -> None:
     for steps in (2_000,) if quick else (5_000, 20_000, 50_400):
         rng, start = np.random.default_rng(0), np.full(3, 1 / 3)
         x = (2.0 * sticky(rng, steps, 3, 0.95) + rng.standard_normal(steps))[:, None]
-        model = lo.HMM(x, lo.emissions.Gaussian(prior=None), 3, prior=lo.Dirichlet(), initial=start)
+        model = lo.HMM(x, lo.emissions.Gaussian(prior=None), 3, prior=lo.models.Dirichlet(), initial=start)
         fit, plan = lo.fit(model), lo.blocks(steps, steps // 10)
         ours = lambda fit=fit, plan=plan: lo.cross_validate(replace(fit), plan, audit=0)
         exact = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["mean"]

@@ -51,11 +51,11 @@ from sklearn.linear_model import Ridge
 rng = np.random.default_rng(0)
 entity = np.repeat(np.arange(200), 10)
 X, y = rng.normal(size=(200, 6))[entity] + rng.normal(size=(2000, 6)), rng.normal(size=200)[entity] + rng.normal(size=2000)
-known = dict(groups=entity, leakage=lo.RecordLeakage(0.05), loss="mse")
+known = dict(groups=entity, leakage=lo.leakage.RecordLeakage(0.05), loss="mse")
 """
 ROUGH = LEAKAGE + (
-    "job = lambda: lo.leakage_corrected(RandomForestRegressor(20), X, y, "
-    "injection=lo.Injection(num_boot=4), n_jobs=-1, **known)"
+    "job = lambda: lo.leakage.leakage_corrected(RandomForestRegressor(20), X, y, "
+    "injection=lo.leakage.Injection(num_boot=4), n_jobs=-1, **known)"
 )
 JOBS = {
     "rows: logistic, 100,000 x 100 left out one by one": LINEAR.format(n=100_000, p=100, plan="lo.leave_one_out(100_000)"),
@@ -66,7 +66,7 @@ JOBS = {
     + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.random_subsets(10_000, 0.1, 100, seed=0))",
     "chain: fit of eight states, four starts, T = 20,000": STATES,
     "field: every site of Philadelphia": FIELD,
-    "leakage: ridge, default draws": LEAKAGE + "job = lambda: lo.leakage_corrected(Ridge(), X, y, **known)",
+    "leakage: ridge, default draws": LEAKAGE + "job = lambda: lo.leakage.leakage_corrected(Ridge(), X, y, **known)",
     "leakage: forests, four draws": ROUGH,
 }
 

@@ -59,8 +59,8 @@ def answered(seed: int) -> dict[str, Any]:
         rest = train[train != mate]
         clean[row - TRAINED] = losses(make().fit(X[rest], y[rest]), X[[row]], y[[row]], classes)[0]
     correction, fresh = naive.mean() - clean.mean(), -losses(model, *law(FRESH, features, classes, rng), classes).mean()
-    report = lo.leakage_report(
-        make(), X, y, linkage=lo.Linkage.from_duplicates(listed(kind, copies, source, test, rng), np.arange(len(y))),
+    report = lo.leakage.leakage_report(
+        make(), X, y, linkage=lo.leakage.Linkage.from_duplicates(listed(kind, copies, source, test, rng), np.arange(len(y))),
         cv=[(train, test)], scoring="neg_brier_score" if classes else "neg_mean_squared_error", seed=seed,
     )  # fmt: skip
     told = report.table.loc[report.recommended or "naive"]

@@ -25,7 +25,16 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-import leaveout as lo
+from leaveout.leakage import (
+    Injection,
+    LeakageResult,
+    Linkage,
+    RecordLeakage,
+    binomial_block_bootstrap,
+    binomial_matrix,
+    leakage_corrected,
+    leakage_report,
+)
 
 SIZE = 2000
 
@@ -43,19 +52,19 @@ def two_clusters(seed: int, features: int = 4, classes: bool = False) -> tuple[n
     return X, y, np.repeat([0, 1], SIZE)
 
 
-def estimated(seed: int, draws: int, data: int) -> lo.LeakageResult:
+def estimated(seed: int, draws: int, data: int) -> LeakageResult:
     X, y, side = two_clusters(data)
     cv = [(np.flatnonzero(side == 0), np.flatnonzero(side == 1))]
-    injection = lo.Injection(train_size=100, num_boot=draws)
+    injection = Injection(train_size=100, num_boot=draws)
     arguments = {
         "groups": side,
-        "leakage": lo.RecordLeakage(0.1),
+        "leakage": RecordLeakage(0.1),
         "loss": "mse",
         "injection": injection,
         "cv": cv,
         "seed": seed,
     }
-    return lo.leakage_corrected(LinearRegression(), X, y, **arguments)
+    return leakage_corrected(LinearRegression(), X, y, **arguments)
 
 
 def variance() -> None:
@@ -66,13 +75,13 @@ def variance() -> None:
     levels = np.linspace(0, 1, n + 1)
     found = []
     for seed in range(400):
-        run = lo.binomial_block_bootstrap(
+        run = binomial_block_bootstrap(
             Ridge(5.0), X, y, train, test, p_train=p0, size=n, levels=levels, num_boot=t, loss="mse", seed=seed
         )
         found.append((np.linalg.solve(run.A, run.losses)[0], run.variance))
     p = p0 + (1 - p0) * levels
     weights = [sum_of_products(p, i) / np.prod([p[m] - p[i] for m in range(n + 1) if m != i]) for i in range(n + 1)]
-    inverse = np.linalg.inv(lo.binomial_matrix(p, n))[0]
+    inverse = np.linalg.inv(binomial_matrix(p, n))[0]
     predicted = np.mean([np.sum(np.array(weights) ** 2 * v) / t for _, v in found])
     printed = np.sqrt(predicted), np.std([e for e, _ in found], ddof=1)
     print(f"\nTheorem 3.2, n′ = {n}: off the weights of A⁻¹ by {np.max(np.abs(np.abs(weights) - np.abs(inverse))):.1e}")
@@ -112,16 +121,16 @@ def spread() -> None:
           f"ratio {data / total:.3f}", flush=True)  # fmt: skip
 
 
-def many_clusters(seed: int) -> lo.LeakageResult:
+def many_clusters(seed: int) -> LeakageResult:
     rng = np.random.default_rng([seed, 7])
     label = np.repeat(np.arange(40), 25)
     X = 1.5 * rng.normal(size=(40, 4))[label] + 0.7 * rng.normal(size=(1000, 4))
     y = 0.5 * (0.5 * X[:, 0] + rng.normal(size=40)[label] + 0.3 * rng.normal(size=1000))
     wrong = rng.random(1000) < 0.1
     filed = np.where(wrong, (label + rng.integers(1, 40, 1000)) % 40, label)
-    injection = lo.Injection(num_boot=60)
-    leakage = lo.RecordLeakage.from_pairwise(0.81, 0.81)
-    return lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=leakage, loss="mse", injection=injection)
+    injection = Injection(num_boot=60)
+    leakage = RecordLeakage.from_pairwise(0.81, 0.81)
+    return leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=leakage, loss="mse", injection=injection)
 
 
 def speed(fits: int = 2500) -> None:
@@ -135,7 +144,7 @@ def speed(fits: int = 2500) -> None:
         X, y, side = two_clusters(0, classes=classes)
         train, test = np.flatnonzero(side == 0), np.flatnonzero(side == 1)[:500]
         start = time.perf_counter()
-        lo.binomial_block_bootstrap(model, X, y, train, test, p_train=0.1, levels=201, num_boot=fits, size=100, loss=loss)
+        binomial_block_bootstrap(model, X, y, train, test, p_train=0.1, levels=201, num_boot=fits, size=100, loss=loss)
         ours = (time.perf_counter() - start) / (201 * fits)
         each = loop(model, X, y, train, test, classes)
         print(f"  {name:14s} {1e6 * ours:6.1f} µs a fit, {201 * fits * ours:6.1f} s in all; scikit-learn {1e6 * each:7.1f} µs, "
@@ -178,14 +187,14 @@ def default_size(name: str, model, classes: bool, loss: str, records: int = 5000
     eta = 0.5 * np.sum(X * (1 + 0.5 * rng.normal(size=(200, 10)))[cluster], axis=1)
     y = (rng.random(records) < 1 / (1 + np.exp(-eta))) * 1 if classes else eta + rng.normal(size=records)
     start = time.process_time()
-    result = lo.leakage_corrected(
+    result = leakage_corrected(
         model,
         X,
         y,
         groups=cluster,
-        leakage=lo.RecordLeakage.from_pairwise(0.9, 0.9),
+        leakage=RecordLeakage.from_pairwise(0.9, 0.9),
         loss=loss,
-        injection=lo.Injection(num_boot=draws),
+        injection=Injection(num_boot=draws),
     )
     fits = sum(run.test.size for run in result.runs)
     ours = (time.process_time() - start) / fits
@@ -206,11 +215,11 @@ def workers() -> None:
     X = rng.normal(size=(100, 5))[label] + 0.5 * rng.normal(size=(2000, 5))
     y = X[:, 0] + rng.normal(size=100)[label]
     pairs = np.c_[np.arange(0, 2000, 40), np.arange(39, 2000, 40)]
-    known = {"linkage": lo.Linkage.from_duplicates(pairs, 2000), "answers": ("purge", "coarser", "both")}
-    corrected = {"leakage": lo.RecordLeakage(0.02, 0.05), "injection": lo.Injection(num_boot=10)}
+    known = {"linkage": Linkage.from_duplicates(pairs, 2000), "answers": ("purge", "coarser", "both")}
+    corrected = {"leakage": RecordLeakage(0.02, 0.05), "injection": Injection(num_boot=10)}
     print("\nseconds with one worker, with two:")
     for model in (DecisionTreeRegressor(max_depth=2), RandomForestRegressor(20, random_state=0)):
-        for call, given in ((lo.leakage_report, known), (lo.leakage_corrected, corrected)):
+        for call, given in ((leakage_report, known), (leakage_corrected, corrected)):
             times = []
             for jobs in (1, 2):
                 start = time.perf_counter()
@@ -224,7 +233,7 @@ def memory() -> None:
     X, y, side = two_clusters(0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     rows = [np.flatnonzero(side == k) for k in (0, 1)]
-    lo.binomial_block_bootstrap(LinearRegression(), X, y, *rows, p_train=0.1, levels=21, num_boot=2500, size=100, loss="mse")
+    binomial_block_bootstrap(LinearRegression(), X, y, *rows, p_train=0.1, levels=21, num_boot=2500, size=100, loss="mse")
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     estimated(0, 200, 0)
     last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -243,8 +252,8 @@ label = np.repeat(np.arange(40), 25)
 X = rng.normal(size=(40, 4))[label] + 0.5 * rng.normal(size=(1000, 4))
 y = X[:, 0] + rng.normal(size=40)[label]
 file = sys.argv[1] if len(sys.argv) > 1 else None
-r = lo.leakage_corrected(DecisionTreeRegressor(max_features=2), X, y, groups=label, leakage=lo.RecordLeakage(0.02, 0.05),
-                         loss="mse", injection=lo.Injection(num_boot=30), checkpoint=file)
+r = leakage_corrected(DecisionTreeRegressor(max_features=2), X, y, groups=label, leakage=RecordLeakage(0.02, 0.05),
+                         loss="mse", injection=Injection(num_boot=30), checkpoint=file)
 print(repr(r.solved.estimate), repr(r.naive), repr(r.se_data))
 """
 

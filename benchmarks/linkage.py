@@ -1,4 +1,4 @@
-"""Linked records: what `lo.leakage_report` recommends, its intervals and its refusals, against the score on new people.
+"""Linked records: what `leakage_report` recommends, its intervals and its refusals, against the score on new people.
 
     python benchmarks/linkage.py [links] [designs] [imputed] [extrapolated] [duplicates] [singletons] [large] [--quick]
                                  [--draws N] [--keep FOLDER] [--only DESIGN ...]
@@ -33,7 +33,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.neighbors import KNeighborsRegressor
 from typos import components, linker, listed, rates, records, sizes
 
-import leaveout as lo
+from leaveout.leakage import Linkage, RecordLeakage, leakage_corrected, leakage_report
 
 PEOPLE = 360
 FRESH = 3000  # new people, on whom the five fits are scored
@@ -103,7 +103,7 @@ class World(NamedTuple):
 
     person: NDArray[np.int64]
     filed: NDArray[np.int64]
-    linkage: lo.Linkage
+    linkage: Linkage
 
 
 @lru_cache(1)
@@ -112,7 +112,7 @@ def world(seed: int) -> World:
     of, made = records(sizes(PEOPLE, rng), rng), linker(PEOPLE)
     table = made.pairs(of)
     likely = table[table["match_probability"] >= LEAST]
-    return World(of.person, components(table, made.threshold, len(of.person)), lo.Linkage.from_pairs(likely, len(of.person)))
+    return World(of.person, components(table, made.threshold, len(of.person)), Linkage.from_pairs(likely, len(of.person)))
 
 
 def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
     design, (person, filed, linkage) = DESIGNS[name], world(seed)
     X, y = design.draw(person, np.random.default_rng([14, seed, int(matter)]), matter)
     start = time.perf_counter()
-    report = lo.leakage_report(
+    report = leakage_report(
         design.learner(),
         X,
         y,
@@ -225,13 +225,13 @@ def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def mislinked(name: str, seed: int) -> dict[str, Any]:
-    """Records filed under a wrong person one by one, the rates being known: `lo.leakage_corrected`, and what is true."""
+    """Records filed under a wrong person one by one, the rates being known: `leakage_corrected`, and what is true."""
     design, rng = DESIGNS[name], np.random.default_rng([15, seed])
     person = np.repeat(np.arange(LINKED), 1 + sizes(LINKED, rng))
     filed = np.where(rng.random(len(person)) < WRONG, rng.integers(0, LINKED, len(person)), person)
     X, y = design.draw(person, rng, True)
-    leakage = lo.RecordLeakage.from_pairwise(*rates(filed, person))
-    result = lo.leakage_corrected(design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed)
+    leakage = RecordLeakage.from_pairwise(*rates(filed, person))
+    result = leakage_corrected(design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed)
     row = {"seed": seed, "naive": result.naive, "solved": result.solved.estimate, "score": result.estimate}
     for what, between in (("", result.interval(LEVEL)), ("correction ", result.correction_interval(LEVEL))):
         row |= {f"{what}low": between.low, f"{what}high": between.high}
@@ -265,7 +265,7 @@ def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
     design, (person, filed, linkage) = DESIGNS[name], world(seed)
     X, y = design.draw(person, np.random.default_rng([14, seed, 1]), True)
     with mock.patch("leaveout.leakage._answers.MIN_EXPOSURE_REMOVED", 0.0):
-        report = lo.leakage_report(
+        report = leakage_report(
             design.learner(), X, y, linkage=linkage, groups=filed, scoring=design.scoring, level=LEVEL, seed=seed,
             answers=("imputed",), listed=listed(PEOPLE, LEAST),
         )  # fmt: skip
@@ -347,7 +347,7 @@ def singletons(options: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     at = rng.permutation(1000).reshape(-1, 2)
     for eps in (0.3, 0.1, 0.01, 1e-6):
-        linkage = lo.Linkage.from_pairs(pd.DataFrame({"l": at[:, 0], "r": at[:, 1], "match_probability": eps}), np.arange(1000))
+        linkage = Linkage.from_pairs(pd.DataFrame({"l": at[:, 0], "r": at[:, 1], "match_probability": eps}), np.arange(1000))
         fold = rng.permutation(1000) % 5
         folds = [
             SimpleNamespace(train=np.flatnonzero(fold != k), test=np.flatnonzero(fold == k), clusters=np.arange(1000))
@@ -369,8 +369,8 @@ def large(options: argparse.Namespace) -> None:
     X, y = Design(lambda: None, "", 10, 0.3, 1.0).draw(person, rng, True)
     table = calibrated(person, rng)
     start = time.perf_counter()
-    report = lo.leakage_report(
-        LGBMRegressor(n_jobs=1, verbose=-1), X, y, linkage=lo.Linkage.from_pairs(table, np.arange(n)),
+    report = leakage_report(
+        LGBMRegressor(n_jobs=1, verbose=-1), X, y, linkage=Linkage.from_pairs(table, np.arange(n)),
         scoring="neg_mean_squared_error", answers=ASKED, n_jobs=2,
     )  # fmt: skip
     took = time.perf_counter() - start

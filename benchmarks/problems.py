@@ -158,7 +158,7 @@ def bent_penalty(rng):
 
 
 def averaged(rng):
-    penalty = lo.per_weight(lo.penalties.Ridge(0.05)), oracles.ridge(0.05)
+    penalty = lo.penalties.per_weight(lo.penalties.Ridge(0.05)), oracles.ridge(0.05)
     weight = rng.gamma(2.0, 0.5, 120)
     return rows(rng, rng.normal(size=(120, 6)), "poisson", weight=weight, penalty=penalty, times=lambda w: w.sum(1))
 
@@ -285,7 +285,7 @@ def field(rng):
     edges = np.r_[np.c_[site[:, :-1].ravel(), site[:, 1:].ravel()], np.c_[site[:-1].ravel(), site[1:].ravel()]]
     x = np.where(site.ravel() % 4 < 2, -1.2, 1.2) + rng.normal(size=12)
     emission = lo.emissions.Gaussian(covariance=1.0, prior={"mean": (0.0, 2.0)})
-    fit = lo.fit(lo.MRF(x, edges, emission, 2, coupling=lo.Free(0.5)))
+    fit = lo.fit(lo.MRF(x, edges, emission, 2, coupling=lo.models.Free(0.5)))
     every = likelihoods.configurations(12)
     data = x, every, 1.0 * (every[:, edges[:, 0]] == every[:, edges[:, 1]]).sum(1), 0.0, 2.0
     start = np.r_[fit.parameters["coupling"], np.ravel(fit.parameters["mean"])]

@@ -236,7 +236,7 @@ def _covered(seed, loss, sd, h, n=500):
     found = lo.smooth(model, lo.blocks(n, 1, buffer=h) if h else lo.leave_one_out(n))
     hits = []
     for fit in (found, found.fit):
-        table = lo.curves(fit)
+        table = lo.tuning.curves(fit)
         for name, at, column, truth in (("s(t)", t, "t", trend), ("s(z)", z, "z", effect)):
             own = table[table.term == name]
             inside = [np.interp(at, own[column], own[end]) for end in ("low", "high")]

@@ -90,10 +90,10 @@ def fitted(
 ) -> Any:
     labels = np.zeros(len(y), int)
     labels[test] = 1
-    injection = lo.Injection(num_boot=boot, num_levels=levels, train_size=TRAINED)
-    leakage = lo.RecordLeakage(p)
+    injection = lo.leakage.Injection(num_boot=boot, num_levels=levels, train_size=TRAINED)
+    leakage = lo.leakage.RecordLeakage(p)
     arguments = {"groups": labels, "leakage": leakage, "loss": problem.loss, "injection": injection, "cv": [(train, test)]}
-    return lo.leakage_corrected(problem.estimator, X, y, **arguments, seed=seed)
+    return lo.leakage.leakage_corrected(problem.estimator, X, y, **arguments, seed=seed)
 
 
 def drawn(problem: Problem, seed: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

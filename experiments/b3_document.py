@@ -90,9 +90,9 @@ def ours(s: Setting, losses: NDArray[np.float64], seed: int) -> tuple[float, NDA
     leaked = rng.random((losses.shape[1], s.size)) < P0
     count = np.array([j + leaked[:, j:].sum(1) for j in levels])
     drawn = np.take_along_axis(losses, count, 0)
-    A = lo.stratified_matrix(levels, s.size, P0)
+    A = lo.leakage.stratified_matrix(levels, s.size, P0)
     upper = 1.0 if s.loss == "zero_one" else None
-    curve = lo.solve_curve(A, drawn.mean(1), np.cov(drawn) / drawn.shape[1], order=3, upper=upper)
+    curve = lo.leakage.solve_curve(A, drawn.mean(1), np.cov(drawn) / drawn.shape[1], order=3, upper=upper)
     return curve.estimate, curve.values
 
 
@@ -119,12 +119,12 @@ def begun(name: str, make: Callable[[int], Setting], replicates: int, boot: int,
 def replicate(x: Experiment, seed: int) -> None:
     """Adds a row of estimates by method, and their curves."""
     s = x.make(seed)
-    A, b = lo.binomial_matrix(x.levels, s.size), bootstrapped(s, x.levels, x.boot, seed)
+    A, b = lo.leakage.binomial_matrix(x.levels, s.size), bootstrapped(s, x.levels, x.boot, seed)
     estimate, values = ours(s, by_count(s, 200, seed), seed)
     row = {"IID": iid(s, 200, seed), "the authors' IID": x.truth[s.size // 2], "LOCO": b[0], OURS: estimate}
     x.curves.setdefault(OURS, []).append(values)
     for label, how in variants(s.lam, s.loss == "zero_one").items():
-        curve = lo.solve_curve(A, b, **how)
+        curve = lo.leakage.solve_curve(A, b, **how)
         row[label] = curve.estimate
         x.curves.setdefault(label, []).append(curve.values)
     x.rows.append(row)
@@ -153,14 +153,14 @@ def refusal(name: str, make: Callable[[int], Setting], estimator: LinearRegressi
         count = round(P0 * len(s.train))
         moved = rng.permutation(s.test)[:count]
         train, test = np.r_[rng.permutation(s.train)[count:], moved], np.setdiff1d(s.test, moved)
-        result = lo.leakage_corrected(
+        result = lo.leakage.leakage_corrected(
             estimator,
             s.learner.X,
             s.y,
             groups=np.isin(np.arange(len(s.y)), test) * 1,
-            leakage=lo.RecordLeakage(P0),
+            leakage=lo.leakage.RecordLeakage(P0),
             loss=s.loss,
-            injection=lo.Injection(train_size=s.size),
+            injection=lo.leakage.Injection(train_size=s.size),
             cv=[(train, test)],
             seed=seed,
         )
@@ -186,11 +186,11 @@ def on_theirs() -> None:
             row = {"LOCO (no correction)": b[0]}
             for label, how in variants(lam, upper is not None).items():
                 trend = label.startswith("T")
-                row[f"{label}, squared norms" if trend else label] = lo.solve_curve(A, b, **how).estimate
+                row[f"{label}, squared norms" if trend else label] = lo.leakage.solve_curve(A, b, **how).estimate
                 if trend:
                     unsquared = leakage.solve_unsquared(A, b, how["order"], lam, how["monotone"])
                     row[f"{label}, norms not squared"] = unsquared.estimate
-            row["T3 M, λ by UPRE"] = lo.solve_curve(A, b, noise, order=3, upper=upper).estimate
+            row["T3 M, λ by UPRE"] = lo.leakage.solve_curve(A, b, noise, order=3, upper=upper).estimate
             rows.append(row)
         print(f"\nthe authors' {name}: {A.shape[0]} levels, n′ = {A.shape[1] - 1}, {losses.shape[1]} trials, λ = {lam}; "
               f"their e₀ = {truth[0].mean():.4g}")  # fmt: skip
@@ -222,7 +222,7 @@ def figure_one(truth: NDArray[np.float64], path: Path) -> None:
     figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
     share, rows = np.linspace(0, 1, 101), {}
     for label, e in (("ours", truth), ("the authors'", lo.datasets.b3_bootstraps("heart").truth.mean(1))):
-        ax.plot(share, 1 - lo.binomial_matrix(share, len(e) - 1) @ e, label=label)
+        ax.plot(share, 1 - lo.leakage.binomial_matrix(share, len(e) - 1) @ e, label=label)
         rows[label] = {
             "accuracy, no leakage": 1 - e[0],
             "all leaked": 1 - e[-1],

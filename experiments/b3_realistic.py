@@ -72,11 +72,11 @@ def replication(seed: int) -> list[dict]:
     rows = []
     for what, filed in (("records mislinked", mislinked(rng, label)), ("entities cut in halves", cut(rng, label))):
         precision, recall = pairwise(label, filed)
-        models: dict[str, Any] = {"record": lo.RecordLeakage.from_pairwise(precision, recall)}
+        models: dict[str, Any] = {"record": lo.leakage.RecordLeakage.from_pairwise(precision, recall)}
         if what.startswith("ent"):
-            models["split"] = lo.SplitLeakage.from_pairwise(precision, recall)
+            models["split"] = lo.leakage.SplitLeakage.from_pairwise(precision, recall)
         for mechanism, leakage in models.items():
-            result = lo.leakage_corrected(MODEL, X, y, groups=filed, leakage=leakage, loss="mse", seed=seed)
+            result = lo.leakage.leakage_corrected(MODEL, X, y, groups=filed, leakage=leakage, loss="mse", seed=seed)
             row = {
                 "what": what,
                 "mechanism": mechanism,

@@ -1,9 +1,9 @@
 """The second source document's search for an unknown leakage (its Algorithms 2 and 4), beside the proof that it cannot find it.
 
-The search solves the system at every candidate and takes the one with the least residual. `lo.residual_profile` proves that
-this lands at no leakage at all: without a regulariser all candidates fit equally well (the systems share one column space, so
-what is least is rounding), and with the document's trend filter or its constraint nothing has a lower objective than zero.
-Shown here on the losses that its authors saved (one way) and, both ways, on data whose leakage is known because we moved the
+The search solves the system at every candidate and takes the one with the least residual. `lo.leakage.residual_profile`
+proves that this lands at no leakage at all: without a regulariser all candidates fit equally well (the systems share one column
+space, so what is least is rounding), and with the document's trend filter or its constraint nothing has a lower objective
+than zero. Shown here on the losses that its authors saved (one way) and, both ways, on data whose leakage is known because we moved the
 records.
 
     LEAVEOUT_DATA=… python experiments/b3_search.py [--boot 400]
@@ -33,7 +33,7 @@ def one_way() -> None:
         rows = {}
         for label, (strength, monotone) in WAYS.items():
             how = {"lam": lam * (strength > 0), "monotone": monotone}
-            found = lo.residual_profile(levels, losses.mean(1), A.shape[1] - 1, LINE, **how)
+            found = lo.leakage.residual_profile(levels, losses.mean(1), A.shape[1] - 1, LINE, **how)
             at = found["objective"].idxmin()
             rows[label] = {f"p̂₀ = {p:g}": value for p, value in zip(LINE, found["objective"], strict=True)}
             rows[label] |= {"argmin": found["p0"][at], "ê₀ there": found["estimate"][at], "ê₀ at 0.1": found["estimate"][1]}
@@ -59,9 +59,9 @@ def both_ways(name: str, s: Setting, estimator: LinearRegression | SVC, X: NDArr
     for p, q in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.1), (0.3, 0.2)):
         train, test = moved(s, p, q, 0)
         how = {"direction": "both", "size": SIZE, "levels": levels, "num_boot": boot, "loss": s.loss}
-        b = lo.binomial_block_bootstrap(estimator, X, s.y, train, test, **how).losses
+        b = lo.leakage.binomial_block_bootstrap(estimator, X, s.y, train, test, **how).losses
         for label, (lam, monotone) in WAYS.items():
-            found = lo.residual_profile((levels, levels), b, (SIZE, SIZE), candidates, lam=lam, monotone=monotone)
+            found = lo.leakage.residual_profile((levels, levels), b, (SIZE, SIZE), candidates, lam=lam, monotone=monotone)
             objective = found["objective"]
             at, true = objective.idxmin(), candidates.index((p, q))
             rows.append(
@@ -88,7 +88,7 @@ def both_ways(name: str, s: Setting, estimator: LinearRegression | SVC, X: NDArr
 
 
 def profile(levels: NDArray, b: NDArray, candidates: list[tuple[float, float]], lam: float, monotone: bool) -> pd.DataFrame:
-    found = lo.residual_profile((levels, levels), b, (SIZE, SIZE), candidates, lam=lam, monotone=monotone)
+    found = lo.leakage.residual_profile((levels, levels), b, (SIZE, SIZE), candidates, lam=lam, monotone=monotone)
     return found.set_index(["p_train", "p_test"])["objective"].unstack()  # noqa: PD010
 
 

@@ -97,7 +97,7 @@ def main() -> None:
         held = lo.CRF(np.zeros(len(part.words), int), part.lengths, features=matrix(own, known), num_labels=crf.num_labels)
         ours = crf.names.of(held.decode(fit.parameters))
         theirs = np.concatenate([np.array(tags) for tags in model.predict(sentences(own, part.lengths, known))])
-        values = [lo.entity_f1(part.labels, found, part.lengths) for found in (ours, theirs)]
+        values = [lo.models.entity_f1(part.labels, found, part.lengths) for found in (ours, theirs)]
         print(
             f"F1, {name}: {values[0]:.4f}; sklearn-crfsuite {values[1]:.4f}; {np.mean(ours == theirs):.3%} same labels",
             flush=True,

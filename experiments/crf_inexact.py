@@ -207,7 +207,7 @@ def main() -> None:
         name: lo.CRF(np.zeros(len(part.labels), int), part.lengths, scores=every[name], num_labels=len(names))
         for name, part in (("dev", corpus.dev), ("test", corpus.test))
     }
-    right = lambda name, theta: lo.token_accuracy(getattr(corpus, name).labels, names[held[name].decode(theta)])
+    right = lambda name, theta: lo.models.token_accuracy(getattr(corpus, name).labels, names[held[name].decode(theta)])
     start = time.perf_counter()
     fit, sentences = lo.fit(crf), Sentences(crf)
     plan = alone(rng.choice(crf.num_units, given.folds, replace=False), crf.num_units)
@@ -215,7 +215,7 @@ def main() -> None:
     took = time.perf_counter() - start
     told = {"sentences": crf.num_units, "words": len(crf.codes), "D": fit.num_params, "folds": len(plan), "exact, s": took}
     for name in held:
-        told[f"network, {name}"] = lo.token_accuracy(getattr(corpus, name).labels, names[every[name].argmax(1)])
+        told[f"network, {name}"] = lo.models.token_accuracy(getattr(corpus, name).labels, names[every[name].argmax(1)])
         told[f"minimum, {name}"] = right(name, fit.parameters)
     told |= {
         "loss": exact.mean(),

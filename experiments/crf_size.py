@@ -119,7 +119,7 @@ def main() -> None:
             flush=True,
         )
         seconds, fit = timed(lambda crf=crf: lo.fit(crf))
-        accuracy = lo.token_accuracy(crf.labels_of(), crf.decode(fit))
+        accuracy = lo.models.token_accuracy(crf.labels_of(), crf.decode(fit))
         print(f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} decoded rightly")
         if not options.once:
             derivatives(fit)

@@ -71,7 +71,7 @@ def study(records: int, design: tuple[float, bool, int], seed: int) -> NDArray:
     out = []
     for pull in PULLS:
         _blocks.PULL = _chain.PULL = pull
-        drawn = lo.Linkage.from_pairs((left, right, p), records).partitions(DRAWS, seed)
+        drawn = lo.leakage.Linkage.from_pairs((left, right, p), records).partitions(DRAWS, seed)
         found = np.mean([mates(label, fold) for label in drawn], axis=0)
         out.append((truth.mean(), (found - truth).mean(), np.mean((found - truth) ** 2)))
     return np.array(out)

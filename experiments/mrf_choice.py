@@ -28,7 +28,7 @@ import saved
 import leaveout as lo
 from leaveout.plans.graph import blocks
 
-COUPLINGS: dict[str, "float | lo.Free"] = {"0": 0.0, "0.25": 0.25, "0.5": 0.5, "1": 1.0, "learned": lo.Free(0.3)}
+COUPLINGS: dict[str, "float | lo.models.Free"] = {"0": 0.0, "0.25": 0.25, "0.5": 0.5, "1": 1.0, "learned": lo.models.Free(0.3)}
 REFITS: dict[str, lo.AbstractRefit] = {"IJ": lo.InfinitesimalJackknife(), "Certified": lo.Certified(), "Exact": lo.Exact()}
 
 

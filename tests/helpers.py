@@ -34,11 +34,11 @@ class ToyHMM(lo.AbstractObjective):
 
     @property
     def units(self):
-        return lo.Units(serial=True)
+        return lo.models.Units(serial=True)
 
     @property
     def parameters(self):
-        return lo.Parameters(start=self._start)
+        return lo.models.Parameters(start=self._start)
 
     def _parts(self, theta, weights):
         transition = jax.nn.log_sigmoid(jnp.stack([theta["stay"], -theta["stay"]], 1))
@@ -122,7 +122,7 @@ def sample_mean(n: int = 40) -> lo.Separable:
     return lo.Separable(unit_loss, x, theta0={"mean": np.zeros(()), "log_scale": np.zeros(())})
 
 
-class Moments(lo.AbstractClosedForm):
+class Moments(lo.models.AbstractClosedForm):
     """The same by its author's functions of many refits, without JAX."""
 
     x: np.ndarray
@@ -133,13 +133,13 @@ class Moments(lo.AbstractClosedForm):
 
     @property
     def units(self):
-        return lo.Units(serial=False)
+        return lo.models.Units(serial=False)
 
     @property
     def parameters(self):
         natural = lambda theta: {"log_scale": theta[1], "mean": theta[0]}
         inverse = lambda named: np.array([named["mean"], named["log_scale"]], float).T
-        return lo.Parameters(natural, inverse, lambda seed: np.zeros(2))
+        return lo.models.Parameters(natural, inverse, lambda seed: np.zeros(2))
 
     def _each(self, theta):
         z = (self.x - theta[:, :1]) * np.exp(-theta[:, 1:])
@@ -193,7 +193,7 @@ OBJECTIVES = {
     "probit": lambda: glm("probit", lo.penalties.Ridge(0.1)),
     "cloglog": lambda: glm("cloglog", lo.penalties.Ridge(0.1)),
     "additive": lambda: additive(),
-    "poisson, mean loss": lambda: glm("poisson", lo.per_weight(lo.penalties.Ridge(0.1)), weights=True),
+    "poisson, mean loss": lambda: glm("poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.1)), weights=True),
     "gamma": lambda: glm("gamma", None, weights=True),
     "multinomial": lambda: glm("multinomial", lo.penalties.Ridge(0.5)),
     "pseudo-huber, penalty not quadratic": lambda: glm("pseudo_huber", lo.penalties.PseudoHuber(2.0, 0.1)),
@@ -271,7 +271,7 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
     """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps: the oracle, which shares nothing with the strategies."""
     import scipy.optimize
 
-    if isinstance(objective, lo.AbstractClosedForm):
+    if isinstance(objective, lo.models.AbstractClosedForm):
         return _by_differences(objective, np.asarray(theta), weights)
     with jax.enable_x64(True):
         start, weights = ravel_pytree(jax.tree.map(jnp.asarray, theta))[0], jnp.asarray(weights)

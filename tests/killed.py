@@ -41,7 +41,7 @@ PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=2), LogisticRegression(
 TABLES = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'"
 TOGETHER, ALONE = lo.kfold(N, 180, seed=0), lo.leave_one_out(N)
 LEVELS = {"size": 30, "levels": 9, "num_boot": 40, "train": np.arange(300), "test": np.arange(300, 400)}
-INJECTED = {"groups": np.arange(N) // 6, "loss": "mse", "injection": lo.Injection(num_levels=5, num_boot=20)}
+INJECTED = {"groups": np.arange(N) // 6, "loss": "mse", "injection": lo.leakage.Injection(num_levels=5, num_boot=20)}
 
 
 def values(estimate: lo.Estimate) -> list:
@@ -51,17 +51,17 @@ def values(estimate: lo.Estimate) -> list:
 
 
 def path(**more):
-    penalties = [*map(lo.penalties.Ridge, (0.1, 1.0)), lo.per_weight(lo.penalties.Ridge(1.0))]
+    penalties = [*map(lo.penalties.Ridge, (0.1, 1.0)), lo.penalties.per_weight(lo.penalties.Ridge(1.0))]
     return [part for each in lo.path(FIT.objective, penalties, TOGETHER, **more).estimates for part in values(each)]
 
 
 def leakage(**more):
-    found = lo.leakage_corrected(Ridge(), X, y, leakage=lo.RecordLeakage(0.05), **INJECTED, **more)
+    found = lo.leakage.leakage_corrected(Ridge(), X, y, leakage=lo.leakage.RecordLeakage(0.05), **INJECTED, **more)
     return [found.table().to_numpy(), found.per_cluster.to_numpy(float)]
 
 
 def blocks(**more):
-    found = lo.binomial_block_bootstrap(Ridge(), X, y, direction="both", **LEVELS, **more)
+    found = lo.leakage.binomial_block_bootstrap(Ridge(), X, y, direction="both", **LEVELS, **more)
     return [found.losses, found.variance]
 
 

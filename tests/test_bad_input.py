@@ -48,7 +48,7 @@ def broken(value, where=(3, 1)):
         (lambda: lo.GLM(pd.DataFrame(X, columns=list("aab")), Y, "logistic"), ValueError, "duplicate column names"),
         (lambda: lo.penalties.Ridge(-1.0), ValueError, "not negative"),
         (lambda: lo.penalties.Quadratic([[1.0, 2.0], [0.0, 1.0]]), ValueError, "symmetric"),
-        (lambda: lo.penalties.Ridge(1.0) + lo.per_weight(lo.penalties.Ridge(1.0)), TypeError, "around the whole sum"),
+        (lambda: lo.penalties.Ridge(1.0) + lo.penalties.per_weight(lo.penalties.Ridge(1.0)), TypeError, "around the whole sum"),
         (lambda: lo.losses.Huber(0.0), ValueError, "positive"),
         (lambda: lo.losses.Binomial("arctan"), ValueError, "link must be"),
         (lambda: lo.fit(X), TypeError, "must be an objective"),

@@ -292,13 +292,13 @@ def test_other_labels_compile_nothing_anew():
 
 
 def test_clusters_that_may_leak_follow_their_labels():
-    model, drawn = Ridge(1.0), lo.Injection(num_boot=2)
-    of = lambda y, groups: lo.leakage_corrected(
-        model, X, y, groups=groups, leakage=lo.RecordLeakage(p_train=0.05, p_test=0.0), injection=drawn
+    model, drawn = Ridge(1.0), lo.leakage.Injection(num_boot=2)
+    of = lambda y, groups: lo.leakage.leakage_corrected(
+        model, X, y, groups=groups, leakage=lo.leakage.RecordLeakage(p_train=0.05, p_test=0.0), injection=drawn
     )
     pairs = pd.Series(np.arange(N) // 2, LABELS)
     assert of(shuffled(OFFSET), shuffled(pairs, 2)).naive == of(OFFSET, pairs).naive
-    slope = lambda y, groups: lo.leakage_slope_test(model, X, y, groups=groups, injection=drawn)
+    slope = lambda y, groups: lo.leakage.leakage_slope_test(model, X, y, groups=groups, injection=drawn)
     assert str(slope(shuffled(OFFSET), shuffled(pairs, 2))) == str(slope(OFFSET, pairs))
     with pytest.raises(ValueError, match="groups and X do not have the same labels"):
         of(OFFSET, pairs.set_axis(range(1, N + 1)))

@@ -2,6 +2,7 @@
 
 from importlib import import_module as _import
 from importlib.metadata import version as _version
+from warnings import warn as _warn
 
 import lazy_loader as _lazy
 
@@ -15,8 +16,23 @@ _provide(  # results draw themselves, and know nothing of pictures
     nested=lambda: _import(".validation.nested", __name__),
 )
 
+_MOVED = {  # names that once stood at the root, by the module that has them now
+    "leakage": "InjectedSplits Injection LeakageReport LeakageResult Linkage RecordLeakage SplitLeakage "
+    "binomial_block_bootstrap binomial_matrix largest_leakage_share leakage_corrected leakage_report leakage_slope_test "
+    "residual_profile solve_curve stratified_matrix",
+    "models": "AbstractClosedForm AbstractLinearPredictor Units Parameters Costs External Free Dirichlet entities entity_f1 "
+    "token_accuracy",
+    "tuning": "Path PerTarget Smoothing Trial Tuning curves mean_interval",
+    "validation": "CHECKS Check Comparison",
+    "penalties": "per_row per_weight",
+}
+
 
 def __getattr__(name: str) -> object:
     if name in ("fit", "anchor", "from_sklearn"):  # a fit is to be cross-validated: the first call need not wait for modules
         _import(".validation.cross_validate", __name__)
+    for place, names in _MOVED.items():
+        if name in names.split():
+            _warn(f"leaveout.{name} is now leaveout.{place}.{name}", DeprecationWarning, stacklevel=2)
+            return getattr(_found(place), name)
     return _found(name)

@@ -39,7 +39,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((N, 2))
 Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 PLAN = lo.kfold(N, 30, seed=0)
-LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.RecordLeakage(0.05), "loss": "mse"}
+LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.leakage.RecordLeakage(0.05), "loss": "mse"}
 MODEL = lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0))
 SPACE = {"a": (1e-2, 1e3)}
 PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=1), LogisticRegression())
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
         "audit": lambda: lo.cross_validate(fit, PLAN, audit=0, **f),
         "verb, kind, evaluate, metric, audit": lambda: lo.cross_predict(fit, PLAN, **f),
-        "verb": lambda: lo.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f),
+        "verb": lambda: lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f),
     }
     for what, other in others.items():
         with pytest.raises(ValueError, match=f"checkpoint=.*run.ckpt is of another run: other {what}.*remove it, or name"):
@@ -349,9 +349,9 @@ def test_every_verb_gives_what_it_gives_without(file):
         "fold_parameters": lambda **f: lo.fold_parameters(fit, PLAN, **f)["coef"],
         "path, rows": lambda **f: str(lo.path(model, [0.1, 1.0], lo.leave_one_out(N), **f)),
         "path, ridges": lambda **f: str(lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(N), **f)),
-        "slope": lambda **f: str(lo.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)),
-        "to test": lambda **f: lo.binomial_block_bootstrap(Ridge(), X, Y, direction="test", **small, **f).losses,
-        "to train": lambda **f: lo.binomial_block_bootstrap(fit, X, Y, loss="brier", **small, **f).losses,
+        "slope": lambda **f: str(lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)),
+        "to test": lambda **f: lo.leakage.binomial_block_bootstrap(Ridge(), X, Y, direction="test", **small, **f).losses,
+        "to train": lambda **f: lo.leakage.binomial_block_bootstrap(fit, X, Y, loss="brier", **small, **f).losses,
     }
     for name, verb in verbs.items():
         own = file.with_name(f"{name}.ckpt")
@@ -363,7 +363,7 @@ def by_hyper(a) -> lo.GLM:
     return MODEL.under(lo.penalties.Ridge(a))
 
 
-def told(found: lo.Tuning) -> list:
+def told(found: lo.tuning.Tuning) -> list:
     return [found.trials.select_dtypes("number").to_numpy(), found.estimate.losses, found.optimism, str(found)]
 
 
@@ -588,7 +588,7 @@ def test_ctrl_c_in_threads(monkeypatch):
 
 def test_ctrl_c_in_leakage(monkeypatch):
     """In the third draws of the folds."""
-    model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.Injection(num_levels=4, num_boot=2000)}
+    model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.leakage.Injection(num_levels=4, num_boot=2000)}
     one_piece, calls, pressed = _run.one_piece, [], []
 
     def press():
@@ -603,7 +603,7 @@ def test_ctrl_c_in_leakage(monkeypatch):
 
     monkeypatch.setattr(_run, "one_piece", pressing)
     with pytest.raises(lo.Interrupted) as error:
-        lo.leakage_corrected(model, X, Y, **LEAKAGE, **more)
+        lo.leakage.leakage_corrected(model, X, Y, **LEAKAGE, **more)
     assert time.perf_counter() - pressed[0] < 1
     part = error.value.partial
     draws = part.runs[0].test.shape[1]

@@ -100,9 +100,9 @@ VERBS = {
     "nested": lambda: np.array([lo.nested(FIT, num_folds=4, repeats=2).high]),
     "a pipeline": lambda: cross_validate(PIPELINE, X, Y, cv=8, scoring=["roc_auc", "accuracy"]),
     "a pipeline's predictions": lambda: cross_val_predict(PIPELINE, X, Y, cv=8, method="predict_proba"),
-    "leakage": lambda: lo.leakage_corrected(
-        LogisticRegression(), X, Y, groups=np.arange(N) // 3, leakage=lo.RecordLeakage(0.05), loss="brier",
-        injection=lo.Injection(num_levels=4, num_boot=20),
+    "leakage": lambda: lo.leakage.leakage_corrected(
+        LogisticRegression(), X, Y, groups=np.arange(N) // 3, leakage=lo.leakage.RecordLeakage(0.05), loss="brier",
+        injection=lo.leakage.Injection(num_levels=4, num_boot=20),
     ).table().to_numpy(),
 }  # fmt: skip
 

@@ -50,10 +50,10 @@ def test_copies_across_a_split_are_what_the_library_says_of_them(folder):
     rows = np.arange(N)
     X = frame[["a", "b"]]
     X = (X - X.mean()) / X.std()
-    want = lo.leakage_report(
+    want = lo.leakage.leakage_report(
         KNeighborsRegressor(), X.to_numpy(), frame["cost"].to_numpy(), scoring="mse", cv=[(rows[: N // 2], rows[N // 2 :])],
-        linkage=lo.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N),
-        injection=lo.Injection(num_boot=4, num_levels=4),
+        linkage=lo.leakage.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N),
+        injection=lo.leakage.Injection(num_boot=4, num_levels=4),
     )  # fmt: skip
     for name, text in want._lines():
         assert f"{name:<16}{text}" in done.output
@@ -63,9 +63,9 @@ def test_copies_across_a_split_are_what_the_library_says_of_them(folder):
     assert sorted(out.index) == list(range(N - COPIED + 1, N + 1)) and (out["mate"] == out.index - (N - COPIED)).all()
     words = ("records.csv", "--target", "cost", "--duplicates", "copies.csv", "--test", "split", *QUICK)
     part = run(*words, "--listed", "0.8,0.7,0.88")
-    more = lo.leakage_report(
+    more = lo.leakage.leakage_report(
         KNeighborsRegressor(), X.to_numpy(), frame["cost"].to_numpy(), scoring="mse", cv=[(rows[: N // 2], rows[N // 2 :])],
-        linkage=lo.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N), listed=(0.8, 0.7, 0.88),
+        linkage=lo.leakage.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N), listed=(0.8, 0.7, 0.88),
     )  # fmt: skip
     assert f"{'purge':<16}{more._told('purge')}" in part.output and more.table.score["purge"] > want.table.score["purge"]
     by_number = run("records.csv", "--target", "cost", "--duplicates", "copies.csv", "--test", "61-100,101-120", *QUICK)
@@ -109,12 +109,12 @@ def test_labels_make_probabilities_of_scores_or_alone_rates_of_clusters(folder):
     done = run(*words, "--pairs", "scored.csv", "--test", "split", "--answers", "naive,purge")
     assert done.exit_code == 0, done.output
     X = frame[["a", "b"]]
-    report = lambda linkage: lo.leakage_report(
+    report = lambda linkage: lo.leakage.leakage_report(
         KNeighborsRegressor(), ((X - X.mean()) / X.std()).to_numpy(), frame["cost"].to_numpy(), scoring="mse",
         cv=[(np.arange(N // 2), np.arange(N // 2, N))], linkage=linkage, answers=("naive", "purge"),
     )  # fmt: skip
     known = pd.read_csv("labels.csv"), pd.read_csv("scored.csv")
-    want = report(lo.Linkage.from_labelled(*known, frame["id"]))
+    want = report(lo.leakage.Linkage.from_labelled(*known, frame["id"]))
     assert f"{'purge':<16}{want._told('purge')}" in done.output and "coarser         none: not asked for" in done.output
     clusters = np.r_[np.arange(N // 2), np.arange(N // 2)]  # of which each is two records
     frame.assign(cluster=clusters).to_csv("records.csv", index=False)
@@ -124,7 +124,7 @@ def test_labels_make_probabilities_of_scores_or_alone_rates_of_clusters(folder):
     )
     alone = run(*words, "--cluster", "cluster")
     assert alone.exit_code == 0, alone.output
-    rates = lo.Linkage.from_labelled(pd.read_csv("labels.csv"), ids=frame["id"], groups=clusters).rates
+    rates = lo.leakage.Linkage.from_labelled(pd.read_csv("labels.csv"), ids=frame["id"], groups=clusters).rates
     assert rates.estimate["precision"] == pytest.approx(22 / 30) and "corrected" in alone.output
     sentence = "--labelled alone says how good clusters are: name their column by --cluster"
     assert sentence in run(*words).stderr

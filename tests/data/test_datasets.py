@@ -54,7 +54,7 @@ def test_wnut17():
     corpus = lo.datasets.wnut17()
     assert [len(part.lengths) for part in corpus] == [3394, 1009, 1287]
     assert [len(part.words) for part in corpus] == [62730, 15733, 23394]
-    assert [len(lo.entities(part.labels, part.lengths)) for part in corpus] == [1975, 836, 1079]
+    assert [len(lo.models.entities(part.labels, part.lengths)) for part in corpus] == [1975, 836, 1079]
     assert len(set(corpus.train.labels)) == 13
 
 
@@ -96,6 +96,6 @@ def test_the_saved_bootstraps_hold_binomial_matrices():
     for name, levels, size in (("synthetic", 30, 15), ("census", 200, 100), ("heart", 200, 100)):
         A, losses, truth, p0 = lo.datasets.b3_bootstraps(name)
         assert A.shape == (levels, size + 1) and losses.shape == (levels, 10) and truth.shape == (size + 1, 10) and p0 == 0.1
-        np.testing.assert_allclose(A, lo.binomial_matrix(np.linspace(p0, 1, levels), size), atol=1e-9)
+        np.testing.assert_allclose(A, lo.leakage.binomial_matrix(np.linspace(p0, 1, levels), size), atol=1e-9)
     with pytest.raises(ValueError, match="must be 'synthetic', 'census' or 'heart'"):
         lo.datasets.b3_bootstraps("mushrooms")

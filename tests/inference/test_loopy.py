@@ -128,9 +128,9 @@ def test_what_approximations_do_not_do():
     x, edges = planted(side=3)
     make = lambda **how: lo.MRF(x, edges, lo.emissions.Poisson(), 2, **{"coupling": 0.5, "inference": "bethe", **how})
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
-        make(coupling=lo.Free())
+        make(coupling=lo.models.Free())
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
-        make(external=lo.External())
+        make(external=lo.models.External())
     for run in (lambda f: f.decode({"rate": [2.0, 9.0]}), lambda f: f.simulate({"rate": [2.0, 9.0]}, 1, 0)):
         with pytest.raises(ValueError, match="by exact inference only"):
             run(make())
@@ -145,7 +145,7 @@ def test_what_approximations_do_not_do():
 def test_a_learned_coupling_by_trees():
     """Tree-reweighted F is smooth in β through the strength at which Bethe's messages change phase; refits go through."""
     x, edges = planted(side=6)
-    fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.Free(), drop="site", inference="trw"))
+    fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="site", inference="trw"))
     exact, near = (lo.cross_validate(fit, lo.leave_one_out(36), refit) for refit in (lo.Exact(), lo.Certified()))
     assert np.mean(abs(near.losses - exact.losses) <= near.error + 1e-9) > 0.9 and abs(near.mean - exact.mean) < 0.01
     values = [call(fit.objective.loss, {**fit.theta, "coupling": np.array(b)}, np.ones(36)) for b in np.linspace(0.1, 2, 40)]

@@ -197,12 +197,12 @@ def test_new_sentences_of_scores_and_features():
 def test_entities_of_other_schemes_are_the_same():
     """One sentence in BIO, BIOES and BILOU."""
     bio = ["B-x", "I-x", "O", "B-y", "B-y", "I-y", "I-y", "B-x"]
-    want = lo.entities(bio, [8])
+    want = lo.models.entities(bio, [8])
     assert want == [(0, 1, "x"), (3, 3, "y"), (4, 6, "y"), (7, 7, "x")]
     bioes = ["B-x", "E-x", "O", "S-y", "B-y", "I-y", "E-y", "S-x"]
     bilou = [re.sub("^E", "L", re.sub("^S", "U", tag)) for tag in bioes]
-    assert lo.entities(bioes, [8]) == lo.entities(bilou, [8]) == want
-    assert lo.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [(0, 0, "x"), (1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
+    assert lo.models.entities(bioes, [8]) == lo.models.entities(bilou, [8]) == want
+    assert lo.models.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [(0, 0, "x"), (1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
 
 
 def test_documents_are_kept():

@@ -40,7 +40,7 @@ def test_refits_are_its_own(name):
 def test_what_it_minimises_and_what_is_refused():
     """Of hosts that are told what they would have been fitted to: no solver is compiled."""
     X, y, _ = made(n=50, p=12)
-    known = lo.fit(lo.GLM(X, y, "squared", lo.per_weight(lo.penalties.Lasso(0.1) + lo.penalties.Box())))
+    known = lo.fit(lo.GLM(X, y, "squared", lo.penalties.per_weight(lo.penalties.Lasso(0.1) + lo.penalties.Box())))
     host = estimators.Lasso(0.1, positive=True)
     with pytest.raises(ValueError, match="not fitted"):
         lo.from_skglm(host, X, y)
@@ -58,7 +58,7 @@ def test_what_it_minimises_and_what_is_refused():
         host = estimators.GroupLasso(2 if kind == 2 else groups, 0.05, weights=None if kind == 2 else np.array([1.0, 0.5]))
         label = np.repeat(np.arange(len(groups)), groups) if kind else np.isin(np.arange(12), groups[1])
         penalty = lo.penalties.GroupLasso(0.05, label, np.ones(6) if kind == 2 else [1.0, 0.5])
-        known = lo.fit(lo.GLM(X, y, "squared", lo.per_weight(penalty)))
+        known = lo.fit(lo.GLM(X, y, "squared", lo.penalties.per_weight(penalty)))
         host.coef_, host.intercept_ = known.parameters["coef"], known.parameters["intercept"]
         np.testing.assert_allclose(lo.from_skglm(host, X, y).parameters["coef"], known.parameters["coef"], atol=1e-10)
     with pytest.raises(TypeError, match="no bounds"):

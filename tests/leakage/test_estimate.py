@@ -15,10 +15,19 @@ from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout.cli import app
-from leaveout.leakage import _run
+from leaveout.leakage import (
+    Injection,
+    RecordLeakage,
+    SplitLeakage,
+    _run,
+    binomial_block_bootstrap,
+    largest_leakage_share,
+    leakage_corrected,
+    leakage_slope_test,
+)
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
-SMALL = lo.Injection(num_boot=12, num_levels=6)
+SMALL = Injection(num_boot=12, num_levels=6)
 APART = 2.0  # between the means of the two sides
 
 
@@ -47,9 +56,9 @@ def test_the_loss_of_a_mean_has_a_closed_form(p_test):
     n, found, naive = 50, [], []
     for seed in range(6):
         X, y, side, cv = two_sides(seed, p_test=p_test)
-        result = lo.leakage_corrected(
-            LinearRegression(), X, y, groups=side, leakage=lo.RecordLeakage(0.1, p_test), loss="mse",
-            injection=lo.Injection(num_boot=60, train_size=n), cv=cv, seed=seed,
+        result = leakage_corrected(
+            LinearRegression(), X, y, groups=side, leakage=RecordLeakage(0.1, p_test), loss="mse",
+            injection=Injection(num_boot=60, train_size=n), cv=cv, seed=seed,
         )  # fmt: skip
         found.append(result.solved.estimate)
         naive.append(result.naive)
@@ -61,9 +70,9 @@ def test_the_loss_of_a_mean_has_a_closed_form(p_test):
 @QUIET
 def test_with_no_leakage_the_levels_are_the_curve():
     X, y, side, cv = two_sides(p_train=0.0)
-    injection = lo.Injection(num_boot=40, num_levels=31, train_size=30, top=30)
-    arguments = {"groups": side, "leakage": lo.RecordLeakage(0.0), "loss": "squared", "injection": injection, "cv": cv}
-    result = lo.leakage_corrected(LinearRegression(), X, y, **arguments)
+    injection = Injection(num_boot=40, num_levels=31, train_size=30, top=30)
+    arguments = {"groups": side, "leakage": RecordLeakage(0.0), "loss": "squared", "injection": injection, "cv": cv}
+    result = leakage_corrected(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(result.pooled.A, np.eye(31), atol=1e-12)
     exact = 0.5 * (1 + 1 / 30 + (APART * (1 - np.arange(31) / 30)) ** 2)
     np.testing.assert_allclose(result.pooled.b, exact, atol=0.25)
@@ -72,15 +81,15 @@ def test_with_no_leakage_the_levels_are_the_curve():
 
 def test_the_numbers_repeat_and_do_not_depend_on_who_fits():
     X, y, label = clusters()
-    arguments = {"groups": label, "leakage": lo.RecordLeakage(0.02, 0.05), "loss": "mse", "injection": SMALL}
-    once = lo.leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4)
-    again = lo.leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4, n_jobs=1)
+    arguments = {"groups": label, "leakage": RecordLeakage(0.02, 0.05), "loss": "mse", "injection": SMALL}
+    once = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4)
+    again = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4, n_jobs=1)
     np.testing.assert_array_equal(once.pooled.b, again.pooled.b)
     assert once.table().equals(again.table())
-    other = lo.leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=5)
+    other = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=5)
     assert other.naive != once.naive
-    batched = lo.leakage_corrected(Ridge(), X, y, **arguments)
-    frame = lo.leakage_corrected(Ridge(), pd.DataFrame(X), pd.Series(y), **arguments)
+    batched = leakage_corrected(Ridge(), X, y, **arguments)
+    frame = leakage_corrected(Ridge(), pd.DataFrame(X), pd.Series(y), **arguments)
     np.testing.assert_allclose(batched.pooled.b, frame.pooled.b)
 
 
@@ -89,12 +98,12 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(_run, "FIT_BATCH_ENTRIES", 40_000)  # a few draws at a time
     arguments = {
         "groups": label,
-        "leakage": lo.RecordLeakage(0.02, 0.05),
+        "leakage": RecordLeakage(0.02, 0.05),
         "loss": "mse",
         "injection": SMALL,
         "bins": [0, 1, 4, 99],
     }
-    whole = lo.leakage_corrected(Ridge(), X, y, **arguments)
+    whole = leakage_corrected(Ridge(), X, y, **arguments)
     file, one_piece, calls = tmp_path / "run.npz", _run.one_piece, []
 
     def killed(*words):
@@ -105,24 +114,24 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_run, "one_piece", killed)
     with pytest.raises(KeyboardInterrupt):
-        lo.leakage_corrected(Ridge(), X, y, **arguments, checkpoint=file)
+        leakage_corrected(Ridge(), X, y, **arguments, checkpoint=file)
     assert file.exists()
     resumed = []
     monkeypatch.setattr(_run, "one_piece", lambda *words: resumed.append(1) or one_piece(*words))
-    rest = lo.leakage_corrected(Ridge(), X, y, **arguments, checkpoint=file)
+    rest = leakage_corrected(Ridge(), X, y, **arguments, checkpoint=file)
     once = len(resumed)
-    lo.leakage_corrected(Ridge(), X, y, **arguments)
+    leakage_corrected(Ridge(), X, y, **arguments)
     assert 1 <= once == len(resumed) - once - 4  # four were there
     assert rest.table().equals(whole.table()) and rest.histogram.equals(whole.histogram)
     assert rest.per_cluster.equals(whole.per_cluster)
     with pytest.raises(ValueError, match="is of another run"):
-        lo.leakage_corrected(Ridge(2.0), X, y, **arguments, checkpoint=file)
+        leakage_corrected(Ridge(2.0), X, y, **arguments, checkpoint=file)
 
 
 def test_what_a_result_holds():
     X, y, label = clusters()
-    result = lo.leakage_corrected(
-        KNeighborsRegressor(3), X, y, groups=label, leakage=lo.RecordLeakage.from_pairwise(0.9, 0.9), loss="mse",
+    result = leakage_corrected(
+        KNeighborsRegressor(3), X, y, groups=label, leakage=RecordLeakage.from_pairwise(0.9, 0.9), loss="mse",
         injection=SMALL, bins=[0, 0.5, 2, 1000],
     )  # fmt: skip
     by_hand = 1 - np.sqrt(0.9)
@@ -159,9 +168,9 @@ def test_entities_cut_in_two():
         for k in range(8):
             filed[np.flatnonzero(label == k)[:6]] = 100 + k
         arguments = {"loss": "mse", "injection": SMALL, "seed": seed}
-        model = lo.SplitLeakage(8 / 30)
-        result = lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments)
-        right = lo.leakage_corrected(KNeighborsRegressor(3), X, y, groups=label, leakage=lo.SplitLeakage(0.0), **arguments)
+        model = SplitLeakage(8 / 30)
+        result = leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments)
+        right = leakage_corrected(KNeighborsRegressor(3), X, y, groups=label, leakage=SplitLeakage(0.0), **arguments)
         naive.append(result.naive - right.naive)
         estimate.append(result.solved.estimate - right.naive)
     assert np.mean(naive) < -0.2 and abs(np.mean(estimate)) < 0.4 * abs(np.mean(naive))
@@ -173,8 +182,8 @@ def test_entities_cut_in_two():
 
 def test_zero_one_losses_stay_within_their_bound():
     X, y, label = clusters(2)
-    result = lo.leakage_corrected(
-        KNeighborsClassifier(1), X, y > np.median(y), groups=label, leakage=lo.RecordLeakage(0.3, 0.2), loss="zero_one",
+    result = leakage_corrected(
+        KNeighborsClassifier(1), X, y > np.median(y), groups=label, leakage=RecordLeakage(0.3, 0.2), loss="zero_one",
         injection=SMALL,
     )  # fmt: skip
     assert np.all((result.solved.values <= 1 + 1e-9) & (result.solved.values >= 0))
@@ -190,26 +199,26 @@ def test_a_drop_that_cannot_be_seen_is_refused():
     side = np.repeat([0, 1], 1000)
     arguments = {
         "groups": side,
-        "leakage": lo.RecordLeakage(0.1),
+        "leakage": RecordLeakage(0.1),
         "loss": "mse",
         "cv": [(np.arange(1000), np.arange(1000, 2000))],
     }
     model = LinearRegression(fit_intercept=False)
-    result = lo.leakage_corrected(model, x[:, None], y, injection=lo.Injection(train_size=100, num_boot=100), **arguments)
+    result = leakage_corrected(model, x[:, None], y, injection=Injection(train_size=100, num_boot=100), **arguments)
     assert np.isnan(result.estimate) and result.verdict.startswith("cannot be corrected: P(no leak")
     assert "extrapolants part" in result.verdict and "none: see verdict" in str(result)
     assert any("cannot be corrected" in flag for flag in result.flags)
     assert result.per_cluster["estimate"].isna().all()
-    small = lo.leakage_corrected(model, x[:, None], y, injection=lo.Injection(train_size=10, num_boot=400), **arguments)
+    small = leakage_corrected(model, x[:, None], y, injection=Injection(train_size=10, num_boot=400), **arguments)
     assert not small.refusal and small.estimate > 3 * result.naive  # of ten records a third of the sets are clean
 
 
 def test_the_slope_test():
     X, y, label = clusters(0, 50)
-    test = lo.leakage_slope_test(KNeighborsRegressor(3), X, y - X @ [1.0, -1.0], groups=label, loss="mse")
+    test = leakage_slope_test(KNeighborsRegressor(3), X, y - X @ [1.0, -1.0], groups=label, loss="mse")
     assert test.exploits is True and test.fall > 0 and test.low > 0 and "exploits leakage" in str(test)
     rng = np.random.default_rng(0)
-    nothing = lo.leakage_slope_test(
+    nothing = leakage_slope_test(
         Ridge(), rng.normal(size=(200, 2)), rng.normal(size=200), groups=np.arange(200) // 10, loss="mse"
     )
     assert nothing.exploits is None and "no sign that nothing leaks" in nothing.verdict
@@ -222,9 +231,9 @@ def test_a_learner_that_does_not_exploit_the_leak_is_told():
     X = np.random.default_rng(0).normal(size=(100, 2))[label]
     X += 1e-3 * np.random.default_rng(1).normal(size=X.shape)
     y = np.tile([1.0, -1.0], 100)
-    injection = lo.Injection(num_boot=30, num_levels=6)
-    arguments = {"groups": label, "leakage": lo.RecordLeakage(0.01), "loss": "mse", "injection": injection}
-    result = lo.leakage_corrected(KNeighborsRegressor(1), X, y, **arguments)
+    injection = Injection(num_boot=30, num_levels=6)
+    arguments = {"groups": label, "leakage": RecordLeakage(0.01), "loss": "mse", "injection": injection}
+    result = leakage_corrected(KNeighborsRegressor(1), X, y, **arguments)
     assert result.slope_test.exploits is False and "does not exploit the leak" in result.verdict
     assert any("does not exploit" in flag for flag in result.flags)
 
@@ -233,13 +242,13 @@ def test_a_glm_of_ours():
     X, y, label = clusters()
     arguments = {
         "groups": label,
-        "leakage": lo.RecordLeakage(0.02, 0.05),
+        "leakage": RecordLeakage(0.02, 0.05),
         "loss": "mse",
-        "injection": lo.Injection(num_boot=2, num_levels=4),
+        "injection": Injection(num_boot=2, num_levels=4),
     }
     host = Ridge(1.0).fit(X, y)
-    ours = lo.leakage_corrected(lo.from_sklearn(host, X, y), X, y, **arguments)
-    theirs = lo.leakage_corrected(Ridge(1.0), X, y, **arguments)
+    ours = leakage_corrected(lo.from_sklearn(host, X, y), X, y, **arguments)
+    theirs = leakage_corrected(Ridge(1.0), X, y, **arguments)
     np.testing.assert_allclose(ours.pooled.b, theirs.pooled.b, rtol=1e-6)
     assert "refitted by Exact" in str(ours)
 
@@ -251,35 +260,35 @@ def test_the_largest_share_that_could_leak():
     cv = [(np.flatnonzero(label < 8), np.flatnonzero(label >= 8))]
     leaked = far.copy()
     leaked[:48] = rng.normal(size=(48, 3)) + 3  # a tenth of T̂
-    clean, tenth = (lo.largest_leakage_share(X, groups=label, cv=cv)["p_train"][0] for X in (far, leaked))
+    clean, tenth = (largest_leakage_share(X, groups=label, cv=cv)["p_train"][0] for X in (far, leaked))
     assert clean < 0.06 and 0.09 < tenth < 0.2
-    alike = lo.largest_leakage_share(rng.normal(size=(600, 3)), groups=label, cv=cv)
+    alike = largest_leakage_share(rng.normal(size=(600, 3)), groups=label, cv=cv)
     assert alike["p_train"][0] > 0.5 and abs(alike["auc"][0] - 0.5) < 0.15
 
 
 def test_the_documents_bootstrap():
     X, y, _side, cv = two_sides(3, p_train=0.0)
-    found = lo.binomial_block_bootstrap(
+    found = binomial_block_bootstrap(
         LinearRegression(), X, y, *cv[0], p_train=0.0, size=12, levels=25, num_boot=300, loss="mse"
     )
     e = 1 + 1 / 12 + (APART * (1 - np.arange(13) / 12)) ** 2
     np.testing.assert_allclose(found.losses, found.A @ e, atol=5 * np.sqrt(found.variance.max() / 300) + 0.2)
     assert found.solve(order=3, lam=1e-3).estimate == pytest.approx(e[0], rel=0.1)
     assert found.solve(order=3, lam=0.1, squared=False).estimate > found.losses[0] * 0.9
-    tested = lo.binomial_block_bootstrap(
+    tested = binomial_block_bootstrap(
         LinearRegression(), X, y, *cv[0], p_test=0.2, direction="test", size=12, levels=9, num_boot=100, loss="mse"
     )
     line = tested.solve()
     np.testing.assert_allclose(np.diff(line.values, 2), 0, atol=1e-9)
-    both = lo.binomial_block_bootstrap(
+    both = binomial_block_bootstrap(
         LinearRegression(), X, y, *cv[0], direction="both", size=8, levels=9, num_boot=200, loss="mse"
     )
     assert both.losses.shape == (9, 9) and both.A[0].shape == both.A[1].shape == (9, 9)
     assert both.solve(order=2, lam=1e-4).estimate == pytest.approx(1 + 1 / 8 + APART**2, rel=0.1)
     with pytest.raises(ValueError, match="must be 'train', 'test' or 'both'"):
-        lo.binomial_block_bootstrap(Ridge(), X, y, *cv[0], direction="up")
+        binomial_block_bootstrap(Ridge(), X, y, *cv[0], direction="up")
     with pytest.raises(ValueError, match="none in common"):
-        lo.binomial_block_bootstrap(Ridge(), X, y, cv[0][0], cv[0][0])
+        binomial_block_bootstrap(Ridge(), X, y, cv[0][0], cv[0][0])
 
 
 def auc(y, p):
@@ -298,7 +307,7 @@ class Unclonable:
 
 
 X0, Y0, LABEL = clusters()
-GOOD = {"groups": LABEL, "leakage": lo.RecordLeakage(0.02), "loss": "mse", "injection": SMALL}
+GOOD = {"groups": LABEL, "leakage": RecordLeakage(0.02), "loss": "mse", "injection": SMALL}
 
 
 @pytest.mark.parametrize(
@@ -311,10 +320,10 @@ GOOD = {"groups": LABEL, "leakage": lo.RecordLeakage(0.02), "loss": "mse", "inje
         ({"groups": np.zeros(192)}, ValueError, "at least two clusters"),
         ({"cv": 17}, ValueError, "cv must be from 2 to the 16 clusters"),
         ({"cv": [(np.arange(96), np.arange(90, 192))]}, ValueError, "on both sides; leave whole clusters out"),
-        ({"leakage": lo.RecordLeakage([0.1, 0.2])}, ValueError, "one for each of 5 folds; got 2"),
-        ({"injection": lo.Injection(top=60)}, ValueError, "V̂ is too small for the top level: fold 0 tests on"),
-        ({"injection": lo.Injection(train_size=190)}, ValueError, "train_size = 190 needs at least 191"),
-        ({"injection": lo.Injection(mechanism="split")}, ValueError, "injects halves of clusters, but RecordLeakage"),
+        ({"leakage": RecordLeakage([0.1, 0.2])}, ValueError, "one for each of 5 folds; got 2"),
+        ({"injection": Injection(top=60)}, ValueError, "V̂ is too small for the top level: fold 0 tests on"),
+        ({"injection": Injection(train_size=190)}, ValueError, "train_size = 190 needs at least 191"),
+        ({"injection": Injection(mechanism="split")}, ValueError, "injects halves of clusters, but RecordLeakage"),
         ({"estimator_or_fit": Ridge}, TypeError, "Ridge cannot be cloned; give an estimator object"),
         ({"estimator_or_fit": Unclonable()}, TypeError, "Unclonable cannot be cloned"),
         ({"estimator_or_fit": LogisticRegression()}, TypeError, "is for regression; LogisticRegression is a classifier"),
@@ -336,24 +345,24 @@ GOOD = {"groups": LABEL, "leakage": lo.RecordLeakage(0.02), "loss": "mse", "inje
 def test_bad_input(changed, error, message):
     arguments = {"estimator_or_fit": Ridge(), "X": X0, "y": Y0, **GOOD, **changed}
     with pytest.raises(error, match=message):
-        lo.leakage_corrected(arguments.pop("estimator_or_fit"), arguments.pop("X"), arguments.pop("y"), **arguments)
+        leakage_corrected(arguments.pop("estimator_or_fit"), arguments.pop("X"), arguments.pop("y"), **arguments)
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: lo.RecordLeakage(1.0), r"p_train must lie in \[0, 1\); got 1"),
-        (lambda: lo.RecordLeakage(0.1, -0.1), r"p_test must lie in \[0, 1\); got -0.1"),
-        (lambda: lo.RecordLeakage(np.nan), "p_train must lie"),
-        (lambda: lo.RecordLeakage([0.1, 0.6, 0.7], [0.1, 0.5, 0.1]), "below 1 in folds 1; got 0.6 . 0.5"),
-        (lambda: lo.SplitLeakage(1.0), r"rate must lie in \[0, 1\)"),
-        (lambda: lo.RecordLeakage.from_pairwise(1.1, 0.9), r"precision must lie in \(0, 1\]"),
-        (lambda: lo.SplitLeakage.from_pairwise(1.0, 0.0), r"recall must lie in \(0, 1\]"),
-        (lambda: lo.SplitLeakage.from_pairwise(1.0, 0.5), r"rate must lie in \[0, 1\); got 1"),
-        (lambda: lo.RecordLeakage.from_match_probabilities([(0, 0, 0.5)]), "names one record twice"),
-        (lambda: lo.RecordLeakage.from_match_probabilities([(0, 1, 1.5)]), r"must lie in \[0, 1\]"),
-        (lambda: lo.RecordLeakage.from_match_probabilities([(0, 1)]), "two names and a probability"),
-        (lambda: lo.largest_leakage_share(X0, groups=LABEL, cv=8), "40 records or more"),
+        (lambda: RecordLeakage(1.0), r"p_train must lie in \[0, 1\); got 1"),
+        (lambda: RecordLeakage(0.1, -0.1), r"p_test must lie in \[0, 1\); got -0.1"),
+        (lambda: RecordLeakage(np.nan), "p_train must lie"),
+        (lambda: RecordLeakage([0.1, 0.6, 0.7], [0.1, 0.5, 0.1]), "below 1 in folds 1; got 0.6 . 0.5"),
+        (lambda: SplitLeakage(1.0), r"rate must lie in \[0, 1\)"),
+        (lambda: RecordLeakage.from_pairwise(1.1, 0.9), r"precision must lie in \(0, 1\]"),
+        (lambda: SplitLeakage.from_pairwise(1.0, 0.0), r"recall must lie in \(0, 1\]"),
+        (lambda: SplitLeakage.from_pairwise(1.0, 0.5), r"rate must lie in \[0, 1\); got 1"),
+        (lambda: RecordLeakage.from_match_probabilities([(0, 0, 0.5)]), "names one record twice"),
+        (lambda: RecordLeakage.from_match_probabilities([(0, 1, 1.5)]), r"must lie in \[0, 1\]"),
+        (lambda: RecordLeakage.from_match_probabilities([(0, 1)]), "two names and a probability"),
+        (lambda: largest_leakage_share(X0, groups=LABEL, cv=8), "40 records or more"),
     ],
 )
 def test_bad_leakage(call, message):
@@ -364,32 +373,30 @@ def test_bad_leakage(call, message):
 def test_a_metric_of_the_whole_test_set_only_without_leakage_into_it():
     y = (np.median(Y0) < Y0) * 1
     arguments = {"groups": LABEL, "loss": auc, "response": "predict_proba", "injection": SMALL, "cv": 2}
-    result = lo.leakage_corrected(LogisticRegression(), X0, y, leakage=lo.RecordLeakage(0.02), **arguments)
+    result = leakage_corrected(LogisticRegression(), X0, y, leakage=RecordLeakage(0.02), **arguments)
     assert 0 <= result.naive <= 1 and np.isnan(result.se_data)
     with pytest.raises(ValueError, match="per_cluster: auc is not a mean over records"):
         result.per_cluster
     with pytest.raises(ValueError, match="auc: T̂'s records in V̂"):
-        lo.leakage_corrected(LogisticRegression(), X0, y, leakage=lo.RecordLeakage(0.02, 0.1), **arguments)
+        leakage_corrected(LogisticRegression(), X0, y, leakage=RecordLeakage(0.02, 0.1), **arguments)
     with pytest.raises(ValueError, match="takes no sample_weight, which mechanism='split' needs"):
-        lo.leakage_corrected(LogisticRegression(), X0, y, leakage=lo.SplitLeakage(0.1), **arguments)
+        leakage_corrected(LogisticRegression(), X0, y, leakage=SplitLeakage(0.1), **arguments)
 
 
 def test_warnings():
     with pytest.warns(UserWarning, match="precision 0.99 is far above recall 0.7: entities are cut in two"):
-        model = lo.RecordLeakage.from_pairwise(0.99, 0.7)
+        model = RecordLeakage.from_pairwise(0.99, 0.7)
     with pytest.warns(UserWarning, match="large entities cut in two.*SplitLeakage.from_pairwise"):
-        lo.leakage_corrected(DummyRegressor(), X0, Y0, **{**GOOD, "leakage": model})
+        leakage_corrected(DummyRegressor(), X0, Y0, **{**GOOD, "leakage": model})
     with pytest.warns(UserWarning, match="far below recall.*merged, which leak nothing"):
-        lo.RecordLeakage.from_pairwise(0.5, 0.9)
+        RecordLeakage.from_pairwise(0.5, 0.9)
     with pytest.warns(UserWarning, match="not only splits are at work"):
-        lo.SplitLeakage.from_pairwise(0.7, 0.9)
+        SplitLeakage.from_pairwise(0.7, 0.9)
     cv = [(np.flatnonzero(LABEL > 2), np.flatnonzero(LABEL <= 2))]
     with pytest.warns(UserWarning, match="it tests on 3 clusters, fewer than 8") as caught:
-        lo.leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "cv": cv})
+        leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "cv": cv})
     assert all(str(warning.filename).endswith("test_leakage.py") for warning in caught)
-    small = lo.leakage_corrected(
-        Ridge(), X0, Y0, **{**GOOD, "injection": lo.Injection(num_boot=5, num_levels=5, train_size=40)}
-    )
+    small = leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "injection": Injection(num_boot=5, num_levels=5, train_size=40)})
     assert any("this is the loss of a learner of that size" in flag for flag in small.flags)
 
 

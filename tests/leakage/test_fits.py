@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 import leaveout as lo
+from leaveout.leakage import InjectedSplits
 from leaveout.leakage._hinge import HingeFits
 from leaveout.leakage._hosts import Estimator, make_learner, prepare
 from leaveout.leakage._injection import FoldInjection, Injection, make_folds, plan_injection
@@ -247,17 +248,17 @@ def test_the_folds_do_not_depend_on_how_the_clusters_are_called():
 
 def test_the_splitter_works_in_cross_val_score():
     labels = np.repeat(np.arange(12), 25)
-    splits = lo.InjectedSplits(0.2, 4, num_repeats=2, seed=3)
+    splits = InjectedSplits(0.2, 4, num_repeats=2, seed=3)
     pairs = list(splits.split(X, Y, labels))
     assert len(pairs) == splits.get_n_splits() == 8
     for train, test in pairs:
         assert not set(train) & set(test) and len(train) == 225 and len(test) == 60
     scores = cross_val_score(Ridge(), X, Y, groups=labels, cv=splits)
     np.testing.assert_array_equal(scores, cross_val_score(Ridge(), X, Y, groups=labels, cv=splits))
-    clean = list(lo.InjectedSplits(0.0, 4).split(X, Y, labels))
+    clean = list(InjectedSplits(0.0, 4).split(X, Y, labels))
     for train, test in clean:
         assert not set(labels[train]) & set(labels[test])
-    halves = next(lo.InjectedSplits(0.4, 4, mechanism="split").split(X, Y, labels))
+    halves = next(InjectedSplits(0.4, 4, mechanism="split").split(X, Y, labels))
     assert len(set(labels[halves[0]]) & set(labels[halves[1]])) == 1
 
 
@@ -276,13 +277,13 @@ def test_joblib_gives_the_numbers_of_one_process_and_every_level_the_same_seed()
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: lo.InjectedSplits(1.0), r"share must lie in \[0, 1\)"),
-        (lambda: lo.InjectedSplits(0.1, mechanism="both"), "mechanism must be 'record' or 'split'"),
-        (lambda: lo.InjectedSplits(0.1, num_repeats=0), "num_repeats must be a whole number"),
-        (lambda: next(lo.InjectedSplits(0.1).split(X, Y)), "give groups="),
-        (lambda: lo.Injection(num_levels=3), "num_levels must be a whole number, 4 or more"),
-        (lambda: lo.Injection(num_boot=2.5), "num_boot must be a whole number"),
-        (lambda: lo.Injection(mechanism="all"), "mechanism must be"),
+        (lambda: InjectedSplits(1.0), r"share must lie in \[0, 1\)"),
+        (lambda: InjectedSplits(0.1, mechanism="both"), "mechanism must be 'record' or 'split'"),
+        (lambda: InjectedSplits(0.1, num_repeats=0), "num_repeats must be a whole number"),
+        (lambda: next(InjectedSplits(0.1).split(X, Y)), "give groups="),
+        (lambda: lo.leakage.Injection(num_levels=3), "num_levels must be a whole number, 4 or more"),
+        (lambda: lo.leakage.Injection(num_boot=2.5), "num_boot must be a whole number"),
+        (lambda: lo.leakage.Injection(mechanism="all"), "mechanism must be"),
     ],
 )
 def test_bad_input(call, message):

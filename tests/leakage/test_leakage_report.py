@@ -22,13 +22,25 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout._runtime import parallel as _workers
-from leaveout.leakage import _blocks, _leakage_report, _splits, _study
+from leaveout.leakage import (
+    Injection,
+    Linkage,
+    RecordLeakage,
+    _blocks,
+    _leakage_report,
+    _splits,
+    _study,
+    largest_leakage_share,
+    leakage_corrected,
+    leakage_report,
+    leakage_slope_test,
+)
 from leaveout.leakage._fits import LeastSquares
 from leaveout.reporting import leakage_page as _page
 from leaveout.validation import standard_errors as _errors
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
-QUICK = lo.Injection(num_boot=4, num_levels=4)
+QUICK = Injection(num_boot=4, num_levels=4)
 FITTED = ("purge", "coarser", "both", "imputed", "unmated")
 
 
@@ -59,12 +71,17 @@ def linked(seed=0, number=24, size=8, doubtful=20):
         rows += [(record, mate, 0.2) for mate in np.flatnonzero(filed == other)]
     X = 2 * rng.normal(size=(number, 2))[person] + 0.3 * rng.normal(size=(len(person), 2))
     y = rng.normal(size=number)[person] + 0.2 * rng.normal(size=len(person))
-    return X, y, filed, lo.Linkage.from_pairs(pd.DataFrame(rows, columns=["left", "right", "match_probability"]), len(y))
+    return (
+        X,
+        y,
+        filed,
+        Linkage.from_pairs(pd.DataFrame(rows, columns=["left", "right", "match_probability"]), len(y)),
+    )
 
 
 def audit(model, X, y, cv, pairs, **more):
-    linkage = lo.Linkage.from_duplicates(pairs, len(y))
-    return lo.leakage_report(model, X, y, linkage=linkage, cv=cv, scoring="mse", injection=QUICK, **more)
+    linkage = Linkage.from_duplicates(pairs, len(y))
+    return leakage_report(model, X, y, linkage=linkage, cv=cv, scoring="mse", injection=QUICK, **more)
 
 
 def test_one_neighbour_without_its_copies():
@@ -103,7 +120,7 @@ def test_duplicates_are_corrected_or_refused(seed):
 
 def test_what_learns_nothing_from_mates_is_not_corrected():
     X, y, filed, linkage = linked()
-    report = lo.leakage_report(
+    report = leakage_report(
         DummyRegressor(strategy="constant", constant=0.0), X, y, linkage=linkage, groups=filed, scoring="mse", answers=FITTED
     )
     for name in ("purge", "coarser", "both"):
@@ -175,7 +192,7 @@ def test_the_mean_of_clusters_has_the_interval_of_students_t():
     y = rng.normal(size=30)[person] + 0.01 * rng.normal(size=150)
     pairs = pd.DataFrame([(a, b, 1.0) for c in range(30) for a, b in itertools.combinations(range(5 * c, 5 * c + 5), 2)])
     model = DummyRegressor(strategy="constant", constant=0.0)
-    report = lo.leakage_report(model, np.zeros((150, 1)), y, linkage=lo.Linkage.from_pairs(pairs, 150), scoring="mse")
+    report = leakage_report(model, np.zeros((150, 1)), y, linkage=Linkage.from_pairs(pairs, 150), scoring="mse")
     means = (y**2).reshape(30, 5).mean(1)
     row = report.table.loc["naive"]
     assert row.score == pytest.approx(means.mean()) and row.se_data == pytest.approx(means.std(ddof=1) / 30**0.5)
@@ -188,8 +205,8 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     X, y, filed, linkage = linked(3)
     folds = [np.flatnonzero(filed % 4 == k) for k in range(4)]
     cv = [(np.setdiff1d(np.arange(len(y)), rows), rows) for rows in folds]
-    linkage = lo.Linkage.from_pairs([(0, 1, 0.0)], len(y))
-    report = lo.leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", answers=())
+    linkage = Linkage.from_pairs([(0, 1, 0.0)], len(y))
+    report = leakage_report(LinearRegression(), X, y, linkage=linkage, groups=filed, cv=cv, scoring="mse", answers=())
 
     def lost(k, without):
         train = np.setdiff1d(np.arange(len(y)), np.concatenate([folds[j] for j in {k, without}]))
@@ -209,7 +226,7 @@ def everything(model, seed=0, scoring="neg_mean_squared_error", classes=False, *
     X, y, filed, linkage = linked(seed)
     y = (y > 0).astype(int) if classes else y
     arguments = {"linkage": linkage, "groups": filed, "scoring": scoring, "answers": FITTED}
-    return lo.leakage_report(model, X, y, **arguments | more)
+    return leakage_report(model, X, y, **arguments | more)
 
 
 @QUIET
@@ -219,8 +236,8 @@ def test_labels_say_which_row_is_which():
     frame, response = pd.DataFrame(X, names), pd.Series(y, names)
     shuffled = np.random.default_rng(4).permutation(len(y))
     arguments = {"linkage": linkage, "scoring": "mse", "answers": FITTED}
-    plain = lo.leakage_report(DecisionTreeRegressor(), X, y, groups=filed, **arguments)
-    named = lo.leakage_report(
+    plain = leakage_report(DecisionTreeRegressor(), X, y, groups=filed, **arguments)
+    named = leakage_report(
         DecisionTreeRegressor(), frame, response.iloc[shuffled], groups=pd.Series(filed, names).iloc[shuffled], **arguments
     )
     assert plain.table.drop(columns=["refusal"]).equals(named.table.drop(columns=["refusal"]))
@@ -283,42 +300,40 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
 def test_a_fit_of_ours_is_refitted_and_agrees_with_the_estimator():
     X, y, filed, linkage = linked()
     arguments = {"linkage": linkage, "groups": filed, "scoring": "mse", "answers": FITTED}
-    ours = lo.leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
-    theirs = lo.leakage_report(LinearRegression(), X, y, **arguments)
+    ours = leakage_report(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1e-9))), X, y, **arguments)
+    theirs = leakage_report(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(ours.table.score.iloc[:4].astype(float), theirs.table.score.iloc[:4].astype(float), rtol=1e-5)
 
 
 @QUIET
 def test_rates_alone_leave_the_extrapolated_answer():
     X, y, filed, _ = linked(doubtful=4)
-    arguments = {"scoring": "mse", "injection": QUICK, "linkage": lo.Linkage.from_rates(0.95, 0.95)}
-    report = lo.leakage_report(KNeighborsRegressor(3), X, y, groups=filed, **arguments)
+    arguments = {"scoring": "mse", "injection": QUICK, "linkage": Linkage.from_rates(0.95, 0.95)}
+    report = leakage_report(KNeighborsRegressor(3), X, y, groups=filed, **arguments)
     assert all("only rates" in report.table.refusal[name] for name in ("purge", "coarser", "imputed", "unmated"))
     assert report.recommended in ("extrapolated", None)
     with pytest.raises(ValueError, match="give groups="):
-        lo.leakage_report(KNeighborsRegressor(3), X, y, **arguments)
+        leakage_report(KNeighborsRegressor(3), X, y, **arguments)
 
 
 @pytest.mark.parametrize(
     ("more", "error", "match"),
     [
-        ({"linkage": lo.RecordLeakage(0.1)}, TypeError, "lo.Linkage.*got RecordLeakage"),
+        ({"linkage": RecordLeakage(0.1)}, TypeError, "Linkage.*got RecordLeakage"),
         ({"linkage": None}, TypeError, "got NoneType"),
         ({"level": 1.0}, ValueError, "level must lie between 0 and 1; got 1.0"),
         ({"draws": 1}, ValueError, "draws must be a whole number, 2 or more; got 1"),
         ({"scoring": "no such"}, ValueError, "no such"),
         ({"groups": np.zeros(3)}, ValueError, "groups"),
         ({"groups": None, "cv": [(np.arange(100), np.arange(90, 192))]}, ValueError, "both sides"),
-        ({"linkage": lo.Linkage.from_pairs([(0, 500, 0.5)])}, ValueError, "rows"),
+        ({"linkage": Linkage.from_pairs([(0, 500, 0.5)])}, ValueError, "rows"),
     ],
 )
 def test_what_is_wrong_is_said(more, error, match):
     with pytest.raises(error, match=match):
         everything(LinearRegression(), **more)
     with pytest.raises(ValueError, match="NaN"):
-        lo.leakage_report(
-            LinearRegression(), np.zeros((3, 1)), [1.0, np.nan, 2.0], linkage=lo.Linkage.from_pairs([(0, 1, 0.5)])
-        )
+        leakage_report(LinearRegression(), np.zeros((3, 1)), [1.0, np.nan, 2.0], linkage=Linkage.from_pairs([(0, 1, 0.5)]))
 
 
 @pytest.mark.slow
@@ -380,22 +395,22 @@ def test_words_among_the_features_are_named(model):
     _, y, filed, linkage = linked()
     words = {"groups": filed, "linkage": linkage, "scoring": "mse", "answers": ()}
     with pytest.raises(TypeError, match=r"leakage_report: X must hold numbers; these columns do not: 'hue' .*pd.get_dummies"):
-        lo.leakage_report(model, TEXT, y, **words)
+        leakage_report(model, TEXT, y, **words)
     with pytest.raises(TypeError, match="leakage_corrected: X must hold numbers"):
-        lo.leakage_corrected(model, TEXT.to_numpy(), y, groups=filed, leakage=lo.RecordLeakage(0.1))
+        leakage_corrected(model, TEXT.to_numpy(), y, groups=filed, leakage=RecordLeakage(0.1))
     with pytest.raises(TypeError, match="largest_leakage_share: X must hold numbers"):
-        lo.largest_leakage_share(TEXT, groups=filed)
+        largest_leakage_share(TEXT, groups=filed)
     encoded = make_pipeline(OneHotEncoder(handle_unknown="ignore"), Ridge())
-    assert np.isfinite(lo.leakage_report(encoded, TEXT, y, **words).table.score["naive"])
+    assert np.isfinite(leakage_report(encoded, TEXT, y, **words).table.score["naive"])
 
 
 def test_of_a_constant_target_nothing_can_be_learnt():
     X, _, filed, linkage = linked()
     calls = [
-        lambda y: lo.leakage_report(LinearRegression(), X, y, groups=filed, linkage=linkage, scoring="mse"),
-        lambda y: lo.leakage_report(LogisticRegression(), X, y.astype(int), groups=filed, linkage=linkage),
-        lambda y: lo.leakage_corrected(LinearRegression(), X, y, groups=filed, leakage=lo.RecordLeakage(0.1), loss="mse"),
-        lambda y: lo.leakage_slope_test(LinearRegression(), X, y, groups=filed, loss="mse"),
+        lambda y: leakage_report(LinearRegression(), X, y, groups=filed, linkage=linkage, scoring="mse"),
+        lambda y: leakage_report(LogisticRegression(), X, y.astype(int), groups=filed, linkage=linkage),
+        lambda y: leakage_corrected(LinearRegression(), X, y, groups=filed, leakage=RecordLeakage(0.1), loss="mse"),
+        lambda y: leakage_slope_test(LinearRegression(), X, y, groups=filed, loss="mse"),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"y is 1(\.0)? in all 192 records: there is nothing to learn"):
@@ -405,7 +420,7 @@ def test_of_a_constant_target_nothing_can_be_learnt():
 def test_where_all_score_alike_there_is_no_interval():
     """A target that is a column of X: every loss is zero, and how far that is off is not seen."""
     X, _, filed, linkage = linked()
-    report = lo.leakage_report(
+    report = leakage_report(
         KNeighborsClassifier(1), np.c_[X, 100.0 * (filed % 2)], filed % 2, groups=filed, linkage=linkage, scoring="accuracy"
     )
     assert report.table.score["naive"] == 1 and np.isnan(report.table.low["naive"])
@@ -417,8 +432,14 @@ def test_where_all_score_alike_there_is_no_interval():
 
 def test_an_empty_table_of_pairs_is_said_to_be_empty():
     X, y, filed, _ = linked()
-    report = lo.leakage_report(
-        LinearRegression(), X, y, linkage=lo.Linkage.from_duplicates([], 192), groups=filed, scoring="mse", answers=FITTED
+    report = leakage_report(
+        LinearRegression(),
+        X,
+        y,
+        linkage=Linkage.from_duplicates([], 192),
+        groups=filed,
+        scoring="mse",
+        answers=FITTED,
     )
     assert report.recommended == "naive" and "the table of pairs is empty; if there are no mates at all" in report.verdict
     assert "nan" not in str(report)
@@ -427,7 +448,7 @@ def test_an_empty_table_of_pairs_is_said_to_be_empty():
 def test_the_price_of_what_is_not_asked_for():
     """No more fits are made than as filed; each answer, asked for, then takes at least what was said of it."""
     X, y, filed, linkage = linked()
-    call = lambda answers: lo.leakage_report(
+    call = lambda answers: leakage_report(
         DecisionTreeRegressor(), X, y, linkage=linkage, groups=filed, scoring="mse", answers=answers, injection=QUICK
     )
     before = call(())
@@ -449,7 +470,7 @@ def test_the_price_of_what_is_not_asked_for():
 def test_the_price_is_said_before_it_is_paid(monkeypatch, capsys):
     """On a terminal, after the fits as filed: how many there will be, of the answers that are asked for."""
     X, y, filed, linkage = linked()
-    call = lambda model, answers: lo.leakage_report(
+    call = lambda model, answers: leakage_report(
         model, X, y, linkage=linkage, groups=filed, scoring="mse", answers=answers, injection=QUICK
     )
     monkeypatch.setattr(_leakage_report, "SAID", 0.0)

@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 import leaveout as lo
 from leaveout._runtime import parallel as _workers
-from leaveout.leakage import _run
+from leaveout.leakage import RecordLeakage, SplitLeakage, _run, leakage_corrected
 from leaveout.leakage._hosts import make_learner, prepare
 from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
 from leaveout.leakage._scoring import predicted, resolve_score
@@ -20,7 +20,7 @@ from leaveout.leakage._spread import left_out, units
 from leaveout.validation.standard_errors import InfluenceSpread, Trained
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
-SMALL = lo.Injection(num_boot=12, num_levels=6)
+SMALL = lo.leakage.Injection(num_boot=12, num_levels=6)
 
 
 def clusters(seed=0, number=16, size=12):
@@ -34,7 +34,7 @@ X, Y, LABEL = clusters()
 CLASS = (np.median(Y) < Y) * 1
 NOISY = np.random.default_rng(3).permutation(len(CLASS))[:30]
 CLASS[NOISY] = 1 - CLASS[NOISY]
-LEAK = lo.RecordLeakage(0.005, 0.05)
+LEAK = RecordLeakage(0.005, 0.05)
 COMMON = {"groups": LABEL, "leakage": LEAK, "injection": SMALL}
 
 
@@ -48,8 +48,8 @@ COMMON = {"groups": LABEL, "leakage": LEAK, "injection": SMALL}
     ],
 )
 def test_a_score_is_its_loss_turned_over(model, y, scoring, loss, offset):
-    score = lo.leakage_corrected(model, X, y, scoring=scoring, **COMMON)
-    cost = lo.leakage_corrected(model, X, y, loss=loss, **COMMON)
+    score = leakage_corrected(model, X, y, scoring=scoring, **COMMON)
+    cost = leakage_corrected(model, X, y, loss=loss, **COMMON)
     unit = 0.5 if loss == "brier" else 1.0  # ours of two classes counts both
     assert score.naive == pytest.approx(offset - unit * cost.naive)
     np.testing.assert_allclose(score.solved.values, offset - unit * cost.solved.values, atol=1e-9)
@@ -67,9 +67,9 @@ def area(y, p):
 
 
 def test_the_area_rises_with_leakage_and_has_an_error():
-    arguments = {"groups": LABEL, "leakage": lo.RecordLeakage(0.02), "injection": SMALL, "cv": 2}
-    score = lo.leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", **arguments)
-    cost = lo.leakage_corrected(LogisticRegression(), X, CLASS, loss=area, response="predict_proba", **arguments)
+    arguments = {"groups": LABEL, "leakage": RecordLeakage(0.02), "injection": SMALL, "cv": 2}
+    score = leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", **arguments)
+    cost = leakage_corrected(LogisticRegression(), X, CLASS, loss=area, response="predict_proba", **arguments)
     np.testing.assert_allclose(score.solved.values, 1 - cost.solved.values, atol=1e-9)
     assert score.se_data > 0 and np.isnan(cost.se_data) and np.all(np.diff(score.solved.values) >= -1e-12)
     assert score.influence @ np.ones(len(X)) == pytest.approx(0, abs=1e-9)
@@ -88,9 +88,9 @@ def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
         true[n : n + round(q * n)] = 0
         y = (rng.random(2 * n) < 1 / (1 + np.exp(-3 * x[:, 0] * np.where(true == 0, 1.0, -0.2)))) * 1
         cv = [(np.arange(n), np.arange(n, 2 * n))]
-        injection = lo.Injection(num_boot=6, num_levels=4, train_size=300, top=20)
-        result = lo.leakage_corrected(
-            LogisticRegression(), x, y, groups=np.repeat([0, 1], n), leakage=lo.RecordLeakage(0.0, q), scoring=scoring,
+        injection = lo.leakage.Injection(num_boot=6, num_levels=4, train_size=300, top=20)
+        result = leakage_corrected(
+            LogisticRegression(), x, y, groups=np.repeat([0, 1], n), leakage=RecordLeakage(0.0, q), scoring=scoring,
             injection=injection, cv=cv, seed=seed,
         )  # fmt: skip
         own = np.flatnonzero(true == 1)
@@ -105,20 +105,20 @@ def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
 
 def test_what_is_more_is_better_is_never_taken_for_a_loss():
     with pytest.raises(ValueError, match=r"loss=accuracy_score: more of it is better: 1 for perfect predictions.*scoring="):
-        lo.leakage_corrected(LogisticRegression(), X, CLASS, loss=accuracy_score, **COMMON)
+        leakage_corrected(LogisticRegression(), X, CLASS, loss=accuracy_score, **COMMON)
     with pytest.raises(TypeError, match="scikit-learn's scorers go by scoring="):
-        lo.leakage_corrected(LogisticRegression(), X, CLASS, loss=make_scorer(accuracy_score), **COMMON)
+        leakage_corrected(LogisticRegression(), X, CLASS, loss=make_scorer(accuracy_score), **COMMON)
     with pytest.raises(ValueError, match="give loss= or scoring=, not both"):
-        lo.leakage_corrected(LogisticRegression(), X, CLASS, loss="zero_one", scoring="accuracy", **COMMON)
+        leakage_corrected(LogisticRegression(), X, CLASS, loss="zero_one", scoring="accuracy", **COMMON)
     with pytest.raises(ValueError, match="d2_absolute_error_score: T̂'s records in V̂"):
-        lo.leakage_corrected(Ridge(), X, Y, scoring="d2_absolute_error_score", **COMMON)
+        leakage_corrected(Ridge(), X, Y, scoring="d2_absolute_error_score", **COMMON)
     with pytest.raises(ValueError, match="sensitivity: roc_auc is no mean over records"):
-        lo.leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", cv=2, **COMMON).sensitivity()
+        leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", cv=2, **COMMON).sensitivity()
 
 
 def test_influence_is_what_a_weight_does_to_the_naive_value():
     """Of a record that is tested twice the naive mean changes by its influence, to first order in 1/n."""
-    result = lo.leakage_corrected(Ridge(), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(0.02)})
+    result = leakage_corrected(Ridge(), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.02)})
     n, influence = len(Y), result.naive_influence
     losses = np.zeros(n)
     for part, run in zip(result.plan, result.runs, strict=True):
@@ -164,24 +164,28 @@ def test_the_error_of_a_mean_is_that_of_its_clusters():
 
 
 def test_draws_stop_when_they_buy_little():
-    wide = lo.leakage_corrected(Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse")
+    wide = leakage_corrected(Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse")
     draws = wide.runs[0].test.shape[1]
     assert 20 <= draws <= 200 and draws % 10 == 0 and all(run.test.shape[1] == draws for run in wide.runs)
     noise = np.sqrt(wide.solved.weights @ wide.pooled.noise @ wide.solved.weights)
     assert draws == 200 or noise <= wide.se_data / 3
-    loose = lo.leakage_corrected(Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.Injection(tolerance=5.0))
+    loose = leakage_corrected(
+        Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.leakage.Injection(tolerance=5.0)
+    )
     assert loose.runs[0].test.shape[1] == 20
-    tight = lo.leakage_corrected(Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.Injection(tolerance=1e-4))
+    tight = leakage_corrected(
+        Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.leakage.Injection(tolerance=1e-4)
+    )
     assert tight.runs[0].test.shape[1] == 200
     np.testing.assert_array_equal(tight.runs[0].test[:, :draws], wide.runs[0].test)
     with pytest.raises(ValueError, match="tolerance must be a number above 0"):
-        lo.Injection(tolerance=0.0)
+        lo.leakage.Injection(tolerance=0.0)
 
 
 def test_a_checkpoint_of_fewer_draws_is_gone_on_from(tmp_path, monkeypatch):
-    call = lambda draws, **more: lo.leakage_corrected(
+    call = lambda draws, **more: leakage_corrected(
         DecisionTreeRegressor(max_features=1), X, Y, groups=LABEL, leakage=LEAK, loss="mse",
-        injection=lo.Injection(num_boot=draws, num_levels=5), **more,
+        injection=lo.leakage.Injection(num_boot=draws, num_levels=5), **more,
     )  # fmt: skip
     whole, made, one_piece = call(14), [], _run.one_piece
     call(6, checkpoint=tmp_path / "run")
@@ -198,9 +202,9 @@ def test_a_checkpoint_of_fewer_draws_is_gone_on_from(tmp_path, monkeypatch):
 
 def test_other_processes_make_the_same_draws(monkeypatch):
     monkeypatch.setattr(_workers, "STARTING", 0.0)
-    call = lambda jobs: lo.leakage_corrected(
+    call = lambda jobs: leakage_corrected(
         DecisionTreeRegressor(max_features=1), X, Y, groups=LABEL, leakage=LEAK, loss="mse", n_jobs=jobs,
-        injection=lo.Injection(num_levels=5, tolerance=1.0),
+        injection=lo.leakage.Injection(num_levels=5, tolerance=1.0),
     )  # fmt: skip
     import joblib
 
@@ -211,15 +215,15 @@ def test_other_processes_make_the_same_draws(monkeypatch):
 
 def test_results_are_pickled():
     for result in (
-        lo.leakage_corrected(LogisticRegression(), X, CLASS, scoring="f1", cv=2, **COMMON),
-        lo.leakage_corrected(Ridge(), X, Y, loss=lambda y, mu: np.abs(y - mu), **COMMON),
+        leakage_corrected(LogisticRegression(), X, CLASS, scoring="f1", cv=2, **COMMON),
+        leakage_corrected(Ridge(), X, Y, loss=lambda y, mu: np.abs(y - mu), **COMMON),
     ):
         back = pickle.loads(pickle.dumps(result))
         assert back.table().equals(result.table()) and str(back) == str(result)
 
 
 def test_results_are_compared_over_the_same_clusters():
-    ridge, tree = (lo.leakage_corrected(model, X, Y, loss="mse", **COMMON) for model in (Ridge(), KNeighborsRegressor(2)))
+    ridge, tree = (leakage_corrected(model, X, Y, loss="mse", **COMMON) for model in (Ridge(), KNeighborsRegressor(2)))
     table = lo.compare({"neighbours": tree, "ridge": ridge})
     assert list(table.index) == ["ridge", "neighbours"] and table["difference"].iloc[0] == 0
     row = table.loc["neighbours"]
@@ -227,14 +231,14 @@ def test_results_are_compared_over_the_same_clusters():
     paired = tree.spread.minus(ridge.spread)
     assert row["se_difference"] == pytest.approx(paired.error) and 0 < row["approximation_error"] < 1
     assert 0.5 < row["worse"] <= 1 and row["se"] == pytest.approx(tree.se_data)
-    scores = [lo.leakage_corrected(LogisticRegression(C=c), X, CLASS, scoring="roc_auc", cv=2, **COMMON) for c in (1e-4, 1.0)]
+    scores = [leakage_corrected(LogisticRegression(C=c), X, CLASS, scoring="roc_auc", cv=2, **COMMON) for c in (1e-4, 1.0)]
     assert lo.compare({"a": scores[0], "b": scores[1]})["mean"].is_monotonic_decreasing
     same = lo.compare({"a": ridge, "b": ridge})
     assert same["difference"].abs().max() == 0
     with pytest.raises(ValueError, match="another score"):
-        lo.compare({"a": ridge, "b": lo.leakage_corrected(Ridge(), X, Y, loss="absolute", **COMMON)})
+        lo.compare({"a": ridge, "b": leakage_corrected(Ridge(), X, Y, loss="absolute", **COMMON)})
     with pytest.raises(ValueError, match="another folds"):
-        lo.compare({"a": ridge, "b": lo.leakage_corrected(Ridge(), X, Y, loss="mse", cv=3, **COMMON)})
+        lo.compare({"a": ridge, "b": leakage_corrected(Ridge(), X, Y, loss="mse", cv=3, **COMMON)})
     estimate = lo.cross_validate(lo.fit(lo.GLM(X, Y, "squared")), lo.kfold(len(Y), 5))
     with pytest.raises(TypeError, match=r"results of one kind.*'b': Estimate"):
         lo.compare({"a": ridge, "b": estimate})
@@ -252,18 +256,18 @@ class Halves:
     probability = np.zeros(0)
 
     def shares(self, folds):
-        return lo.RecordLeakage(0.005).shares(folds)
+        return RecordLeakage(0.005).shares(folds)
 
     def shares_drawn(self, folds):
-        return [lo.RecordLeakage(p).shares(folds) for p in (0.0, 0.01)]
+        return [RecordLeakage(p).shares(folds) for p in (0.0, 0.01)]
 
     def mates(self, train, test):
         return np.zeros(len(test))
 
 
 def test_the_error_of_the_leakage_is_in_the_interval():
-    known = lo.leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(0.005)})
-    drawn = lo.leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": Halves()})
+    known = leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.005)})
+    drawn = leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": Halves()})
     ends = [pool.estimate for pool in (known.sensitivity([0.0, 0.01])).itertuples()]
     assert known.se_p == 0 and drawn.se_p == pytest.approx(np.std(ends, ddof=1), rel=1e-6)
     wide = drawn.interval()
@@ -277,7 +281,7 @@ def test_the_error_of_the_leakage_is_in_the_interval():
 
 def test_the_interval_of_a_correction_has_training_and_continuation_in_it():
     """The clusters as tested alone would be too narrow; a curve whose continuations part is known that much less."""
-    result = lo.leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(0.055)})
+    result = leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.055)})
     told = np.array([result.extrapolants[name] for name in ("trend filter", "linear", "quadratic")])
     assert result.se_extrapolation == pytest.approx(told.max() - told.min(), rel=1e-12) and result.pooled.unseen < 1e-3
     assert "(extrapolation)" in str(result) and result.table().value["se_extrapolation"] == result.se_extrapolation
@@ -290,7 +294,7 @@ def test_the_interval_of_a_correction_has_training_and_continuation_in_it():
     assert half(result.interval()) == pytest.approx(np.linalg.norm(parts), rel=1e-6)
     known = np.hypot(share * over(result.influence - result.naive_influence), result.se_extrapolation)
     assert known < half(result.correction_interval()) < np.hypot(known, 2 * result.se_mc)
-    seen = lo.leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": lo.RecordLeakage(1e-5)})
+    seen = leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(1e-5)})
     assert seen.pooled.unseen > 0.1 and seen.se_extrapolation == 0
 
 
@@ -300,11 +304,11 @@ def test_copies_across_a_split_are_refused():
     train = rng.normal(size=(200, 3))
     test = np.r_[train[:60] + 1e-3 * rng.normal(size=(60, 3)), rng.normal(size=(40, 3))]
     y = np.r_[train[:, 0], test[:, 0]] + np.r_[(own := rng.normal(size=200)), own[:60], rng.normal(size=40)]
-    call = lambda leakage, groups: lo.leakage_corrected(
+    call = lambda leakage, groups: leakage_corrected(
         KNeighborsRegressor(1), np.r_[train, test], y, groups=groups, leakage=leakage, loss="mse", injection=SMALL,
         cv=[(np.arange(200), np.arange(200, 300))],
     )  # fmt: skip
-    alone = call(lo.RecordLeakage(0.3), np.arange(300))
+    alone = call(RecordLeakage(0.3), np.arange(300))
     assert np.isnan(alone.estimate) and alone.unshown == 1 and "100% of what may leak falls on tested records" in alone.verdict
     assert "agree" not in str(alone) and np.isnan(alone.interval().low)
     with pytest.raises(ValueError, match="compare: a result cannot be corrected"):
@@ -314,7 +318,7 @@ def test_copies_across_a_split_are_refused():
 def test_what_injection_can_show():
     groups = np.repeat(np.arange(12), [4] * 10 + [1, 1])
     folds, _ = make_folds("test", np.zeros((42, 1)), np.zeros(42), groups, [(np.arange(20), np.arange(20, 42))], 0)
-    assert unshown(folds, lo.RecordLeakage(0.1)) == pytest.approx(2 / 22)
+    assert unshown(folds, RecordLeakage(0.1)) == pytest.approx(2 / 22)
 
     class Known(Halves):
         left, right = np.array([20, 24]), np.array([21, 0])
@@ -329,8 +333,8 @@ def test_what_injection_can_show():
 def test_singletons_have_no_half_to_inject():
     X2, Y2, label = clusters(1, 30)
     few = np.r_[label[:-3], 100, 101, 102]
-    result = lo.leakage_corrected(
-        KNeighborsRegressor(3), X2, Y2, groups=few, leakage=lo.SplitLeakage(0.1), loss="mse", injection=SMALL
+    result = leakage_corrected(
+        KNeighborsRegressor(3), X2, Y2, groups=few, leakage=SplitLeakage(0.1), loss="mse", injection=SMALL
     )
     drawn = result.plan[0].draw(0, 5)
     alone = np.isin(few[result.plan[0].fold.test], [100, 101, 102])
@@ -344,9 +348,9 @@ def test_a_table_by_many_clusters_is_there_at_once():
     rng, number = np.random.default_rng(0), 4000
     label = np.repeat(np.arange(number), 2)
     X = rng.normal(size=(2 * number, 2))
-    result = lo.leakage_corrected(
+    result = leakage_corrected(
         LinearRegression(), X, X[:, 0] + rng.normal(size=2 * number), groups=label, leakage=LEAK, loss="mse",
-        injection=lo.Injection(num_boot=20),
+        injection=lo.leakage.Injection(num_boot=20),
     )  # fmt: skip
     began = time.process_time()
     table = result.per_cluster

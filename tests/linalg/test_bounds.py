@@ -165,7 +165,7 @@ def test_what_is_nearest_is_told_by_the_weights():
     """A penalty that grows with the weights says the same of the same minimum."""
     X, y, _ = made(n=60, p=8, seed=2)
     alone = lo.penalties.Lasso(0.2) + Box(-0.1, 0.3)
-    one = lo.fit(lo.GLM(X, y, "squared", lo.per_weight(alone)))
+    one = lo.fit(lo.GLM(X, y, "squared", lo.penalties.per_weight(alone)))
     two = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(12.0) + Box(-0.1, 0.3)))
     np.testing.assert_allclose(one.parameters["coef"], two.parameters["coef"], atol=1e-10)
     assert one.objective.note == two.objective.note and "nearest to" in one.objective.note

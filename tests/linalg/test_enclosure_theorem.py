@@ -235,7 +235,7 @@ def test_the_table_reaches_no_further_than_it_was_made_for():
 @pytest.mark.parametrize("plan", [lo.groups(np.arange(60) % 4), lo.kfold(60, 3, seed=1)])
 def test_the_metric_is_the_folds_own(plan):
     X, y = some(2)
-    for penalty in (lo.penalties.Ridge(3.0), lo.per_weight(lo.penalties.Ridge(0.05))):
+    for penalty in (lo.penalties.Ridge(3.0), lo.penalties.per_weight(lo.penalties.Ridge(0.05))):
         fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
         anchor = anchors.anchored(fit)
         for k in range(plan.num_refits):

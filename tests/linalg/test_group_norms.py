@@ -108,7 +108,7 @@ def test_groups_of_one_are_the_lasso():
 def test_other_plans_and_penalties_that_go_with_the_weights(loss):
     X, y, w = made(n=40, p=9, loss=loss, seed=3)
     labels, member, size = grouped(1, 9)
-    penalty = lo.per_weight(lo.penalties.GroupLasso(0.05, labels, 2 * size) + lo.penalties.Ridge(0.01))
+    penalty = lo.penalties.per_weight(lo.penalties.GroupLasso(0.05, labels, 2 * size) + lo.penalties.Ridge(0.01))
     fit = lo.fit(lo.GLM(X, y, loss, penalty, sample_weight=w))
     for plan in (lo.bootstrap(40, 6, seed=0), lo.leave_one_out(40)):
         found = lo.cross_validate(fit, plan)

@@ -72,7 +72,7 @@ def test_where_there_is_no_value_f_is_infinite():
 def test_what_a_model_does_not_have_is_said():
     with pytest.raises(NotImplementedError, match="Moments has none"):
         lo.cross_predict(fitted("closed form"), lo.kfold(40, 4))
-    assert isinstance(OBJECTIVES["closed form"](), lo.AbstractClosedForm)
+    assert isinstance(OBJECTIVES["closed form"](), lo.models.AbstractClosedForm)
 
 
 def test_covariances_are_those_that_jax_derives():

@@ -413,10 +413,10 @@ def test_columns_that_hang_together_come_one_after_another():
 
 def test_a_path_of_other_losses_and_plans():
     X, y, _ = made(loss="logistic", p=10)
-    model, plan = lo.GLM(X, y, "logistic", lo.per_weight(lo.penalties.Lasso(1.0))), lo.kfold(60, 4, seed=0)
+    model, plan = lo.GLM(X, y, "logistic", lo.penalties.per_weight(lo.penalties.Lasso(1.0))), lo.kfold(60, 4, seed=0)
     path = lo.path(model, [0.02, 0.05, 0.1], plan)
     for point in path.points:
-        alone = lo.cross_validate(lo.fit(model.under(lo.per_weight(lo.penalties.Lasso(point.value)))), plan)
+        alone = lo.cross_validate(lo.fit(model.under(lo.penalties.per_weight(lo.penalties.Lasso(point.value)))), plan)
         assert point.mean == pytest.approx(
             alone.mean, abs=alone.approximation_error + point.estimate.approximation_error + 1e-8
         )
@@ -424,7 +424,7 @@ def test_a_path_of_other_losses_and_plans():
 
 LABELS = np.arange(9) // 2
 NETS = {
-    "lasso": (lambda a: lo.per_weight(lo.penalties.Lasso(a)), [0.07]),
+    "lasso": (lambda a: lo.penalties.per_weight(lo.penalties.Lasso(a)), [0.07]),
     "elastic net": (lambda a, r: lo.penalties.ElasticNet(a, r), [4.0, 0.6]),
     "lasso and ridge": (lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b), [3.0, 2.0]),
     "groups": (lambda a, b: lo.penalties.GroupLasso(a, LABELS) + lo.penalties.Ridge(b), [1.5, 1.0]),

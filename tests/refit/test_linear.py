@@ -246,7 +246,7 @@ def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
     y = eta + rng.standard_t(2, 60) if loss == "huber" else (eta > rng.logistic(size=60)) * 1.0
     y = 2 * y - 1 if loss == "declared" else y
     penalty = lo.penalties.PseudoHuber([0.1, 0.1, 0.0, 0.2], 0.05) + lo.penalties.Ridge(0.01)
-    penalty = lo.per_weight(penalty) if averaged else lo.penalties.PseudoHuber(4.0, 0.2) + penalty
+    penalty = lo.penalties.per_weight(penalty) if averaged else lo.penalties.PseudoHuber(4.0, 0.2) + penalty
     of = SquaredHinge() if loss == "declared" else loss
     make = lambda keep: lo.fit(lo.GLM(X[keep], y[keep], of, penalty, offset=offset[keep]))
     fit = make(np.ones(60, bool))

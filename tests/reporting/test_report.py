@@ -47,8 +47,8 @@ def leaking():
     X = pd.DataFrame(rng.normal(size=(40, 2))[person] + 0.2 * rng.normal(size=(160, 2)), index=names)
     left, right = np.nonzero(np.triu(person[:, None] == person, 1))
     sure = np.where(rng.random(160) < 0.3, 0.4, 0.99)
-    linkage = lo.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160)
-    return lo.leakage_report(
+    linkage = lo.leakage.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160)
+    return lo.leakage.leakage_report(
         KNeighborsRegressor(1),
         X,
         rng.normal(size=40)[person],
@@ -205,8 +205,8 @@ def test_a_leakage_report_says_what_it_says(pages):
 
 def test_a_leakage_report_without_an_answer_is_a_page(tmp_path):
     rng = np.random.default_rng(0)
-    linkage = lo.Linkage.from_pairs(([0], [1], [0.3]), 40)
-    report = lo.leakage_report(
+    linkage = lo.leakage.Linkage.from_pairs(([0], [1], [0.3]), 40)
+    report = lo.leakage.leakage_report(
         KNeighborsRegressor(1), rng.normal(size=(40, 2)), rng.normal(size=40), linkage=linkage, groups=np.arange(40) // 2,
         scoring="mse", answers=("naive",),
     )  # fmt: skip

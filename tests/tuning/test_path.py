@@ -463,7 +463,7 @@ def test_of_each_model(make):
 def test_of_each_penalty():
     penalties = [lo.penalties.PseudoHuber(a, 0.1) for a in (1.0, 5.0)]
     assert lo.path(logistic(), penalties, lo.leave_one_out(50)).values.tolist() == [1.0, 5.0]
-    averaged = [lo.per_weight(lo.penalties.Ridge(a)) for a in (0.01, 0.1)]
+    averaged = [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in (0.01, 0.1)]
     plan = lo.kfold(50, 5, seed=0)
     found = lo.path(logistic(), averaged, plan, lo.Exact())
     one = lo.cross_validate(lo.fit(lo.GLM(*rows_of(logistic()), "logistic", averaged[1])), plan, lo.Exact())
@@ -561,7 +561,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="shape"):
         lo.path(objective, [lo.penalties.Ridge(np.ones(3))], plan)
     with pytest.raises(ValueError, match="take the place of PerWeight"):
-        lo.path(lo.GLM(*rows_of(objective), "squared", lo.per_weight(lo.penalties.Ridge(1.0))), [1.0], plan)
+        lo.path(lo.GLM(*rows_of(objective), "squared", lo.penalties.per_weight(lo.penalties.Ridge(1.0))), [1.0], plan)
     X = np.arange(20.0)[:, None]
     separated = lo.GLM(X, (X[:, 0] > 9).astype(float), "logistic")
     with warnings.catch_warnings(), pytest.raises(RuntimeError) as raised:

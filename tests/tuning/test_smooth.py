@@ -90,10 +90,10 @@ def test_a_markov_penalty_is_over_edges_and_sites_without_data_are_told_by_neigh
     assert other @ term.basis.penalties[0] @ other == pytest.approx(
         ratio * np.sum((moved[edges[:, 0]] - moved[edges[:, 1]]) ** 2)
     )
-    told = lo.mean_interval(lo.fit(model), pd.DataFrame({"site": [0, 1, 2, 3]}))["prediction"].to_numpy()
+    told = lo.tuning.mean_interval(lo.fit(model), pd.DataFrame({"site": [0, 1, 2, 3]}))["prediction"].to_numpy()
     assert told[2] == pytest.approx((told[1] + told[3]) / 2, abs=1e-6)
     with pytest.raises(ValueError, match="no site"):
-        lo.mean_interval(lo.fit(model), pd.DataFrame({"site": [7]}))
+        lo.tuning.mean_interval(lo.fit(model), pd.DataFrame({"site": [7]}))
 
 
 # the model
@@ -135,16 +135,16 @@ def test_formulas_lists_and_tables_of_others_are_one():
 
 def test_new_rows_are_read_as_those_of_the_fit_were(found):
     data = table()
-    told = lo.mean_interval(found, data.iloc[::-1])
+    told = lo.tuning.mean_interval(found, data.iloc[::-1])
     eta = np.asarray(found.model.design) @ found.fit.vector
     np.testing.assert_allclose(told["prediction"].to_numpy()[::-1], eta)
     assert told.index[0] == 59 and (told.low < told.prediction).all() and (told.prediction < told.high).all()
     new = lo.interval(found.fit, data.head(4))
     np.testing.assert_allclose(new["prediction"], eta[:4])
     with pytest.raises(KeyError, match="'z' is no column"):
-        lo.mean_interval(found, data[["x", "v"]])
+        lo.tuning.mean_interval(found, data[["x", "v"]])
     with pytest.raises(ValueError, match="no offset"):
-        lo.mean_interval(found, data, offset=np.ones(60))
+        lo.tuning.mean_interval(found, data, offset=np.ones(60))
 
 
 # the criteria
@@ -291,7 +291,7 @@ def test_the_jackknife_is_of_refits():
 def test_without_a_plan_intervals_are_those_of_the_prior():
     data = table()
     fit = lo.fit(lo.Additive("count ~ s(x, k=6)", data, loss="poisson", smoothing=3.0))
-    table_, model = lo.curves(fit, points=9), fit.objective
+    table_, model = lo.tuning.curves(fit, points=9), fit.objective
     design = model.smooths["s(x)"][0].basis.design(table_[["x"]].to_numpy())
     covariance = np.linalg.inv(fit.hessian)[:5, :5]
     np.testing.assert_allclose(table_["se"], np.sqrt(np.diag(design @ covariance @ design.T)))
@@ -305,9 +305,9 @@ def test_intervals_are_wider_where_errors_depend_on_one_another():
     data = pd.DataFrame({"t": np.arange(200) / 200, "y": np.sin(np.arange(200) / 30) + error})
     model = lo.Additive("y ~ s(t)", data, smoothing=10.0)
     fit = lo.fit(model)
-    alone, near = lo.curves(fit), lo.curves(fit, lo.blocks(200, 1, buffer=12))
+    alone, near = lo.tuning.curves(fit), lo.tuning.curves(fit, lo.blocks(200, 1, buffer=12))
     assert near["se"].mean() > 1.5 * alone["se"].mean()
-    rows = lo.curves(fit, lo.leave_one_out(200))
+    rows = lo.tuning.curves(fit, lo.leave_one_out(200))
     assert rows["se"].mean() == pytest.approx(alone["se"].mean(), rel=0.25)
 
 
@@ -367,8 +367,8 @@ def test_smoothing_that_cannot_be_chosen_says_why():
         (lambda: fine.smoothed({"s(w)": 1.0}), ValueError, "a λ for each of s"),
         (lambda: fine.smoothed([-1.0]), ValueError, "not negative"),
         (lambda: lo.smooth(lo.Additive("hit ~ s(x, k=6)", data, loss="gamma"), method="REML"), ValueError, "dispersion|y "),
-        (lambda: lo.curves(lo.fit(fine), level=2.0), ValueError, "level must lie"),
-        (lambda: lo.curves(fine), TypeError, "what lo.smooth found"),
+        (lambda: lo.tuning.curves(lo.fit(fine), level=2.0), ValueError, "level must lie"),
+        (lambda: lo.tuning.curves(fine), TypeError, "what lo.smooth found"),
     ):
         with pytest.raises(error, match=said):
             call()

@@ -125,7 +125,7 @@ def together(a, b, theta, w):
 
 DERIVED = {  # what is scored depends on a hyperparameter; a penalty times weights; units that are scored together
     "separable": lambda a, b: lo.Separable(Partial(unit_loss, b), {"x": X, "y": Y}, Partial(quartic, a), np.zeros(P)),
-    "per weight": lambda a, b: MODEL.under(lo.per_weight(lo.penalties.PseudoHuber(a, b))),
+    "per weight": lambda a, b: MODEL.under(lo.penalties.per_weight(lo.penalties.PseudoHuber(a, b))),
     "joint": lambda a, b: Started(Partial(together, a, b), N),
 }
 
@@ -135,7 +135,7 @@ class Started(lo.Objective):
 
     @property
     def parameters(self):
-        return lo.Parameters(start=lambda seed: np.zeros(P))
+        return lo.models.Parameters(start=lambda seed: np.zeros(P))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_slopes_of_more_models(name):
     np.testing.assert_allclose(found.slope, differences(refitted(build, plan), np.array([1.0, 0.5])), rtol=1e-5)
 
 
-class TwoRidges(lo.AbstractClosedForm):
+class TwoRidges(lo.models.AbstractClosedForm):
     """The same as `two` by NumPy."""
 
     a: np.ndarray
@@ -178,11 +178,11 @@ class TwoRidges(lo.AbstractClosedForm):
 
     @property
     def units(self):
-        return lo.Units()  # which are independent
+        return lo.models.Units()  # which are independent
 
     @property
     def parameters(self):
-        return lo.Parameters(start=lambda seed: np.zeros(P + 1))
+        return lo.models.Parameters(start=lambda seed: np.zeros(P + 1))
 
     def look(self, theta, weights, state=None):
         Z, penalty = np.c_[X, np.ones(N)], np.array([self.a, self.a, self.b, self.b, 0.0])
@@ -398,12 +398,12 @@ def test_optimism_of_models_that_are_luck():
     seems, nested = [], []
     for seed in range(12):
         noise = np.random.default_rng(seed).standard_normal((40, 400))
-        made = [lo.Trial({"a": k}, row.mean(), _of(base, row)) for k, row in enumerate(noise)]
+        made = [lo.tuning.Trial({"a": k}, row.mean(), _of(base, row)) for k, row in enumerate(noise)]
         best = min(made, key=lambda trial: trial.value)
-        found = lo.Tuning(best, first.fit, best.estimate, tuple(made), {"a": list(range(40))}, None, 0, how)
+        found = lo.tuning.Tuning(best, first.fit, best.estimate, tuple(made), {"a": list(range(40))}, None, 0, how)
         seems, nested = [*seems, best.value], [*nested, best.value + found.optimism]
     assert np.mean(seems) < -0.09 and abs(np.mean(nested)) < 0.03
-    alone = lo.Tuning(best, first.fit, best.estimate, (best,), {"a": [1]}, None, 0, how)
+    alone = lo.tuning.Tuning(best, first.fit, best.estimate, (best,), {"a": [1]}, None, 0, how)
     assert np.isnan(alone.optimism) and "optimism" not in str(alone)
 
 

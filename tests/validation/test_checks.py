@@ -238,8 +238,8 @@ def test_refits_by_their_codes():
 
 
 def test_codes_are_of_results():
-    assert {f"LO{300 + code}" for code in lo.RESULTS} == {code for code in lo.CHECKS if code.startswith("LO3")}
-    assert all(remedy for code, (_, remedy) in lo.CHECKS.items() if code != "LO302")
+    assert {f"LO{300 + code}" for code in lo.RESULTS} == {code for code in lo.validation.CHECKS if code.startswith("LO3")}
+    assert all(remedy for code, (_, remedy) in lo.validation.CHECKS.items() if code != "LO302")
     said = lo.RESULTS.not_converged.message  # of any model: a chain has no classes to separate, and takes a prior
     assert "separable" not in said and "a state" in said and "a prior" in said
 

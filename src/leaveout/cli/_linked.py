@@ -47,7 +47,7 @@ class RecordNames(NamedTuple):
 
 def linkage_of(
     file: Path, of: RecordNames, probability: str | None, certain: bool, labelled: Path | None, written: Convention
-) -> tuple[lo.Linkage, str]:
+) -> tuple[lo.leakage.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
     `certain` pairs are copies, without probabilities. A file of `labelled` pairs tells how probable a match is at each
@@ -59,9 +59,9 @@ def linkage_of(
     sample = None if labelled is None else _table(labelled, probability, written)[1]
     try:
         if sample is not None:
-            linkage = lo.Linkage.from_labelled(sample, frame, of.names, score=probability)
+            linkage = lo.leakage.Linkage.from_labelled(sample, frame, of.names, score=probability)
         else:
-            make = lo.Linkage.from_duplicates if certain else lo.Linkage.from_pairs
+            make = lo.leakage.Linkage.from_duplicates if certain else lo.leakage.Linkage.from_pairs
             linkage = make(frame, of.names, probability=probability)
     except (ValueError, TypeError) as error:
         both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
@@ -80,11 +80,11 @@ def linkage_of(
     return linkage, "; ".join(filter(None, (note, pairs.note)))
 
 
-def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention) -> lo.Linkage:
+def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention) -> lo.leakage.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None, written)[1]
     try:
-        return lo.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
+        return lo.leakage.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
     except (ValueError, TypeError) as error:
         fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}.)")
 

@@ -80,8 +80,8 @@ def pageable(file: Path | None) -> Path | None:
 
 def muting(text: str | None) -> str | None:
     """A callback: codes of checks."""
-    wrong = [code for code in (text or "").replace(" ", "").split(",") if code and code not in lo.CHECKS]
-    return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.CHECKS)}.") if wrong else text
+    wrong = [code for code in (text or "").replace(" ", "").split(",") if code and code not in lo.validation.CHECKS]
+    return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.") if wrong else text
 
 
 def kept(data: Path, *written: Path | None) -> None:

@@ -121,7 +121,9 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
     picture(draw, file)
 
 
-def page(found: lo.Estimate | dict[str, lo.Estimate] | lo.LeakageReport, file: Path | None, notes: Iterable[str] = ()) -> None:
+def page(
+    found: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport, file: Path | None, notes: Iterable[str] = ()
+) -> None:
     """The report, if one is wanted."""
     if file is None:
         return

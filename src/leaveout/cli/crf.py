@@ -135,8 +135,8 @@ def _shape(word: str) -> str:
 def _measures(tagged: lo.datasets.Tagged, seen: np.ndarray, held_out: np.ndarray) -> None:
     entity = all(ENTITY.fullmatch(str(label)) for label in set(tagged.labels))
     for name, predicted in (("held out", held_out), ("no update", seen)):
-        line = f"{name:<16}{lo.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
-        line += f", F1 of entities {lo.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}" if entity else ""
+        line = f"{name:<16}{lo.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
+        line += f", F1 of entities {lo.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}" if entity else ""
         console.print(line, markup=False)
 
 

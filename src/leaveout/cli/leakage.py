@@ -131,30 +131,32 @@ def leakage(
     given: dict[str, Any] = {
         "groups": groups, "cv": split or folds, "scoring": scoring or ("zero_one" if classes else "mse"), "seed": seed,
         "n_jobs": jobs, "checkpoint": checkpoint,
-        "injection": lo.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
+        "injection": lo.leakage.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
     }  # fmt: skip
     X = pd.DataFrame(_features(rows, used, model), index=of.names[of.kept])
-    found: lo.LeakageReport | lo.LeakageResult
+    found: lo.leakage.LeakageReport | lo.leakage.LeakageResult
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if linked is not None:
             wanted: dict[str, Any] = {} if answers is None else {"answers": listed(answers)}
-            found = lo.leakage_report(_model(model, classes), X, y, linkage=linked, listed=list_holds, **wanted, **given)
+            found = lo.leakage.leakage_report(
+                _model(model, classes), X, y, linkage=linked, listed=list_holds, **wanted, **given
+            )
         else:
-            kind = lo.RecordLeakage if mechanism == "record" else lo.SplitLeakage
+            kind = lo.leakage.RecordLeakage if mechanism == "record" else lo.leakage.SplitLeakage
             rates: Any = (
                 kind.from_pairwise(cast(float, precision), cast(float, recall))
                 if labelled is None
                 else rates_of(labelled, of, np.asarray(groups), written)
             )
-            found = lo.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
+            found = lo.leakage.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
     console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
     warned = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
     _told(found, [rows.note, said], warned, out, plot, report)
 
 
 def _told(
-    found: lo.LeakageReport | lo.LeakageResult,
+    found: lo.leakage.LeakageReport | lo.leakage.LeakageResult,
     said: list[str],
     warned: list[str],
     out: Path | None,
@@ -165,7 +167,7 @@ def _told(
     notes = [note for note in dict.fromkeys([*said, *warned]) if note and note not in str(found)]
     for note in notes:
         console.print(f"{'warning' if note in warned else 'data':<16}{note}", markup=False)
-    if isinstance(found, lo.LeakageResult):
+    if isinstance(found, lo.leakage.LeakageResult):
         _show(found)
         table, what = found.per_cluster, "By cluster"
     else:
@@ -173,7 +175,7 @@ def _told(
     if out is not None:
         save(table, out, what)
     picture(found.plot, plot)
-    if isinstance(found, lo.LeakageReport):
+    if isinstance(found, lo.leakage.LeakageReport):
         page(found, report, notes)
 
 
@@ -284,7 +286,7 @@ def _model(name: str, classes: bool) -> Any:
     return RandomForestClassifier(random_state=0) if classes else RandomForestRegressor(random_state=0)
 
 
-def _show(result: lo.LeakageResult) -> None:
+def _show(result: lo.leakage.LeakageResult) -> None:
     """Print the estimate ê₀ for other amounts of leakage."""
     try:
         rows = result.sensitivity()

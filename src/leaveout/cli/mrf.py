@@ -133,17 +133,19 @@ def mrf(
     found.end("Leave these out of --states or --coupling.")
 
 
-def _grid(states: list[int], couplings: list[tuple[str, "float | lo.Free"]]) -> dict[str, tuple[int, "float | lo.Free"]]:
+def _grid(
+    states: list[int], couplings: list[tuple[str, "float | lo.models.Free"]]
+) -> dict[str, tuple[int, "float | lo.models.Free"]]:
     """List every number of states with every coupling; sites of one state have no coupling."""
     some = {f"{K} states, {text}": (K, value) for K in states if K > 1 for text, value in couplings}
     return {"1 state": (1, 0.0), **some} if 1 in states else some
 
 
-def _couplings(text: str) -> list[tuple[str, "float | lo.Free"]]:
-    found: list[tuple[str, float | lo.Free]] = []
+def _couplings(text: str) -> list[tuple[str, "float | lo.models.Free"]]:
+    found: list[tuple[str, float | lo.models.Free]] = []
     for part in text.replace(" ", "").split(","):
         try:
-            found.append(("free", lo.Free()) if part == "free" else (part, float(part)))
+            found.append(("free", lo.models.Free()) if part == "free" else (part, float(part)))
         except ValueError:
             fail(f"--coupling {text}: give numbers with commas between them, and free for one that is learned: 0.5,1,free.")
     return found

@@ -117,7 +117,7 @@ def _places(made: Any, categorical: list[str]) -> list[str]:
 
 def _tuned(
     made: Any, columns: list[str], ends: tuple[float, float], folds: lo.Plan, refit: lo.AbstractRefit, *how: Any
-) -> tuple[lo.Tuning, list[str]]:
+) -> tuple[lo.tuning.Tuning, list[str]]:
     """Tune, and return the result with the warnings as notes."""
     sampler, trials, metric, seed, checkpoint = how
     names = list(dict.fromkeys(columns)) or ["l2"]

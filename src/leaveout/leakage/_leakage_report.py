@@ -220,7 +220,8 @@ def _affordable(learner: AbstractLearner, rows: int) -> Injection:
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
     if not isinstance(linkage, Linkage):
         raise TypeError(
-            f"{caller}: linkage must be a lo.Linkage, such as lo.Linkage.from_pairs(pairs, ids); got {type(linkage).__name__}."
+            f"{caller}: linkage must be a lo.leakage.Linkage, such as lo.leakage.Linkage.from_pairs(pairs, ids); "
+            f"got {type(linkage).__name__}."
         )
     if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")

@@ -58,7 +58,8 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     if every > (MEAN_NEIGHBOURS + 1) * len(asked):
         raise ValueError(
             f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, "
-            f"more than {MEAN_NEIGHBOURS}; these are no copies. Give a stricter threshold, or label pairs at the distances between copies and others."
+            f"more than {MEAN_NEIGHBOURS}; these are no copies. "
+            "Give a stricter threshold, or label pairs at the distances between copies and others."
         )
     if len(X) <= ALL:
         rows = [(start, *_within(X, X[start : start + QUERY_ROWS], radius)) for start in range(0, len(X), QUERY_ROWS)]

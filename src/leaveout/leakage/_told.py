@@ -217,7 +217,7 @@ class LeakageReport(Printed, AbstractComparable):
         some = ", ".join(map(str, self.names[self.near.rows[:3]]))
         return (
             f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, such "
-            f"as {some}: the list is not complete (lo.Linkage.from_embeddings finds such pairs)"
+            f"as {some}: the list is not complete (lo.leakage.Linkage.from_embeddings finds such pairs)"
         )
 
     @functools.cached_property

@@ -65,7 +65,7 @@ class AbstractClosedForm(AbstractObjective):
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> class Mean(lo.AbstractClosedForm):
+    >>> class Mean(lo.models.AbstractClosedForm):
     ...     x: np.ndarray
     ...
     ...     @property

@@ -147,7 +147,7 @@ class Units:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.Units(serial=True).repeatable
+    >>> lo.models.Units(serial=True).repeatable
     False
     """
 
@@ -246,7 +246,7 @@ class Parameters:
 
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> parameters = lo.Parameters(natural=np.exp, unconstrained=np.log)
+    >>> parameters = lo.models.Parameters(natural=np.exp, unconstrained=np.log)
     >>> round(float(parameters.natural(parameters.unconstrained(2.5))), 3)
     2.5
     """
@@ -289,7 +289,7 @@ class Costs(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.Costs(lanes=8).lanes
+    >>> lo.models.Costs(lanes=8).lanes
     8
     """
 

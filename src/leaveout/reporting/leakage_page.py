@@ -32,8 +32,8 @@ def page_of(found: LeakageReport, title: str) -> Page:
         tables,
         {"": found._lines()},
         [
-            f"linkage = lo.Linkage(...)  # {found.links}",
-            f"report = lo.leakage_report(estimator, X, y, linkage=linkage, {found.asked})  # {found.learner}",
+            f"linkage = lo.leakage.Linkage(...)  # {found.links}",
+            f"report = lo.leakage.leakage_report(estimator, X, y, linkage=linkage, {found.asked})  # {found.learner}",
             *(
                 f"# fingerprint of {name}: {value[:16]}"
                 for name, value in found.of.items()

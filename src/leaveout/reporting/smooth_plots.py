@@ -30,7 +30,7 @@ def axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
 def smooth(
     found: Smoothing | Fit, term: str | None = None, ax: "Axes | None" = None, *, plan: Plan | None = None, level: float = 0.95
 ) -> "Axes":
-    """Plot a smooth term of an additive model, the first by default, with its intervals as in `lo.curves`.
+    """Plot a smooth term of an additive model, the first by default, with its intervals as in `lo.tuning.curves`.
 
     A term of one column is a curve with a mark at every row. Effects of labels are in rising order. A term of two columns is
     a map, with the rows as dots.
@@ -47,7 +47,7 @@ def smooth(
     if len(names) == 2:
         return _surface(ax, table, names, bound.columns, term)
     if len(names) > 2:
-        raise ValueError(f"plot.smooth: {term} is of {len(names)} columns; draw what lo.curves makes of it.")
+        raise ValueError(f"plot.smooth: {term} is of {len(names)} columns; draw what lo.tuning.curves makes of it.")
     (name,), ends = names, table[["low", "high"]].to_numpy().T
     if bound.term.bs[0] in LABELS:
         order = np.argsort(table["value"].to_numpy())

@@ -1,1 +1,5 @@
 """Paths over penalties, tuning of hyperparameters by the held-out loss, smoothing parameters."""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -187,7 +187,7 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
     >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
-    >>> sorted(lo.curves(fit, points=5).columns)
+    >>> sorted(lo.tuning.curves(fit, points=5).columns)
     ['high', 'low', 'se', 'term', 'value', 'x']
     """
     asked = _asked("curves", fit, plan, level)
@@ -237,7 +237,7 @@ def mean_interval(
     Parameters
     ----------
     fit, plan, level
-        As in `lo.curves`.
+        As in `lo.tuning.curves`.
     X_new : table
         The new rows, with the columns of the model's terms.
     offset : array_like, `[rows]`, optional
@@ -263,7 +263,7 @@ def mean_interval(
     >>> x = np.linspace(0, 1, 40)
     >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
     >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
-    >>> lo.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
+    >>> lo.tuning.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
     (2, 3)
     """
     asked = _asked("mean_interval", fit, plan, level)

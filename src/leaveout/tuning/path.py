@@ -263,7 +263,7 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
     if not isinstance(own, Zero | Ridge):
         raise ValueError(
             f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
-            "that kind, such as [lo.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
+            "that kind, such as [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
         )
     return {float(alpha): Ridge(alpha) for alpha in alphas}
 

@@ -61,7 +61,7 @@ class Trial:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.Trial({"l2": 1.0}, 0.5)
+    >>> lo.tuning.Trial({"l2": 1.0}, 0.5)
     Trial(l2 = 1: 0.5)
     """
 

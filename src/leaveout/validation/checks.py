@@ -55,7 +55,7 @@ class Check(NamedTuple):
     Attributes
     ----------
     code : str
-        The code, such as "LO101". `lo.CHECKS` lists all codes with their severities and remedies.
+        The code, such as "LO101". `lo.validation.CHECKS` lists all codes with their severities and remedies.
     severity : str
         "error" (a number is not to be trusted), "warning" or "info".
     reason : str
@@ -70,7 +70,7 @@ class Check(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> print(lo.Check("LO202", "info", "20 independent units", "take the standard error for a rough number"))
+    >>> print(lo.validation.Check("LO202", "info", "20 independent units", "take the standard error for a rough number"))
     LO202 info: 20 independent units; take the standard error for a rough number
     """
 

@@ -117,9 +117,9 @@ def test_held_out_labels_and_metrics():
     errors = lambda held, seen, found: np.mean(crf.decode(found, held) != crf.labels_of(held))
     cv = lo.cross_validate(fit, plan, ij, evaluate=errors)
     steps = [lengths[plan.index[plan.refit == k]].sum() for k in range(4)]
-    assert 1 - lo.token_accuracy(crf.labels_of(), predicted) == pytest.approx(np.average(cv.losses, weights=steps))
+    assert 1 - lo.models.token_accuracy(crf.labels_of(), predicted) == pytest.approx(np.average(cv.losses, weights=steps))
     tags = np.array(["B-x", "I-x", "O"], object)
-    assert 0 < lo.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
+    assert 0 < lo.models.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
     with pytest.raises(ValueError, match="some NaN"):
         crf.join(np.full(crf.slots.shape, np.nan))
     with pytest.raises(ValueError, match="kind must be one of 'label'"):
@@ -152,24 +152,24 @@ def test_probabilities_of_held_out_labels():
     ],
 )
 def test_entities(tags, want):
-    assert lo.entities(tags, [3]) == want
-    assert lo.entities(tags * 2, [3, 3]) == want + [(a + 3, b + 3, kind) for a, b, kind in want]
-    split = lo.entities(tags, [1, 2])  # no entity crosses the end of a sentence
+    assert lo.models.entities(tags, [3]) == want
+    assert lo.models.entities(tags * 2, [3, 3]) == want + [(a + 3, b + 3, kind) for a, b, kind in want]
+    split = lo.models.entities(tags, [1, 2])  # no entity crosses the end of a sentence
     assert all((a < 1) == (b < 1) for a, b, _ in split)
 
 
 def test_f1_and_accuracy():
     known = ["B-a", "I-a", "O", "B-b", "O", "B-a"]
     found = ["B-a", "I-a", "O", "B-a", "O", "O"]
-    assert lo.entity_f1(known, found, [4, 2]) == pytest.approx(2 * 1 / (3 + 2))
-    assert lo.token_accuracy(known, found) == pytest.approx(4 / 6)
-    assert lo.entity_f1(["O"], ["O"], [1]) == 0.0
+    assert lo.models.entity_f1(known, found, [4, 2]) == pytest.approx(2 * 1 / (3 + 2))
+    assert lo.models.token_accuracy(known, found) == pytest.approx(4 / 6)
+    assert lo.models.entity_f1(["O"], ["O"], [1]) == 0.0
     with pytest.raises(ValueError, match="'X'"):
-        lo.entities(["X"], [1])
+        lo.models.entities(["X"], [1])
     with pytest.raises(ValueError, match="add up to 2"):
-        lo.entities(["O"], [2])
+        lo.models.entities(["O"], [2])
     with pytest.raises(ValueError, match="one label and one prediction a step"):
-        lo.token_accuracy(["O"], ["O", "O"])
+        lo.models.token_accuracy(["O"], ["O", "O"])
 
 
 class Tensor:
@@ -288,7 +288,7 @@ def test_bad_input(labels, lengths, options, message):
         (LABELS, {"scores": GIVEN.astype(str)}, "scores must hold numbers"),
         (LABELS, {"features": GIVEN.astype(str)}, "features must hold numbers"),
         (LABELS, {"penalty": 1.0}, "penalty must be None or one of lo.penalties"),
-        (LABELS, {"penalty": lo.per_weight(lo.penalties.Ridge(1.0))}, "per_weight"),
+        (LABELS, {"penalty": lo.penalties.per_weight(lo.penalties.Ridge(1.0))}, "per_weight"),
     ],
 )
 def test_wrong_types(labels, options, message):

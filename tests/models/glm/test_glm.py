@@ -325,7 +325,7 @@ X0, Y0 = np.random.default_rng(0).standard_normal((30, 2)), np.arange(30.0)
         (lambda: lo.Cox(X0, np.r_[np.nan, Y0[1:]], Y0 > 3), ValueError, "Cox: time holds 1 NaN"),
         (lambda: lo.Cox(X0, Y0, Y0 > 3, strata=[1, 2]), ValueError, "one label for each"),
         (lambda: lo.anchor(lo.Cox(X0, Y0, Y0 > 3), {"coef": np.zeros(3)}), ValueError, r"parameters are \{'coef'\}"),
-        (lambda: lo.per_row(lo.penalties.Ridge(1.0)) + lo.penalties.Ridge(1.0), TypeError, "around the whole sum"),
+        (lambda: lo.penalties.per_row(lo.penalties.Ridge(1.0)) + lo.penalties.Ridge(1.0), TypeError, "around the whole sum"),
     ],
 )
 def test_bad_input(make, error, message):

@@ -93,7 +93,7 @@ def case(name, drop):
     if "missing" in name:
         x[0, 1] = x[1, 3] = np.nan
     beta = rng.normal(size=len(edges)) if coupling == "edges" else 0.6 if coupling == "learned" else coupling
-    field = built(x, edges, K, lo.Free(0.6, prior=None) if coupling == "learned" else beta, drop)
+    field = built(x, edges, K, lo.models.Free(0.6, prior=None) if coupling == "learned" else beta, drop)
     return field, x, {"coupling": beta, "rate": RATES[K]}
 
 
@@ -206,17 +206,17 @@ def fitted(name):
             {
                 "observation": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5),
                 "site": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5, drop="site"),
-                "site, learned": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.Free(0.5), drop="site"),
+                "site, learned": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(0.5), drop="site"),
                 "field, learned": lambda: lo.MRF(
-                    years, grid(4, 4), lo.emissions.Poisson(), 2, coupling=lo.Free(), drop="field"
+                    years, grid(4, 4), lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="field"
                 ),
                 "site, matrix and external": lambda: lo.MRF(
                     x,
                     edges,
                     lo.emissions.Poisson(),
                     2,
-                    coupling=lo.Free(0.5 * np.eye(2)),
-                    external=lo.External(np.arange(36) % 6),
+                    coupling=lo.models.Free(0.5 * np.eye(2)),
+                    external=lo.models.External(np.arange(36) % 6),
                     drop="site",
                 ),
                 "observed": lambda: lo.MRF(
@@ -224,11 +224,11 @@ def fitted(name):
                     edges,
                     lo.emissions.Observed(2),
                     2,
-                    coupling=lo.Free(),
-                    external=lo.External(np.arange(36) % 6),
+                    coupling=lo.models.Free(),
+                    external=lo.models.External(np.arange(36) % 6),
                 ),
                 "site, trw": lambda: lo.MRF(
-                    x, edges, lo.emissions.Poisson(), 2, coupling=lo.Free(), drop="site", inference="trw"
+                    x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="site", inference="trw"
                 ),
             }[name]()
         )
@@ -301,9 +301,9 @@ def test_fit_learns_the_coupling():
     """Simulated fields of known coupling; the estimate is within a few standard errors, by the Hessian of the fit."""
     edges = grid(6, 6)
     law = {"coupling": 0.8, "rate": [2.0, 8.0]}
-    x, z = built(counts(np.random.default_rng(5), 2, 36), edges, 2, lo.Free(0.5)).simulate(law, 25, seed=1)
+    x, z = built(counts(np.random.default_rng(5), 2, 36), edges, 2, lo.models.Free(0.5)).simulate(law, 25, seed=1)
     assert x.shape == z.shape == (25, 36)
-    fit = lo.fit(built(x, edges, 2, lo.Free(0.1, prior=None), "field"))
+    fit = lo.fit(built(x, edges, 2, lo.models.Free(0.1, prior=None), "field"))
     sd = np.sqrt(fit.solve(np.eye(3))[0, 0])
     assert abs(fit.parameters["coupling"] - 0.8) < 3.5 * sd < 0.5
     np.testing.assert_allclose(fit.parameters["rate"], law["rate"], rtol=0.08)
@@ -556,8 +556,8 @@ BAD = {
     "coupling by edge": (dict(coupling=np.ones(3)), ValueError, "each of 4 edges"),
     "coupling NaN": (dict(coupling=np.nan), ValueError, "finite"),
     "coupling text": (dict(coupling="strong"), TypeError, "coupling must be"),
-    "coupling prior": (dict(coupling=lo.Free(1.0, prior=(0.0, -1.0))), ValueError, "standard deviation"),
-    "learned, one state": (dict(coupling=lo.Free(), num_states=1), ValueError, "two states or more"),
+    "coupling prior": (dict(coupling=lo.models.Free(1.0, prior=(0.0, -1.0))), ValueError, "standard deviation"),
+    "learned, one state": (dict(coupling=lo.models.Free(), num_states=1), ValueError, "two states or more"),
     "states": (dict(num_states=0), ValueError, "num_states"),
     "more states than sites": (dict(num_states=5), ValueError, "cannot determine"),
     "drop": (dict(drop="step"), ValueError, "'observation', 'site', 'field'"),

@@ -10,6 +10,7 @@ import scipy.sparse
 import scipy.stats
 
 import leaveout as lo
+from leaveout.models import External, Free
 from tests.helpers import call
 from tests.models.hidden.test_mrf import RING, planted, random_graph
 
@@ -53,10 +54,10 @@ CASES = {  # coupling, external, their natural parameters, φ of an edge, h
     "directed": (SKEW, None, SKEW, 0 * H),
     "one an edge": (np.random.default_rng(4).normal(size=(len(GRAPH), 3, 3)), None, None, 0 * H),
     "external": (0.7, H, 0.7 * np.eye(3), H),
-    "learned, symmetric": (lo.Free(np.eye(3), prior=WIDE), None, EVEN, 0 * H),
-    "learned, directed": (lo.Free(np.eye(3), prior=WIDE, directed=True), H, SKEW, H),
-    "learned external": (0.5, lo.External(PLACES, prior=WIDE), 0.5 * np.eye(3), None),
-    "both learned": (lo.Free(0.5 * np.eye(3), prior=WIDE), lo.External(PLACES, prior=WIDE), EVEN, None),
+    "learned, symmetric": (Free(np.eye(3), prior=WIDE), None, EVEN, 0 * H),
+    "learned, directed": (Free(np.eye(3), prior=WIDE, directed=True), H, SKEW, H),
+    "learned external": (0.5, External(PLACES, prior=WIDE), 0.5 * np.eye(3), None),
+    "both learned": (Free(0.5 * np.eye(3), prior=WIDE), External(PLACES, prior=WIDE), EVEN, None),
 }
 
 
@@ -101,8 +102,8 @@ def test_priors_are_densities_of_natural_parameters():
         GRAPH,
         lo.emissions.Poisson(prior=None),
         3,
-        coupling=lo.Free(np.eye(3), prior=(0.5, 0.7) if prior else WIDE),
-        external=lo.External(PLACES, prior=(0.1, 2.0) if prior else WIDE),
+        coupling=Free(np.eye(3), prior=(0.5, 0.7) if prior else WIDE),
+        external=External(PLACES, prior=(0.1, 2.0) if prior else WIDE),
     )
     own = {"rate": RATES[3], "coupling": EVEN, "external": GAMMA}
     values = [call((field := make(prior)).loss, field.parameters.unconstrained(own), np.ones(5)) for prior in (True, False)]
@@ -121,7 +122,7 @@ def test_states_keep_their_places_where_fixed_potentials_tell_them_apart():
         lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.3, external=np.where(left[:, None], [-9.0, 9.0], [9.0, -9.0]))
     )
     assert fit.parameters["rate"][0] > fit.parameters["rate"][1]
-    field = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.Free(np.eye(2)), external=lo.External(left * 1.0))
+    field = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=Free(np.eye(2)), external=External(left * 1.0))
     given = {
         "rate": [9.0, 3.0],
         "coupling": np.array([[0.5, -0.7], [-0.7, 0.9]]),
@@ -141,7 +142,7 @@ def test_labels_put_covariates_into_the_order_of_the_sites():
     names = pd.Index([f"tract {s}" for s in range(9)])
     values = np.random.default_rng(0).normal(size=9)
     order = np.random.default_rng(1).permutation(9)
-    make = lambda c: lo.MRF(pd.Series(x, names), edges, lo.emissions.Poisson(), 2, coupling=0.3, external=lo.External(c))
+    make = lambda c: lo.MRF(pd.Series(x, names), edges, lo.emissions.Poisson(), 2, coupling=0.3, external=External(c))
     labelled = pd.DataFrame({"c": values[order]}, index=names[order])
     np.testing.assert_allclose(make(labelled).design, make(values).design)
 
@@ -149,7 +150,7 @@ def test_labels_put_covariates_into_the_order_of_the_sites():
 def test_observed_states_by_enumeration():
     """What is seen with weight w leaves 1 − w for other states, slopes by weights included; a score is the conditional."""
     y = np.array([0.0, 2, 1, 1, np.nan])
-    field = lo.MRF(y, GRAPH, lo.emissions.Observed(3), 3, coupling=lo.Free(np.eye(3), prior=WIDE), external=H)
+    field = lo.MRF(y, GRAPH, lo.emissions.Observed(3), 3, coupling=Free(np.eye(3), prior=WIDE), external=H)
     theta = field.parameters.unconstrained({"coupling": EVEN})
     seen = np.isfinite(y)
 
@@ -178,7 +179,7 @@ def test_without_edges_it_is_a_multinomial_regression():
     places = rng.normal(size=(60, 2)) * [1.0, 30.0]
     y = np.argmax(np.c_[places @ [0.8, 0.02], 0 * places[:, 0], -places[:, 0]] + rng.gumbel(size=(60, 3)), 1)
     none = np.zeros((0, 2), int)
-    external = lo.External(places, prior=None)
+    external = External(places, prior=None)
     field = lo.MRF(y, none, lo.emissions.Observed(3), 3, coupling=0.0, external=external)
     fit = lo.fit(field)
     scaled = (places - places.mean(0)) / places.std(0)
@@ -193,16 +194,16 @@ def test_without_edges_it_is_a_multinomial_regression():
 
 BAD = {
     "not symmetric, of a graph": (dict(coupling=SKEW[:2, :2], edges="sparse"), "give these as pairs"),
-    "directed, of a graph": (dict(coupling=lo.Free(np.eye(2), directed=True), edges="sparse"), "give these as pairs"),
-    "learned, not symmetric": (dict(coupling=lo.Free(SKEW[:2, :2])), "symmetric unless directed=True"),
-    "learned, one an edge": (dict(coupling=lo.Free(np.zeros((4, 2, 2)))), "for all edges together"),
+    "directed, of a graph": (dict(coupling=Free(np.eye(2), directed=True), edges="sparse"), "give these as pairs"),
+    "learned, not symmetric": (dict(coupling=Free(SKEW[:2, :2])), "symmetric unless directed=True"),
+    "learned, one an edge": (dict(coupling=Free(np.zeros((4, 2, 2)))), "for all edges together"),
     "of another number of states": (dict(coupling=np.eye(3)), r"a matrix \[2, 2\], one in all or one an edge; got \[\[1.0"),
     "external of another shape": (dict(external=np.zeros((2, 4))), r"sites by states \[4, 2\].*shape \[2, 4\]|sites by states"),
     "external NaN": (dict(external=np.full((4, 2), np.nan)), "finite numbers"),
-    "covariates constant": (dict(external=lo.External(np.ones(4))), "finite numbers that vary.*An intercept is there"),
-    "covariates too few": (dict(external=lo.External(np.arange(3.0))), "one row for each of 4 sites"),
-    "prior": (dict(external=lo.External(prior=(0.0, 0.0))), "External: prior must be"),
-    "one state": (dict(external=lo.External(), num_states=1), "two states or more"),
+    "covariates constant": (dict(external=External(np.ones(4))), "finite numbers that vary.*An intercept is there"),
+    "covariates too few": (dict(external=External(np.arange(3.0))), "one row for each of 4 sites"),
+    "prior": (dict(external=External(prior=(0.0, 0.0))), "External: prior must be"),
+    "one state": (dict(external=External(), num_states=1), "two states or more"),
     "states unseen": (dict(x=[0.0, 1, 2, 0], emission=lo.emissions.Observed(2)), "states 0, …, 1"),
     "nothing to learn": (dict(x=[0.0, 1, 1, 0], emission=lo.emissions.Observed(2)), "something to learn of the states only"),
 }

@@ -39,7 +39,7 @@ def test_likelihood_and_gradient(kernel, ard):
     few = lo.GaussianProcess(np.delete(X, 3, 0), np.delete(y, 3), kernel=kernel, ard=ard, prior=None)
     w = np.where(np.arange(25) == 3, 0.0, 1.0)
     assert model.loss(theta, w) == pytest.approx(few.loss(theta, np.ones(24)), rel=1e-10)  # weight zero is deletion
-    given = lo.AbstractClosedForm.jacobian(model, theta)
+    given = lo.models.AbstractClosedForm.jacobian(model, theta)
     np.testing.assert_allclose(model.jacobian(theta), given, atol=2e-5)
 
 

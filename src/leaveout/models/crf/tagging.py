@@ -32,7 +32,7 @@ def token_accuracy(labels: ArrayLike, predicted: ArrayLike) -> float:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
+    >>> lo.models.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
     0.75
     """
     known, found = _pair("token_accuracy", labels, predicted)
@@ -68,7 +68,7 @@ def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> fl
     Examples
     --------
     >>> import leaveout as lo
-    >>> round(lo.entity_f1(["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]), 3)
+    >>> round(lo.models.entity_f1(["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]), 3)
     0.667
     """
     known, found = _pair("entity_f1", labels, predicted)
@@ -99,7 +99,7 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.entities(["B-X", "I-X", "O", "B-Y"], [4])
+    >>> lo.models.entities(["B-X", "I-X", "O", "B-Y"], [4])
     [(0, 1, 'X'), (3, 3, 'Y')]
     """
     tags = [str(tag) for tag in np.asarray(labels)]

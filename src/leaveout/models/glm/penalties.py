@@ -698,7 +698,7 @@ def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
     Examples
     --------
     >>> import leaveout as lo
-    >>> penalty = lo.per_weight(lo.penalties.Ridge(0.1))
+    >>> penalty = lo.penalties.per_weight(lo.penalties.Ridge(0.1))
     >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
     6.0
     """
@@ -732,7 +732,7 @@ def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
     Examples
     --------
     >>> import leaveout as lo
-    >>> penalty = lo.per_row(lo.penalties.Ridge(0.1))
+    >>> penalty = lo.penalties.per_row(lo.penalties.Ridge(0.1))
     >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
     3.0
     """

@@ -39,7 +39,7 @@ from .potentials import External, Free, has_direction, read_coupling, read_exter
 MRF_LANES = 16  # refits that share a pass, by measurement
 MIN_SITE_BLOCKS = 20  # of sites, that standard errors go by, at least
 ORDERS = 24  # of the states, that are tried where a fit starts
-LEARN = "a coupling, lo.Free(...), or an external field, lo.External(...)"
+LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
 EM_STEPS = 5  # before descent takes over
 

@@ -42,7 +42,7 @@ class Free(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.Free(1.0).prior
+    >>> lo.models.Free(1.0).prior
     (0.0, 1.0)
     """
 
@@ -68,7 +68,7 @@ class External(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.External(np.arange(4.0)).prior
+    >>> lo.models.External(np.arange(4.0)).prior
     (0.0, 1.0)
     """
 
@@ -85,7 +85,8 @@ def read_coupling(
         value = stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))
     except (TypeError, ValueError):
         raise TypeError(
-            f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.Free(...); got {coupling!r}."
+            f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
+            f"got {coupling!r}."
         ) from None
     square = (num_states, num_states)
     if value.shape not in ((), (num_edges,), square, (num_edges, *square)) or not np.isfinite(value).all():
@@ -120,8 +121,8 @@ def read_external(
         value = np.asarray(numbers("MRF", "external", _in_order("external", external, index)), np.float64)
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
-                f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.External(...); got "
-                f"{_shown(value)}."
+                f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.models.External(...); "
+                f"got {_shown(value)}."
             )
         return stored(value), None, None
     if num_states == 1:

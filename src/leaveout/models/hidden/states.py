@@ -31,7 +31,7 @@ class Dirichlet(Module):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.Dirichlet(transition=1.5).initial
+    >>> lo.models.Dirichlet(transition=1.5).initial
     2.0
     """
 
@@ -64,7 +64,7 @@ class States(Module):
         masks = (("initial", first), ("transition", moves))
         self.masks = tuple((name, (free.shape, tuple(free.ravel().tolist()))) for name, free in masks if free is not None)
         if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
-            raise ValueError(f"HMM: prior must be 'default', None or lo.Dirichlet(...); got {prior!r}.")
+            raise ValueError(f"HMM: prior must be 'default', None or lo.models.Dirichlet(...); got {prior!r}.")
         self.prior = None if prior is None else _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
 
     @property

@@ -1,0 +1,9 @@
+"""The contract of a model: an objective F(θ, w), and what it says of its units, its parameters and its costs."""
+
+from ..objectives.closed_form import AbstractClosedForm as AbstractClosedForm
+from ..objectives.objective import (
+    AbstractLinearPredictor as AbstractLinearPredictor,
+    Costs as Costs,
+    Parameters as Parameters,
+    Units as Units,
+)

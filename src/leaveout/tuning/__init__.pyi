@@ -1,0 +1,7 @@
+"""The public names of tuning that are not at the package's root."""
+
+from .curves import curves as curves, mean_interval as mean_interval
+from .path_result import Path as Path
+from .search import Trial as Trial
+from .smooth import Smoothing as Smoothing
+from .tune import PerTarget as PerTarget, Tuning as Tuning
