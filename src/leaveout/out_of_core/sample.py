@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from ..linalg.design import CachedLoss, DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..refit import _sampled as sampled
-from ..refit._linear import OneRow
+from ..refit._one_row import OneRow
 from .batches import RowBlock
 
 Array = np.ndarray

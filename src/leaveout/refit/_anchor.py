@@ -18,7 +18,6 @@ from ..linalg.group_norms import Norms, Reach
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from . import _cubic as cubic, _sampled as sampled
 from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
@@ -97,16 +96,6 @@ class LinearFitCache:
     def rows(self) -> Float[Array, "units ..."]:
         """All rows, whitened."""
         return self.model.design.whitened(np.arange(len(self.eta)), self.root)
-
-    @functools.cached_property
-    def third(self) -> Float[Array, "pairs rank"]:
-        """Tensor Σ ω ℓ‴ z ⊗ z ⊗ z."""
-        return cubic.third(self)
-
-    @functools.cached_property
-    def drawn(self) -> sampled.RowSample:
-        """Sample of rows for the next term."""
-        return sampled.drawn(self)
 
     @functools.cached_property
     def turn(self) -> float:

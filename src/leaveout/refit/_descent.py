@@ -42,9 +42,10 @@ from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows
 from ._acceleration import Acceleration
+from ._enclosure import CAUTION, REFUSED
 from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
 from ._metric import Products, RefitMetric, Whitened, own_metric
-from ._newton import CAUTION, PRODUCTS, REFUSED
+from ._newton import PRODUCTS
 from ._screen import SIZES, available, bent
 
 MAX_CHORD_STEPS = 20  # steps before a refit is handed on
