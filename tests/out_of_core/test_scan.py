@@ -210,8 +210,8 @@ def far_out(spread, n=400):
 def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
     """As in memory: steps by what is left of the Hessian lower F no more, and there is no end of them."""
     x, center, y, heavy = far_out(0.5)
-    runs, look = [], _verb._Run.at
-    monkeypatch.setattr(_verb._Run, "at", lambda self, theta: runs.append(self) or look(self, theta))
+    runs, look = [], _verb.PassRunner.at
+    monkeypatch.setattr(_verb.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta))
     for call in (lo.scan, lambda *given, **more: lo.fit(lo.GLM(*given, **more))):
         with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
             call(x + center, y, loss, RIDGE, sample_weight=heavy)

@@ -31,6 +31,7 @@ from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from ..data.arrays import index_of, matched
 from ..linalg.sparse_design import SparseDesign
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.rows import column
 from ..objectives.objective import display_name
@@ -242,7 +243,7 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
     _, X_new, offset = matched("predict", X_new=X_new, offset=offset)
     design = objective.new_rows("predict", X_new)
     shift = _shift("predict", objective, offset, len(design))
-    if objective.parameters.kinks() is None:
+    if kinks(objective) is None:
         _undetermined("predict", fit, design)
     known: Any = fit.parameters
     coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]

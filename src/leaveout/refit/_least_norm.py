@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
 from ..linalg.design import DenseDesign, Predictors
+from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 
 Array = np.ndarray
@@ -189,7 +190,7 @@ def least_norm(fit: Fit) -> LeastNorm | None:
     if model is None or not isinstance(model.design, DenseDesign) or not model.separate or model.norms is not None:
         return None
     n, p = model.design.shape
-    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or objective.parameters.kinks() is not None:
+    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or kinks(objective) is not None:
         return None
     slope, curvature = model.unit_loss.derivatives(np.zeros(n), model.y, (1, 2))
     intercept, penalty = bool(getattr(objective, "intercept", False)), np.asarray(model.penalty)
