@@ -66,11 +66,12 @@ def drawn(anchor: LinearFitCache) -> RowSample:
     return RowSample(index, chance[index])
 
 
-def next_term(anchor: LinearFitCache, look: OneRow, size: int | None) -> Term:
+def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None) -> Term:
     """Next term of refits after their first step, from a sample of that size, or from all rows."""
-    index, chance = (part[:size] for part in drawn(anchor))
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
+    else:
+        index, chance = (part[:size] for part in (drawn(anchor) if sample is None else sample))
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
     along = scale_units(look.lost, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]))
