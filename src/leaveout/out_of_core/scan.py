@@ -29,7 +29,6 @@ from .pass_runner import PassRunner
 from .result import Scan
 
 Array = np.ndarray
-FILE_DIGITS = 7  # of the number of a file
 
 Together = Callable[[StepResult, StepResult], StepResult]
 

@@ -56,7 +56,7 @@ NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops t
 # 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
-NEARLY = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
+NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
 HESSIANS = 10  # number of Hessians that Newton's method takes, about
 # Operations of a gradient from which refits go down by Newton's method one by one: of a chain of 5,000 steps and 11 parameters,
 # 2e5, a refit took 30 ms, side by side 130.
@@ -384,7 +384,7 @@ class RefitDescent:
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: where refits stand if they are nearly there and lower than at θ̂, else θ̂."""
-        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEARLY * self.first[some]
+        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
         if near.any():
             there = self.theta(some[near])
             lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]

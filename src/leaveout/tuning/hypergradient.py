@@ -55,7 +55,7 @@ Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]
 FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
 MAX_CLASS_PAIRS = 2e7  # of rows of two classes, that are compared
 HYPERPARAMETER_DIFFERENCE = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
-WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
+AREA_STEP_WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
 
 class SlopeLook(NamedTuple):
@@ -416,12 +416,12 @@ def smoothed(
         )
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()
-    z = apart / (WIDTH * spread)
+    z = apart / (AREA_STEP_WIDTH * spread)
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
     bend = mass / mass.sum() * share * (1 - share)
     slope = np.zeros(len(y))
     slope[upper], slope[~upper] = -bend.sum(1), bend.sum(0)
-    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (WIDTH * spread)
+    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (AREA_STEP_WIDTH * spread)
     return -float(np.sum(mass * share) / mass.sum()), slope
 
 
