@@ -178,7 +178,7 @@ def chains(quick: bool) -> None:
     rows = []
     for stay in (0.7, 0.97):
         for steps, ahead in ((300, 1_000),) if quick else ((1_000, 50_000), (5_000, 100_000)):
-            runs = [one_chain(stay, steps, ahead, seed) for seed in range(10 if quick else 100)]
+            runs = [one_chain(stay, steps, ahead, seed) for seed in range(4 if quick else 100)]
             for scheme in ("at random", "blocks"):
                 mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
                 there = np.isfinite(se)
