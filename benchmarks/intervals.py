@@ -231,7 +231,7 @@ def fields(quick: bool) -> None:
     rows = []
     for coupling in (0.4, 0.8):
         every = joblib.Parallel(n_jobs=-1)
-        runs = every(joblib.delayed(one_field)(coupling, 4 if quick else 20, seed) for seed in range(5 if quick else 100))
+        runs = every(joblib.delayed(one_field)(coupling, 2 if quick else 20, seed) for seed in range(2 if quick else 100))
         for scheme in runs[0]:
             mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
             off, sd = abs(mean - fresh), (mean - fresh).std(ddof=1)

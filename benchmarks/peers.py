@@ -348,8 +348,8 @@ def link_errors(name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, off
 
 def statsmodels_links(name: str, design: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray) -> Iterator[tuple]:
     """Its left-out linear predictors, by params − d_params of its three influence measures; or why there are none."""
-    import statsmodels_links.api as sm
-    from statsmodels_links.stats.outliers_influence import MLEInfluence
+    import statsmodels.api as sm
+    from statsmodels.stats.outliers_influence import MLEInfluence
 
     family = {
         "probit": lambda: sm.F.Binomial(sm.families.links.Probit()),

@@ -527,7 +527,7 @@ def targets(quick: bool) -> None:
         told(f"lo.tune, {ROUNDS} rounds", few, soon),
         told("lo.tune", mine, ours),
     ]
-    show(f"targets: {count} targets, {n} rows in {RUNS} runs, {BANDS} bands of {COLUMNS} columns", rows)
+    show(f"targets: {count} targets, {n} rows in {RUNS} runs, {BANDS} bands of {BAND_COLUMNS} columns", rows)
     worst, rng = 0.0, np.random.default_rng(1)
     some = rng.choice(count, min(30, count), replace=False)
     for t in some:
