@@ -75,10 +75,10 @@ LOSSES: dict[str, tuple[Callable, Callable, Callable]] = {
 FAMILIES = {
     "squared": sm.families.Gaussian,
     "logistic": sm.families.Binomial,
-    "probit": lambda: sm.F.Binomial(links.Probit()),
-    "cloglog": lambda: sm.F.Binomial(links.CLogLog()),
+    "probit": lambda: sm.families.Binomial(links.Probit()),
+    "cloglog": lambda: sm.families.Binomial(links.CLogLog()),
     "poisson": sm.families.Poisson,
-    "gamma": lambda: sm.F.Gamma(links.Log()),
+    "gamma": lambda: sm.families.Gamma(links.Log()),
 }
 
 
@@ -352,9 +352,9 @@ def statsmodels_links(name: str, design: np.ndarray, y: np.ndarray, weight: np.n
     from statsmodels.stats.outliers_influence import MLEInfluence
 
     family = {
-        "probit": lambda: sm.F.Binomial(sm.families.links.Probit()),
-        "cloglog": lambda: sm.F.Binomial(sm.families.links.CLogLog()),
-        "gamma": lambda: sm.F.Gamma(sm.families.links.Log()),
+        "probit": lambda: sm.families.Binomial(sm.families.links.Probit()),
+        "cloglog": lambda: sm.families.Binomial(sm.families.links.CLogLog()),
+        "gamma": lambda: sm.families.Gamma(sm.families.links.Log()),
     }[name]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
