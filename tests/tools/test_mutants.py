@@ -84,3 +84,13 @@ def test_stems_of_tests_are_found_by_name_alone():
     ]
     with pytest.raises(LookupError, match="must be one test file; 0"):
         mutants.test_files(FAULT._replace(tests="test_of_nothing"))
+
+
+def test_words_and_samples_choose_faults():
+    every = mutants.choose([], None, 0)
+    assert every == list(faults.FAULTS)
+    some = mutants.choose(["Plan.", "memory map"], None, 0)
+    assert 2 < len(some) < len(every) and all("Plan." in one.symbol or "memory map" in one.name for one in some)
+    drawn = mutants.choose([], 25, 1)
+    assert drawn == mutants.choose([], 25, 1) != mutants.choose([], 25, 2)
+    assert len(set(drawn)) == 25 and drawn == sorted(drawn, key=faults.FAULTS.index)
