@@ -3,8 +3,8 @@
 The search solves the system at every candidate and takes the one with the least residual. `lo.leakage.residual_profile`
 proves that this lands at no leakage at all: without a regulariser all candidates fit equally well (the systems share one column
 space, so what is least is rounding), and with the document's trend filter or its constraint nothing has a lower objective
-than zero. Shown here on the losses that its authors saved (one way) and, both ways, on data whose leakage is known because we moved the
-records.
+than zero. Shown here on the losses that its authors saved (one way) and, both ways, on data whose leakage is known because we
+moved the records.
 
     LEAVEOUT_DATA=… python experiments/b3_search.py [--boot 400]
 """

@@ -1311,7 +1311,7 @@ FAULTS = (
     Fault(
         "the third-order term of all rows includes the row's own",
         "_cubic.settled",
-        " - (look.lost * third * anchor.size[unit] ** 2)[:, None] * z",
+        " - (look.lost * bend * anchor.size[unit] ** 2)[:, None] * z",
         "",
         "test_enclosure_theorem test_linear",
     ),
@@ -1352,7 +1352,7 @@ FAULTS = (
     ),
     Fault(
         "several outputs: a row's own curvature is added",
-        "_linear._inverted",
+        "_one_row._inverted",
         "np.eye(inner.shape[1]) - inner @ bend",
         "np.eye(inner.shape[1]) + inner @ bend",
         "test_multinomial",

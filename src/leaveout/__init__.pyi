@@ -11,17 +11,17 @@ from . import (
 from ._runtime.codes import RESULTS as RESULTS
 from ._runtime.interrupt import Interrupted as Interrupted
 from .data import datasets as datasets
-from .diagnostics import (
-    Influence as Influence,
+from .diagnostics.auto_groups import auto_groups as auto_groups
+from .diagnostics.covariance import covariance as covariance
+from .diagnostics.influence import influence as influence
+from .diagnostics.measures import (
     cooks_distance as cooks_distance,
     dfbetas as dfbetas,
-    influence as influence,
     leverage as leverage,
     studentized_residuals as studentized_residuals,
 )
-from .diagnostics.auto_groups import auto_groups as auto_groups
-from .diagnostics.covariance import covariance as covariance
 from .diagnostics.prediction_intervals import interval as interval, predict as predict
+from .diagnostics.result import Influence as Influence
 from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
@@ -45,7 +45,8 @@ from .models.survival.cox import Cox as Cox
 from .objectives.objective import AbstractObjective as AbstractObjective, Objective as Objective, Separable as Separable
 from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
 from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
-from .out_of_core import Scan as Scan, scan as scan
+from .out_of_core.result import Scan as Scan
+from .out_of_core.scan import scan as scan
 from .plans.plan import (
     Plan as Plan,
     blocks as blocks,

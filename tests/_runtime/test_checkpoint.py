@@ -48,7 +48,6 @@ ONE_AFTER_ANOTHER = """
 metrics score rows predict parameters path leakage blocks nested interval optuna folds search influence ridges
 """
 ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "killed.py"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(lo.__file__).parents[1])}
 
 
@@ -65,8 +64,8 @@ def network() -> lo.Fit:
 
 
 def killed(kills: int, *verbs: str) -> list[str]:
-    words = [sys.executable, PROGRAM, str(kills), *verbs]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    words = [sys.executable, "-m", "tests.killed", str(kills), *verbs]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT, cwd=ROOT)
     return done.stdout.splitlines()
 
 

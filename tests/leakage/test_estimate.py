@@ -395,7 +395,7 @@ def test_warnings():
     cv = [(np.flatnonzero(LABEL > 2), np.flatnonzero(LABEL <= 2))]
     with pytest.warns(UserWarning, match="it tests on 3 clusters, fewer than 8") as caught:
         leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "cv": cv})
-    assert all(str(warning.filename).endswith("test_leakage.py") for warning in caught)
+    assert all(str(warning.filename).endswith("test_estimate.py") for warning in caught)
     small = leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "injection": Injection(num_boot=5, num_levels=5, train_size=40)})
     assert any("this is the loss of a learner of that size" in flag for flag in small.flags)
 

@@ -208,7 +208,7 @@ TWO = """
 import collections
 import jax, jax.numpy as jnp, numpy as np
 import leaveout as lo
-from leaveout import _resident
+from leaveout.linalg import device_design as _resident
 
 _resident.COPIED = 0
 second, sent = jax.devices()[1], collections.Counter()

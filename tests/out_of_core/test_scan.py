@@ -17,8 +17,7 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout import out_of_core as _scan
-from leaveout.out_of_core import batches as _batches, passes as _passes, scan as _verb
+from leaveout.out_of_core import batches as _batches, iterated as _iterated, pass_runner as _runner, passes as _passes
 
 N, P, ALPHA = 900, 4, 0.7
 RIDGE = lo.penalties.Ridge(ALPHA)
@@ -210,8 +209,8 @@ def far_out(spread, n=400):
 def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
     """As in memory: steps by what is left of the Hessian lower F no more, and there is no end of them."""
     x, center, y, heavy = far_out(0.5)
-    runs, look = [], _verb._Run.at
-    monkeypatch.setattr(_verb._Run, "at", lambda self, theta: runs.append(self) or look(self, theta))
+    runs, look = [], _runner.PassRunner.at
+    monkeypatch.setattr(_runner.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta))
     for call in (lo.scan, lambda *given, **more: lo.fit(lo.GLM(*given, **more))):
         with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
             call(x + center, y, loss, RIDGE, sample_weight=heavy)
@@ -299,7 +298,7 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
     frame = table()
     name, out, calls = parquet(tmp_path, frame), tmp_path / "losses", []
     run = lambda out: lo.scan(name, "y", "logistic", RIDGE, columns=NAMES, out=out, checkpoint=tmp_path / "state")
-    write, sums = pq.ParquetWriter.write_table, _scan._verb.sums
+    write, sums = pq.ParquetWriter.write_table, _runner.sums
 
     def full(writer, *args):
         if len(calls) == 5:
@@ -312,12 +311,12 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
         run(out)
     assert not list(out.glob("*.part"))
     monkeypatch.setattr(pq.ParquetWriter, "write_table", write)
-    monkeypatch.setattr(_scan._verb, "sums", lambda *args: pytest.fail("the fit was there") or sums(*args))
+    monkeypatch.setattr(_runner, "sums", lambda *args: pytest.fail("the fit was there") or sums(*args))
     done = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
     assert 1 < len(done) < 9
     found = run(out)
     assert all(file.stat().st_mtime_ns == time_ for file, time_ in done.items())
-    monkeypatch.setattr(_scan._verb, "sums", sums)
+    monkeypatch.setattr(_runner, "sums", sums)
     whole = lo.scan(name, "y", "logistic", RIDGE, columns=NAMES)
     assert found.mean == whole.mean and found.passes == whole.passes
     assert np.array_equal(pq.read_table(out).column("loss").to_numpy(), whole.losses)
@@ -410,8 +409,8 @@ def test_rows_that_are_worth_most_are_in_the_mean(loss):
 
 def test_where_nothing_is_known_of_some_rows_nothing_is_certified(monkeypatch):
     """Steps that are cut short leave such rows; a mean without them is none of all."""
-    monkeypatch.setattr(_scan._iterated, "FAR", 0)
-    monkeypatch.setattr(_scan._iterated, "PASSES", 1)
+    monkeypatch.setattr(_iterated, "FAR", 0)
+    monkeypatch.setattr(_iterated, "MAX_PASSES", 1)
     frame = table("poisson", 300)
     frame.loc[299, NAMES] = 60 * np.sign(frame[NAMES].corrwith(frame.y))
     found = lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "poisson", RIDGE, audit=0)

@@ -274,14 +274,14 @@ def test_of_a_function_nothing_is_proved():
         assert fit.predictors is None and not lo.cross_validate(fit, lo.kfold(80, 4, seed=0)).proved.any()
 
 
-@pytest.mark.parametrize("limit", ["AFFORDABLE", "DEAR"])
+@pytest.mark.parametrize("limit", ["AFFORDABLE", "COSTLY_OPERATIONS"])
 def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit):
     fit, X, y, w, group = fitted("weights", "logistic", 5)
     plan = lo.leave_one_out(len(y)) if limit == "AFFORDABLE" else lo.groups(group)
     monkeypatch.setattr(linear, limit, 0.0)
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 64))
     cv = lo.cross_validate(fit, plan, lo.Certified(0.001), audit=0)
-    assert limit == "DEAR" or not cv.proved.all()
+    assert limit == "COSTLY_OPERATIONS" or not cv.proved.all()
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)
 
 

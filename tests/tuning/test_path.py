@@ -12,7 +12,7 @@ import leaveout as lo
 from leaveout.linalg.enclosure_theorem import RadiusTable
 from leaveout.refit import _stacked
 from leaveout.refit._anchor import anchored
-from leaveout.refit._linear import one_row
+from leaveout.refit._one_row import one_row
 from leaveout.refit._sampled import next_term
 from leaveout.tuning import path as _path
 from leaveout.tuning.ridge_path import ridges

@@ -17,10 +17,10 @@ from ._console import fail
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
 SEPARATORS = tuple(NAMES)  # that may stand between thousands
-DIGITS = 15  # of a whole number: with more it is an id, which a float would merge with others
+MAX_NUMBER_DIGITS = 15  # of a whole number: with more it is an id, which a float would merge with others
 OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # decimals, or thousands
 ZEROS = re.compile(r"0\d+")
-LONG = re.compile(rf"\d{{{DIGITS + 1},}}")
+LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
 SPACES = "\u00a0\u202f\u2009"  # that some write between thousands
 
 

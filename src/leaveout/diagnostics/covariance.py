@@ -23,8 +23,7 @@ from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..validation.named_parameters import NamedParameters, named
 from ..validation.standard_errors import MIN_BLOCKS
-from . import leverage
-from .measures import counted, dispersion, identified
+from .measures import counted, dispersion, identified, leverage
 
 CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
 KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}

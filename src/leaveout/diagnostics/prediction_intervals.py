@@ -31,13 +31,14 @@ from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from ..data.arrays import index_of, matched
 from ..linalg.sparse_design import SparseDesign
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.rows import column
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT, LOST, cache_key, refitted, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, LOST, cache_key, refitted, resolve_plan
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -78,7 +79,7 @@ def interval(
     groups: ArrayLike | None = None,
     plan: Plan | None = None,
     offset: ArrayLike | None = None,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
     """Compute prediction intervals for the responses of new rows, whatever their distribution.
@@ -242,7 +243,7 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
     _, X_new, offset = matched("predict", X_new=X_new, offset=offset)
     design = objective.new_rows("predict", X_new)
     shift = _shift("predict", objective, offset, len(design))
-    if objective.parameters.kinks() is None:
+    if kinks(objective) is None:
         _undetermined("predict", fit, design)
     known: Any = fit.parameters
     coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]

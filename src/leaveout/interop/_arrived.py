@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._runtime.jax import PyTree, float64
+from ..models.glm.active_coefficients import kinks
 from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, fit, standing, unsettled
 from ..optimize.hessian_factor import warn
@@ -30,7 +31,7 @@ def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: C
     if left > REFUSE and not stopped():
         raise ValueError(unsettled(objective, left).replace("anchor:", f"{caller}:", 1))
     ended = fit(objective, theta, num_starts=1)
-    kinked = objective.parameters.kinks() is not None
+    kinked = kinks(objective) is not None
     fall = left**2 / 2 if kinked else float(found.value - ended.value)
     apart = _apart(theta, ended.parameters)
     said = f"its loss would still fall by {fall:.2g}"

@@ -26,6 +26,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import matched
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
@@ -298,7 +299,7 @@ def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
     """Fit of a host whose loss has kinks: the minimum with the kinks rounded, which is near the host's own θ̂."""
     found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
-    known = objective.parameters.kinks()
+    known = kinks(objective)
     ones = np.ones(objective.num_units)
     value = function(objective, vector).look(vector)[0] if known is None else look(known[0], ones, vector).value
     weight = objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()

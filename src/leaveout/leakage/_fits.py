@@ -18,8 +18,8 @@ FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16
 
 MOSTLY = 0.5  # of the fits that are asked for: so many in chains, or each is made from its own rows
 SMALLEST_VARIANCE_SHARE = 1e-8  # of a column's second moment: a variance below it is not told by differences of sums
-PRODUCTS = 2**25  # numbers in the products of columns
-DEPENDENT = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
+COLUMN_PRODUCTS = 2**25  # numbers in the products of columns
+MAX_VARIANCE_INFLATION = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
 
 Rows = Int[np.ndarray, "fits size"]
 Shared = Int[np.ndarray, " shared"]
@@ -235,7 +235,7 @@ class AbstractMargin(AbstractClasses):
         if fits == 1 or not self.steady or self.scaled > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
-        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
+        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * COLUMN_PRODUCTS:
             return coef, none
         place, weight = lengths(train), counted(train, rows)
         X, y = self.X[rows], self.y[rows]
@@ -345,11 +345,11 @@ def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArr
     try:
         inverse = np.linalg.inv(unit)
         spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
-        doubtful = ~((spread > 0) & (spread < DEPENDENT)).all(1)
+        doubtful = ~((spread > 0) & (spread < MAX_VARIANCE_INFLATION)).all(1)
     except np.linalg.LinAlgError:
         inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
     if doubtful.any():
-        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / DEPENDENT, hermitian=True)
+        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / MAX_VARIANCE_INFLATION, hermitian=True)
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 

@@ -17,7 +17,7 @@ from .._runtime.display import Printed
 from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._labelled import TAILS, Calibration, Rate, calibrated, column, read_rate, sample_of, sampled_rates, weights
-from ._models import LeakageFold, RecordLeakage, Shares, UniformMislinking
+from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near, points, read_threshold
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
@@ -485,7 +485,7 @@ class Linkage(Printed):
             `p_train`, `p_test`, and `exposed`, the tested records with a mate in training.
         """
         if self.given is not None:
-            return RecordLeakage.from_pairwise(*(rate.estimate for rate in self.given)).shares(folds)
+            return uniform_mislinking(*(rate.estimate for rate in self.given)).shares(folds)
         each = self.shares_drawn(folds)
         shares = Shares(*(np.mean(values, axis=0) for values in zip(*each, strict=True)))
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)

@@ -6,37 +6,14 @@ the share of V̂ that belongs to T̂'s.
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._binomial import check_probabilities
-
-if TYPE_CHECKING:
-    from ._linkage import Linkage
-
-PRECISION_RECALL_GAP = 0.1  # a difference of precision and recall that uniform mislinking does not explain
-LARGE_CLUSTER = 10  # records a cluster, from which a recall far below the precision means entities cut in two
-
-
-class LeakageFold(NamedTuple):
-    """The rows of T̂ and V̂, and the cluster of every row of the data."""
-
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    clusters: NDArray[np.int64]
-
-
-class Shares(NamedTuple):
-    """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
-
-    The latter are V̂'s records with a half cluster in T̂.
-    """
-
-    p_train: NDArray[np.float64]
-    p_test: NDArray[np.float64]
-    exposed: NDArray[np.float64]
+from ._linkage import Linkage
+from ._mislinking import PRECISION_RECALL_GAP, LeakageFold, Shares, UniformMislinking, check_rates, uniform_mislinking
 
 
 @runtime_checkable
@@ -125,7 +102,7 @@ class RecordLeakage:
         return Shares(each[0], each[1], np.zeros(len(folds)))
 
     @staticmethod
-    def from_pairwise(precision: float, recall: float) -> "UniformMislinking":
+    def from_pairwise(precision: float, recall: float) -> UniformMislinking:
         """Derive the model from the precision and recall of pairs, if records are mislinked uniformly, each with probability q.
 
         A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so q = 1 − √recall. In a fold of K_fold of K
@@ -148,23 +125,10 @@ class RecordLeakage:
         UserWarning
             If the two rates differ so much that another mechanism is at work.
         """
-        _rates("RecordLeakage.from_pairwise", precision, recall)
-        if precision > recall + PRECISION_RECALL_GAP:
-            warnings.warn(
-                f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
-                "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
-                stacklevel=2,
-            )
-        if precision < recall - PRECISION_RECALL_GAP:
-            warnings.warn(
-                f"RecordLeakage.from_pairwise: precision {precision:g} is far below recall {recall:g}: clusters of several "
-                "entities merged, which leak nothing (what is left out together stays together); only recall is used.",
-                stacklevel=2,
-            )
-        return UniformMislinking(1 - float(np.sqrt(recall)), float(precision), float(recall))
+        return uniform_mislinking(precision, recall)
 
     @staticmethod
-    def from_match_probabilities(pairs: Any, ids: Any = None) -> "Linkage":
+    def from_match_probabilities(pairs: Any, ids: Any = None) -> Linkage:
         """Return `Linkage.from_pairs(pairs, ids)`.
 
         Parameters
@@ -177,36 +141,7 @@ class RecordLeakage:
         Linkage
             The linkage.
         """
-        from ._linkage import Linkage
-
         return Linkage.from_pairs(pairs, ids)
-
-
-@dataclass(frozen=True, eq=False)
-class UniformMislinking:
-    """A leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
-
-    q: float
-    precision: float
-    recall: float
-    mechanism = "record"
-
-    def shares(self, folds: list[LeakageFold]) -> Shares:
-        p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
-        sizes = np.bincount(folds[0].clusters)
-        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= LARGE_CLUSTER:
-            warnings.warn(
-                f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
-                f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
-                "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall).",
-                stacklevel=3,
-            )
-        for k, fold in enumerate(folds):
-            inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))
-            p_test[k] = self.q * (every - inside) / max(every - 1, 1)
-            p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
-        check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
-        return Shares(p_train, p_test, np.zeros(len(folds)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +196,7 @@ class SplitLeakage:
         SplitLeakage
             A leakage model.
         """
-        _rates("SplitLeakage.from_pairwise", precision, recall)
+        check_rates("SplitLeakage.from_pairwise", precision, recall)
         if precision < 1 - PRECISION_RECALL_GAP:
             warnings.warn(
                 f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if "
@@ -305,9 +240,3 @@ def check_known(leakage: object) -> Leakage:
             f"leakage_corrected: leakage must be a Linkage, RecordLeakage or SplitLeakage; got {type(leakage).__name__}."
         )
     return leakage
-
-
-def _rates(caller: str, precision: float, recall: float) -> None:
-    for name, value in (("precision", precision), ("recall", recall)):
-        if not (np.isfinite(value) and 0 < value <= 1):
-            raise ValueError(f"{caller}: {name} must lie in (0, 1]; got {value}.")

@@ -235,10 +235,6 @@ class Parameters:
     leaving : callable or None
         Function of (objective, like, thetas `[refits, params]`, weights `[refits, units]`) that says for which refits F would
         fall if a parameter left the boundary on which the fit holds it; None if nothing is held.
-    kinks : callable
-        Returns the description of a penalty with kinks that `leaveout.optimize.active_set` needs; None if F is smooth.
-    by_rows : callable
-        Returns the same model in as many coordinates as there are units; None if it has no such form.
 
     Examples
     --------
@@ -264,8 +260,6 @@ class Parameters:
     at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
     leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
-    kinks: Callable[[], Any] = lambda: None
-    by_rows: Callable[[], Any] = lambda: None
 
 
 class Costs(NamedTuple):

@@ -12,7 +12,7 @@ conditions of Karush, Kuhn and Tucker decide whether the active set was right.
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -21,8 +21,11 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
 from ..linalg.bounds import bounded, gates, resting, segments
-from ..linalg.design import Predictors, weighed
+from ..linalg.design import weighed
 from ..linalg.group_norms import Norms, descended
+from ..models.glm.active_coefficients import FullModel, kinks
+from ..models.glm.dual import DualGLM
+from ..models.glm.glm import AbstractRegression
 from ..objectives.batched import ONE, LinearBatch, constant, function
 from ..objectives.objective import AbstractObjective
 from .hessian_factor import far_out
@@ -38,48 +41,11 @@ KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays a
 MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
 SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
 SHORTEST_STEP = 1e-8  # shortest step of the line search
-DEPENDENT = 1e-9  # least singular value, relative to the largest, of columns of length one that count as independent
+INDEPENDENT_SINGULAR_VALUE = (
+    1e-9  # least singular value, relative to the largest, of independent columns of length one
+)
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
-
-
-class Kinked(Protocol):
-    """Model under such a penalty, with all its parameters."""
-
-    @property
-    def slope(self) -> Float[Array, " params"]:
-        """Slopes a of the kinks."""
-
-    @property
-    def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
-        """Lower and upper bounds of θ, infinite where there are none."""
-
-    @property
-    def norms(self) -> Norms | None:
-        """Groups and their a, or None. With groups no parameter has a kink or a bound of its own."""
-
-    @property
-    def ridge(self) -> Float[Array, " params"]:
-        """Diagonal ridge of the term ½ Σ_j ridge_j θ_j² in L."""
-
-    @property
-    def smooth(self) -> Predictors:
-        """Smooth part L as data."""
-
-    @property
-    def largest(self) -> Float[Array, " params"]:
-        """Largest absolute entry of each column, max_n |x_nj|."""
-
-    def held(
-        self, place: Int[Array, " active"], sign: Float[Array, " active"], theta: Float[Array, " params"], said: str = ""
-    ) -> AbstractObjective:
-        """Smooth model on the parameters `place`, which keep the given signs; the others stay where they are in θ."""
-
-    def start(self) -> Float[Array, " params"]:
-        """Start of the minimisation."""
-
-    def named(self, place: int) -> str:
-        """Name of a parameter."""
 
 
 class ActiveMinimiser(NamedTuple):
@@ -100,10 +66,10 @@ def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tu
 
     Returns the objective itself, and theta, if F is smooth.
     """
-    known = objective.parameters.kinks()
+    known = kinks(objective)
     if known is None:
         return objective, theta
-    kinked: Kinked = known[0]
+    kinked = known.whole
     start = None if theta is None else np.asarray(objective.parameters.unconstrained(theta), float)
     if start is not None and len(start) < len(kinked.slope):
         start = None
@@ -125,10 +91,10 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
     For smooth F the decrement tells this. Parameters beyond their bounds count as on them.
     """
-    known = objective.parameters.kinks()
+    known = kinks(objective)
     if known is None:
         return 0.0
-    kinked, ones = known[0], np.ones(objective.num_units)
+    kinked, ones = known.whole, np.ones(objective.num_units)
     both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
     if len(both[0]) < len(kinked.slope):  # of a model on some of the parameters
         return 0.0
@@ -140,32 +106,31 @@ def turned(objective: AbstractObjective, curvature: str, caller: str) -> Abstrac
     """Model in the coordinates of its rows, if `curvature` asks for it; else the objective itself."""
     if curvature != "rows":
         return objective
-    found = objective.parameters.by_rows()
-    if found is None:
+    if not isinstance(objective, AbstractRegression):
         raise TypeError(f'{caller}: curvature="rows" is for a lo.GLM under lo.penalties.Ridge; got {kind_of(objective)}.')
-    return found
+    return DualGLM(objective)
 
 
 def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tuple[AbstractObjective, Float[Array, " active"]]:
     """Model on the parameters that are not held at a minimiser, and the minimiser in it; unchanged if there are no kinks."""
-    known = objective.parameters.kinks()
+    known = kinks(objective)
     if known is None:
         return objective, theta
-    place, sign = _active(known[0], theta)
-    found = ActiveMinimiser(theta, place, sign, look(known[0], np.ones(objective.num_units), theta))
-    return known[0].held(place, sign, theta, _said(known[0], found)), theta[place]
+    place, sign = _active(known.whole, theta)
+    found = ActiveMinimiser(theta, place, sign, look(known.whole, np.ones(objective.num_units), theta))
+    return known.whole.held(place, sign, theta, _said(known.whole, found)), theta[place]
 
 
 def without(caller: str, objective: AbstractObjective) -> None:
     """Raise TypeError if the penalty has kinks, for a verb that cannot handle them."""
-    if objective.parameters.kinks() is not None:
+    if kinks(objective) is not None:
         raise TypeError(
             f"{caller}: it is not there for an l1 penalty or bounds, which hold parameters, and let them go, from refit to "
             "refit; cross_validate, cross_predict, fold_parameters, compare and path are."
         )
 
 
-def _said(kinked: Kinked, found: ActiveMinimiser) -> str:
+def _said(kinked: FullModel, found: ActiveMinimiser) -> str:
     """Sentence that counts the coefficients that are not held and names the one nearest to being released."""
     theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
@@ -190,7 +155,7 @@ def _said(kinked: Kinked, found: ActiveMinimiser) -> str:
     return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
 
 
-def _said_of_groups(kinked: Kinked, norms: Norms, found: ActiveMinimiser) -> str:
+def _said_of_groups(kinked: FullModel, norms: Norms, found: ActiveMinimiser) -> str:
     """Sentence that counts the groups that are not zero and names the one nearest to being released."""
     length = norms.lengths(found.theta)
     text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
@@ -204,7 +169,7 @@ def _said_of_groups(kinked: Kinked, norms: Norms, found: ActiveMinimiser) -> str
     return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
 
 
-def at_rest(kinked: Kinked, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+def at_rest(kinked: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
     """Whether each parameter is where a kink or a bound may hold it."""
     norms = kinked.norms
     return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
@@ -223,7 +188,7 @@ class ActivePoint(NamedTuple):
     unit: Float[Array, " params"]  # what a gradient is measured by: a, or where that is zero what all units may add to it
 
 
-def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
+def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
     model = kinked.smooth
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -238,7 +203,7 @@ def look(kinked: Kinked, weights: Float[Array, " units"], theta: Float[Array, " 
     return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
 
 
-def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
+def _worth(kinked: FullModel, theta: Float[Array, " params"]) -> float:
     """Value of the kinked penalty."""
     return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
 
@@ -246,13 +211,15 @@ def _worth(kinked: Kinked, theta: Float[Array, " params"]) -> float:
 class Posed:
     """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
 
-    def __init__(self, kinked: Kinked, weights: Float[Array, " units"]):
+    def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
         self.kinked, self.weights, model = kinked, weights, kinked.smooth
         narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
         self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
 
 
-def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None) -> ActiveMinimiser:
+def minimised(
+    kinked: FullModel, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None
+) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
     theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
     for tolerance in TOLERANCES if posed.second is None else (QUADRATIC_ROUND_TOLERANCE, *TOLERANCES):
@@ -270,7 +237,7 @@ def minimised(kinked: Kinked, weights: Float[Array, " units"], start: Float[Arra
     )
 
 
-def _active(kinked: Kinked, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+def _active(kinked: FullModel, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
     place = np.flatnonzero(~at_rest(kinked, theta))
     return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
 
@@ -289,7 +256,7 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
-        null = scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
+        null = scipy.linalg.null_space(columns / length, rcond=INDEPENDENT_SINGULAR_VALUE) / length[:, None]
         own, slope = theta[place], at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break
@@ -334,14 +301,14 @@ def _polished(posed: Posed, theta: Array) -> ActiveMinimiser | None:
     return None
 
 
-def _held_by(kinked: Kinked, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
+def _held_by(kinked: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
     """Least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
         least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
     return least, most
 
 
-def _beyond(kinked: Kinked, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
+def _beyond(kinked: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
     """Excess of ∇L over what can hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(kinked, theta, at)
     beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
@@ -410,7 +377,7 @@ def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, 
     return second().take(some, axis=0).take(some, axis=1)
 
 
-def _size(kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
+def _size(kinked: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
     """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
     whole = np.zeros(len(at.a))
     whole[some] = theta
@@ -445,7 +412,7 @@ def _by_products(
 
 
 def _by_columns(
-    kinked: Kinked, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
+    kinked: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
 ) -> Float[Array, " some"]:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
     root, free = np.sqrt(at.curvature), at.a[some] == 0
@@ -476,7 +443,9 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
 
 
-def _scaled(kinked: Kinked, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]) -> Array:
+def _scaled(
+    kinked: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]
+) -> Array:
     """Columns of the rows √c x and, where there are ridges, √ridge, one after another in memory."""
     x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))

@@ -1,4 +1,1 @@
 """A generalised linear model of rows that come in batches, from a disk or from a cluster, and every row left out by itself."""
-
-from .result import Scan as Scan
-from .scan import scan as scan

@@ -5,7 +5,6 @@ gives the gradients of all of them.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,11 +13,9 @@ from jaxtyping import Bool, Float, Int
 from ..linalg.design import CachedLoss
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, change
 from ..validation.audit import PROGRAM_ROUNDING, REASONS
+from .pass_runner import PassRunner
 from .passes import WORST, Kept, PassFit, bends, pulls
 from .result import Scan
-
-if TYPE_CHECKING:
-    from .scan import _Run
 
 Array = np.ndarray
 MAX_PASSES = 8  # over the data, at most
@@ -26,7 +23,9 @@ FAR, STEPS = 16, 30  # rows with Hessians of their own, at most, and steps of th
 LAST_STEP_SHARE = 1e-7  # of the first of these steps: one that is no longer is the last
 
 
-def iterated(run: "_Run", scan: Scan, at: PassFit, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int) -> Scan:
+def iterated(
+    run: PassRunner, scan: Scan, at: PassFit, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int
+) -> Scan:
     """The scan with the rows that want it refitted, and its audit."""
     chosen = _chosen(some, wanted, audit)
     opened = _opened(some, scan, rtol)
@@ -73,7 +72,7 @@ def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
 
 
 def _refitted(
-    run: "_Run", at: PassFit, rows: Kept
+    run: PassRunner, at: PassFit, rows: Kept
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the steps converged."""
     assert at.table is not None
@@ -119,7 +118,7 @@ def _refitted(
 
 
 def _by_newton(
-    run: "_Run", at: PassFit, rows: Kept
+    run: PassRunner, at: PassFit, rows: Kept
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
 

@@ -24,7 +24,8 @@ from ..linalg.design import CachedLoss, DenseDesign, Loss, weighed
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable, change
 from ..models.glm.losses import AbstractLoss
 from ..refit._anchor import OWN_HESSIAN_BELOW, rounding_scale, unsure
-from ..refit._linear import Row, sherman_morrison_step, within
+from ..refit._linear import within
+from ..refit._one_row import Row, sherman_morrison_step
 from .batches import RowBlock
 from .sample import DrawnRows, drawn, estimated, mixed
 

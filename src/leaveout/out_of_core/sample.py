@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from ..linalg.design import CachedLoss, DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..refit import _sampled as sampled
-from ..refit._linear import OneRow
+from ..refit._one_row import OneRow
 from .batches import RowBlock
 
 Array = np.ndarray
@@ -70,7 +70,6 @@ class _Near:
     common: Float[Array, " rows"]
     root: Float[Array, "params params"]
     blur: float
-    drawn: sampled.RowSample
     roots: None = None
 
     def whitened(self, units: Array) -> Array:
@@ -94,8 +93,8 @@ def estimated(
     common = x @ (at.leftover @ at.root)
     slope, curvature = loss.derivatives(eta, y, (1, 2))
     draws = sampled.RowSample(index, sample.chance)
-    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur, draws)
+    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur)
     look = one._replace(unit=np.arange(len(place)))
     good = sampled.short(turn, look)
-    half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS), True)  # type: ignore[arg-type]
+    half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS, draws), True)  # type: ignore[arg-type]
     return change(loss, y[: len(place)], one.center, one.center, half), good

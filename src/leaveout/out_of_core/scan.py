@@ -8,37 +8,27 @@ end, because little is proved of them, or to check what was proved.
 Of the size of the rows only the results are kept: a few numbers a row in memory, or none where these go to files.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy
-from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import File, StepResult, again, keep, keeping, kept, making, there
+from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64
-from .._runtime.progress import Slow
 from ..data.arrays import count, share
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
 from ..models.glm.glm import GLM
 from ..models.glm.losses import AbstractLoss
 from ..models.glm.penalties import AbstractPenalty
-from ..objectives.batched import ONE
-from ..optimize.fit import fit
-from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
-from ..optimize.newton import Arrived, newton
 from ..validation.batches import one_thread
 from .batches import Batches, opened
 from .iterated import iterated
-from .map_parts import Pass, over
-from .passes import SUMS, Kept, PassFit, beginning, left, looked, looked_together, sample_of, sums, worst
+from .pass_runner import PassRunner
 from .result import Scan
 
 Array = np.ndarray
-FILE_DIGITS = 7  # of the number of a file
 
 Together = Callable[[StepResult, StepResult], StepResult]
 
@@ -133,7 +123,8 @@ def scan(
     of = {"data": [part.of for part in rows.parts], "roles": rows.roles, "loss": model.loss_function, "penalty": model.penalty}
     of |= {"intercept": intercept, "rtol": rtol, "audit": audit, "out": None if folder is None else str(folder)}
     with stoppable("scan"), keeping("scan", checkpoint, of), one_thread(model, rows.count and model.design.shape[1]):
-        return _Run(rows, model, folder).run(rtol, audit)
+        run = PassRunner(rows, model, folder)
+        return iterated(run, *run.left_out(rtol, audit), rtol, audit)
 
 
 def _folder(out: File, parts: int) -> Path:
@@ -174,130 +165,3 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
             f"{type(model.loss_function).__name__}, {type(model.penalty).__name__}."
         )
     return model
-
-
-class _Run:
-    """The passes of a scan in order; each is a step that `checkpoint` keeps."""
-
-    def __init__(self, rows: Batches, model: GLM, folder: Path | None):
-        self.rows, self.model, self.folder = rows, model, folder
-        self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
-        self.passes, self.known = 0, dict[str, Any]()
-
-    def added(
-        self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None
-    ) -> StepResult:
-        """Run a pass over all parts, and add up or combine the results."""
-        together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
-
-        def make() -> StepResult:
-            total: StepResult = {}
-            with Slow(label, len(self.rows.parts)) as bar:
-                for told in over(self.rows, Pass(function, self.model.intercept, (self.loss, *given))):
-                    total = together(total, told)
-                    bar.advance()
-            return total
-
-        self.passes += 1
-        return kept(make)
-
-    def at(self, theta: Float[Array, " params"]) -> StepResult:
-        """Return F, its gradient and its Hessian at θ."""
-        if not self.known or not np.array_equal(self.known["theta"], theta):
-            told = self.added(sums, "fit", theta)
-            pushed = self.penalty @ theta
-            self.known = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
-            value = told["value"] + 0.5 * theta @ pushed
-            self.known |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
-            self.known |= {"hessian": told["hessian"] + self.penalty}
-        return self.known
-
-    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
-        """Return F and its gradient, as `newton` calls them."""
-        del lanes
-        found = self.at(theta[0])
-        return np.reshape(found["value"], 1), found["gradient"][None]
-
-    def hessian(self, theta: Array, lanes: Array) -> Array:
-        del lanes
-        return self.at(theta[0])["hessian"][None].copy()
-
-    def fitted(self) -> tuple[StepResult, Float[Array, "params params"]]:
-        """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
-        start, own = self._start(), np.asarray(self.model.parameters.start(0))
-        found = self._descended(start)
-        if not found.converged[0] and not np.array_equal(start, own):
-            found = self._descended(own)
-        told = self.at(found.theta[0])
-        factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
-        if not found.converged[0]:
-            raise RuntimeError(
-                f"scan: no minimiser was reached (F = {float(told['value']):.6g}, largest parameter "
-                f"{np.abs(told['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
-                "lo.penalties.Ridge(1.0)."
-            )
-        return told, factor
-
-    def _descended(self, start: Float[Array, " params"]) -> Arrived:
-        return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
-
-    def _start(self) -> Float[Array, " params"]:
-        """The minimiser of the first block, if it has one."""
-
-        def make() -> StepResult:
-            try:
-                return {"start": fit(self.model).vector}
-            except (RuntimeError, IndefiniteHessianError):
-                return {"start": np.asarray(self.model.parameters.start(0))}
-
-        return kept(make)["start"]
-
-    def run(self, rtol: float, audit: int) -> Scan:
-        told, factor = self.fitted()
-        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
-        diagonal = np.sum(factor**2, axis=1)
-        blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
-        at = PassFit(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
-        seen = self.added(looked, "proofs", at, together=looked_together)
-        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
-        at = at._replace(allowed=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
-        at = at._replace(sample=sample_of(seen) if "row" in seen else None)
-        wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
-        some, totals, every = self._left(at, wanted)
-        scan = Scan(self.model, self.rows.count, told, factor, totals, every, self.folder)
-        return iterated(self, scan, at, some, wanted, rtol, audit)
-
-    def _left(self, at: PassFit, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], StepResult | None]:
-        """Leave out every row.
-
-        Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
-        """
-        kinds = {"loss": float, "error": float, "proved": bool}
-        every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
-        several, total = list[Kept](), np.zeros(SUMS)
-        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{FILE_DIGITS}}.parquet")
-        each = [(wanted, file(part.number)) for part in self.rows.parts]
-        self.passes += 1
-        with Slow("rows", self.rows.count) as bar:
-            for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
-                for name, own in (every or {}).items():
-                    own[part.start : part.start + part.count] = told[f"every {name}"]
-                total += told["sums"]
-                several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
-                bar.advance(part.count)
-        for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
-            left_behind.unlink()  # of a worker that died there
-        return several[0], total, every
-
-    def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
-        """Yield the result of each part; parts in the checkpoint are not computed again."""
-        first = min(there(), len(self.rows.parts))
-        yield from (again() for _ in range(first))
-        made = over(self.rows, Pass(left, self.model.intercept, (self.loss, at), each), first)
-        while True:
-            with making():
-                told = next(made, None)
-            if told is None:
-                return
-            keep(told)
-            yield told

@@ -18,7 +18,6 @@ from ..linalg.group_norms import Norms, Reach
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from . import _cubic as cubic, _sampled as sampled
 from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
@@ -29,7 +28,9 @@ WHITEN_TOGETHER = 4  # as many of them are asked for: then they are whitened tog
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
 PLAIN = 1e-8  # of the largest eigenvalue of H: what is above it is no rounding
 KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are made by a factor of the rows instead
-NEARLY = 100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
+REPEATED_COLUMNS_FROM = (
+    100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
+)
 CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is measured, and errors allow for it
 
 
@@ -97,16 +98,6 @@ class LinearFitCache:
     def rows(self) -> Float[Array, "units ..."]:
         """All rows, whitened."""
         return self.model.design.whitened(np.arange(len(self.eta)), self.root)
-
-    @functools.cached_property
-    def third(self) -> Float[Array, "pairs rank"]:
-        """Tensor Σ ω ℓ‴ z ⊗ z ⊗ z."""
-        return cubic.third(self)
-
-    @functools.cached_property
-    def drawn(self) -> sampled.RowSample:
-        """Sample of rows for the next term."""
-        return sampled.drawn(self)
 
     @functools.cached_property
     def turn(self) -> float:
@@ -186,7 +177,7 @@ def anchored(fit: Fit) -> LinearFitCache:
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     off, condition = _rounded(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
-    if condition > NEARLY * len(root):
+    if condition > REPEATED_COLUMNS_FROM * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)

@@ -31,8 +31,9 @@ from ..linalg.bounds import gates, joined, segments
 from ..linalg.design import weighed
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
+from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batched import weights_of
-from ..optimize.active_set import TIED, Kinked
+from ..optimize.active_set import TIED
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, anchored
@@ -52,7 +53,7 @@ class Active:
     """Fit on some of the parameters, `place`, with their signs, in the whole model; the others stand at `rest`."""
 
     fit: Fit
-    kinked: Kinked
+    kinked: FullModel
     place: Int[Array, " active"]
     sign: Float[Array, " active"]
     rest: Float[Array, " params"]
@@ -163,8 +164,11 @@ class Active:
 @cached_on
 def active(fit: Fit) -> Active | None:
     """Active parameters of a fit under such a penalty; None for others."""
-    known = fit.objective.parameters.kinks()
-    return None if known is None else Active(fit, *known)
+    known = kinks(fit.objective)
+    if known is None:
+        return None
+    assert known.place is not None and known.sign is not None and known.rest is not None  # a fit has arrived
+    return Active(fit, known.whole, known.place, known.sign, known.rest)
 
 
 class Conditions:

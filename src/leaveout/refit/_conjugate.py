@@ -6,7 +6,6 @@ least Ritz value μ of A⁻¹ times it gives an estimate of a candidate's distan
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -14,10 +13,7 @@ from jaxtyping import Bool, Float, Int
 from ..linalg.design import apply_curvature, weighed
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ._anchor import passes, tiles, total
-from ._newton import CAUTION
-
-if TYPE_CHECKING:
-    from ._enclosure import CertifiedBatch
+from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
 ROUNDS, PRODUCTS, PART = 12, 24, 0.1  # of steps; of products for one; of its length that may be left to solve
@@ -27,7 +23,7 @@ SMALLEST_RITZ_SHARE = 1e-3  # of a Ritz value: where curvature falls so far it i
 Enough = Callable[[Array], Bool[Array, " lanes"]]
 
 
-def conjugate(state: "CertifiedBatch", lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
+def conjugate(state: CertifiedBatch, lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
     """Run the steps; returns the lanes that are still open."""
     lanes = lanes[state.metric.kept[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
@@ -37,7 +33,7 @@ def conjugate(state: "CertifiedBatch", lanes: Int[Array, " lanes"], enough: Enou
 class _Group:
     """Lanes on their way: u, predictors, F, and the least Ritz value seen."""
 
-    def __init__(self, state: "CertifiedBatch", lanes: Array):
+    def __init__(self, state: CertifiedBatch, lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
         self.omega = self.model.weigh(state._weights(lanes))[0]
         self.u, self.eta = state.u[lanes], self.model.eta(self._theta(state.u[lanes]))

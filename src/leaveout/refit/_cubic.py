@@ -19,23 +19,21 @@ better.
 """
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._runtime.cache import cached_on
 from ..linalg.design import weighed
-
-if TYPE_CHECKING:
-    from ._anchor import LinearFitCache
-    from ._linear import OneRow
+from ._anchor import LinearFitCache
+from ._one_row import OneRow
 
 Array = np.ndarray
 WORK = 2e7  # numbers of all rows' products: a millisecond
 SUM_ROUNDING = 1e-12  # of the sums of T
 
 
-def worthwhile(anchor: "LinearFitCache", lanes: int, each: float) -> bool:
+def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
     """Whether the next term takes less than `each` operations a row for so many rows, a gradient's share of one row."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
@@ -48,7 +46,8 @@ def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
     return np.triu_indices(p)
 
 
-def third(anchor: "LinearFitCache") -> Float[Array, "pairs rank"]:
+@cached_on
+def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
     """Tensor T, its first two axes as pairs, those off the diagonal twice."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
@@ -56,12 +55,12 @@ def third(anchor: "LinearFitCache") -> Float[Array, "pairs rank"]:
     return pairs * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def settled(anchor: "LinearFitCache", look: "OneRow") -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+def settled(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
     """Predictors of rows that lose weight, and how far they may be off; infinitely far for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
-    (third,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
-    pushed = (z[:, i] * z[:, j]) @ anchor.third - (look.lost * third * anchor.size[unit] ** 2)[:, None] * z
+    (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
+    pushed = (z[:, i] * z[:, j]) @ third(anchor) - (look.lost * bend * anchor.size[unit] ** 2)[:, None] * z
     along = look.lost * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
     length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept)
     concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))

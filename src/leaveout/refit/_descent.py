@@ -42,9 +42,10 @@ from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows
 from ._acceleration import Acceleration
-from ._expansion import GRADIENTS, Expanded, Expansion, Known, expand, expandable
+from ._enclosure import CAUTION, REFUSED
+from ._expansion import GRADIENTS, Expanded, ExpandedBatch, Expansion, expandable
 from ._metric import Products, RefitMetric, Whitened, own_metric
-from ._newton import CAUTION, PRODUCTS, REFUSED
+from ._newton import PRODUCTS
 from ._screen import SIZES, available, bent
 
 MAX_CHORD_STEPS = 20  # steps before a refit is handed on
@@ -55,7 +56,7 @@ NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops t
 # 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
-NEARLY = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
+NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
 HESSIANS = 10  # number of Hessians that Newton's method takes, about
 # Operations of a gradient from which refits go down by Newton's method one by one: of a chain of 5,000 steps and 11 parameters,
 # 2e5, a refit took 30 ms, side by side 130.
@@ -71,6 +72,10 @@ SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 
 MAX_SINGLE_RATIO = 0.01  # largest ratio of steps by which a refit is judged after one step
 LONG_FOLD = 8  # units a parameter from which a fold counts as long
 LENGTH_NOISE = 1e-9  # steps shorter than this share of a length by which F falls are rounding
+BORDER = 16  # refits of the largest accepted error whose gradients measure how good the estimates are
+EXPANSION_SAFETY = 2.0  # factor of the worst ratio found there
+EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
+TOLD = 0.01  # share of the largest accepted error a scored unit below which errors are not told apart
 ARRIVED, UNTOLD = 1e-4, 20.0  # last step that counts as none, relative to the way; its factor where steps tell no distance
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be nearer than the anchor's Hessian
 
@@ -168,7 +173,7 @@ class RefitDescent:
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
         width = held.sum(1).max(initial=0)
-        if isinstance(self.metric, Known):
+        if isinstance(self.metric, ExpandedMetric):
             self.scores[lanes], self.error[lanes] = self.F.losses(theta, lanes), self.metric.change(self.u[lanes], left, lanes)
             return self.error[lanes]
         reach = np.where(known, left, 0.0)[:, None]
@@ -256,7 +261,7 @@ class RefitDescent:
     @property
     def _renewed(self) -> bool:
         """Whether the metric is that of the candidate, so that steps with it are Newton's."""
-        return isinstance(self.metric, Products | Known)
+        return isinstance(self.metric, Products | ExpandedMetric)
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
         self.u[lanes[good]] -= step[good]
@@ -379,7 +384,7 @@ class RefitDescent:
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: where refits stand if they are nearly there and lower than at θ̂, else θ̂."""
-        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEARLY * self.first[some]
+        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
         if near.any():
             there = self.theta(some[near])
             lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]
@@ -511,3 +516,81 @@ def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool
         state.newton(lanes)
     elif lanes.size and not hurry:
         state.alone(lanes, enough)
+
+
+class ExpandedMetric:
+    """Metric of the selected refits' own Hessians, by the expansion, where they stand."""
+
+    def __init__(self, state: RefitDescent, lanes: Int[np.ndarray, " lanes"]):
+        assert state.expansion is not None
+        self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
+        self.place[lanes] = np.arange(len(lanes))
+        self.inverse = np.linalg.inv(state.expansion.curvature(state.u[lanes], lanes))
+
+    def solve(self, gradient, u, lanes):
+        del u
+        return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
+
+    def change(
+        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, " lanes"]:
+        """Largest change of losses within a distance, by the expansion."""
+        return EXPANSION_SAFETY * self.expansion.change(u, left, lanes)
+
+
+def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int) -> Int[np.ndarray, " open"]:
+    """Bring a batch to where the expansion leads; returns the refits that are still open.
+
+    Refits that this does not settle go on from there with full gradients and their own Hessians, which come from the expansion
+    too.
+    """
+    assert state.expansion is not None
+    found, usual = state.expansion.solved(), state.metric
+    state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
+    trusted = np.isfinite(found.error[lanes])
+    lanes, lost = lanes[trusted], lanes[~trusted]
+    if not lanes.size:
+        return lost
+    state.u[lanes] = found.u[lanes]
+    times, done = _passed(state, lanes, enough, found)
+    some, lanes = lanes[done], lanes[~done]
+    error, scored = times * found.error[some], state.rows.held[some].sum(1)
+    state.left[some], state.scores[some], state.open[some] = times * found.left[some], found.losses[some], False
+    state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
+    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
+    state.metric = ExpandedMetric(state, lanes)
+    lanes = state.steps(lanes, enough, most)
+    state.metric = usual
+    return np.sort(np.concatenate([lanes, lost]))
+
+
+def _passed(
+    state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, found: ExpandedBatch
+) -> tuple[float, Bool[np.ndarray, " lanes"]]:
+    """Factor by which estimates are multiplied, and the refits that are near enough then.
+
+    Full gradients of the worst refits that pass measure how good the estimates are. As long as these are too small there,
+    others are the worst that pass.
+    """
+    times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
+    while True:
+        done = enough(lanes, Expanded(found, lanes, times))
+        border = lanes[done & ~seen[lanes]]
+        border = border[np.argsort(-found.error[border], kind="stable")[:BORDER]]
+        if not border.size:
+            return times, done
+        seen[border] = True
+        worst = EXPANSION_SAFETY * _ratio(state, border, found)
+        if worst <= times:
+            return times, done
+        times = worst
+
+
+def _ratio(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], found: ExpandedBatch) -> float:
+    """Largest ratio of the changes that one Newton step makes in refits and their losses to the estimates of these changes."""
+    step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
+    losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
+    total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
+    off = total(losses - found.losses[lanes]), np.linalg.norm(step, axis=1)
+    told = found.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), found.left[lanes] + EXPANSION_ROUNDING
+    return float(np.max(np.array(off) / np.array(told)))

@@ -4,7 +4,7 @@
 
 Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`, and A the refit's metric: its
 own Hessian at θ̂ at first, that at the candidate where steps stall. `look` makes the first step of all refits, `steps` more of
-those whose ball is too large. `newton` takes another metric, and `estimate` estimates the distance where nothing is proved.
+those whose ball is too large, and `estimate` estimates the distance where nothing is proved. `_newton` takes another metric.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from ..linalg.design import apply_curvature, scale_units, weighed
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._anchor import PASS, FoldMetric, anchored, entries, passes, tiles, total
-from ._newton import CAUTION, REFUSED, DampedNewton
+from ._anchor import FoldMetric, anchored, entries, passes, tiles, total
 
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # with one metric, before a refit wants another; or before its error is estimated
 # What a step leaves is asked of one refit in so many, by so many products; the largest of so many answers holds.
 TOLD, ASKED, BESIDE = 8, 10, 5
+CAUTION, REFUSED = 1.3, 0.9  # what is put on top of a contraction, and where a contraction means nothing
 STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
 SINGLE_PRECISION_SHARE = (
     1e-4  # of the first step: while more is left, gradients that are dear are told by what they change by, in float32
@@ -287,12 +287,3 @@ class CertifiedBatch:
         change_ = norms.hessian(anchor.theta + self.u[lanes] @ anchor.root) - norms.hessian(anchor.theta[None])
         kappa = anchor.model.weigh(self._weights(lanes))[1][:, None]
         return lambda v: kappa * np.einsum("rp,rpq->rq", v @ anchor.root, change_) @ anchor.root.T
-
-    # Hessians of the candidates
-
-    def newton(self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
-        """Take damped Newton steps, each with the Hessian at its candidate; refits left open then have no minimiser."""
-        n, p = self.anchor.model.design.shape
-        size = max(1, PASS * 8 // (n * self.anchor.model.design.outputs * min(p, 8) + p * p))
-        for start in range(0, len(lanes), size):
-            DampedNewton(self, lanes[start : start + size]).run(enough)

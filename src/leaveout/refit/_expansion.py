@@ -11,18 +11,15 @@ principal axes of all displacements: the largest of them stands for the fold's o
 order in the same way. Gradients of the folds that these estimates only just accept measure how good the estimates are.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from ..objectives.batched import work
 from ..objectives.contiguous_folds import Runs, runs
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-
-if TYPE_CHECKING:
-    from ._descent import Enough, RefitDescent
 
 DERIVATIVE_ENTRIES = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
 FOLD_CURVATURE_ENTRIES = 2**20  # in the curvatures of folds that are solved at once
@@ -34,10 +31,6 @@ MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
 THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
 MAX_QUADRATIC_STEPS = 20  # steps of Newton's method on the quadratic
 MAX_CURVATURE_CHANGE = 0.9  # difference between the fold's curvature and the full fit's above which no expansion is trusted
-BORDER = 16  # refits of the largest accepted error whose gradients measure how good the estimates are
-EXPANSION_SAFETY = 2.0  # factor of the worst ratio found there
-EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
-TOLD = 0.01  # share of the largest accepted error a scored unit below which errors are not told apart
 
 
 def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
@@ -230,81 +223,3 @@ def _solve(matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, 
         return np.linalg.solve(matrices, vectors[..., None])[..., 0]
     except np.linalg.LinAlgError:
         return np.full_like(vectors, np.nan)
-
-
-class Known:
-    """Metric of the selected refits' own Hessians, by the expansion, where they stand."""
-
-    def __init__(self, state: "RefitDescent", lanes: Int[np.ndarray, " lanes"]):
-        assert state.expansion is not None
-        self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
-        self.place[lanes] = np.arange(len(lanes))
-        self.inverse = np.linalg.inv(state.expansion.curvature(state.u[lanes], lanes))
-
-    def solve(self, gradient, u, lanes):
-        del u
-        return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
-
-    def change(
-        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, " lanes"]:
-        """Largest change of losses within a distance, by the expansion."""
-        return EXPANSION_SAFETY * self.expansion.change(u, left, lanes)
-
-
-def expand(state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", most: int) -> Int[np.ndarray, " open"]:
-    """Bring a batch to where the expansion leads; returns the refits that are still open.
-
-    Refits that this does not settle go on from there with full gradients and their own Hessians, which come from the expansion
-    too.
-    """
-    assert state.expansion is not None
-    found, usual = state.expansion.solved(), state.metric
-    state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
-    trusted = np.isfinite(found.error[lanes])
-    lanes, lost = lanes[trusted], lanes[~trusted]
-    if not lanes.size:
-        return lost
-    state.u[lanes] = found.u[lanes]
-    times, done = _passed(state, lanes, enough, found)
-    some, lanes = lanes[done], lanes[~done]
-    error, scored = times * found.error[some], state.rows.held[some].sum(1)
-    state.left[some], state.scores[some], state.open[some] = times * found.left[some], found.losses[some], False
-    state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
-    state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
-    state.metric = Known(state, lanes)
-    lanes = state.steps(lanes, enough, most)
-    state.metric = usual
-    return np.sort(np.concatenate([lanes, lost]))
-
-
-def _passed(
-    state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], enough: "Enough", found: ExpandedBatch
-) -> tuple[float, Bool[np.ndarray, " lanes"]]:
-    """Factor by which estimates are multiplied, and the refits that are near enough then.
-
-    Full gradients of the worst refits that pass measure how good the estimates are. As long as these are too small there,
-    others are the worst that pass.
-    """
-    times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
-    while True:
-        done = enough(lanes, Expanded(found, lanes, times))
-        border = lanes[done & ~seen[lanes]]
-        border = border[np.argsort(-found.error[border], kind="stable")[:BORDER]]
-        if not border.size:
-            return times, done
-        seen[border] = True
-        worst = EXPANSION_SAFETY * _ratio(state, border, found)
-        if worst <= times:
-            return times, done
-        times = worst
-
-
-def _ratio(state: "RefitDescent", lanes: Int[np.ndarray, " lanes"], found: ExpandedBatch) -> float:
-    """Largest ratio of the changes that one Newton step makes in refits and their losses to the estimates of these changes."""
-    step = Known(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
-    losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
-    total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
-    off = total(losses - found.losses[lanes]), np.linalg.norm(step, axis=1)
-    told = found.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), found.left[lanes] + EXPANSION_ROUNDING
-    return float(np.max(np.array(off) / np.array(told)))

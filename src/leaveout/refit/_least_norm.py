@@ -22,12 +22,13 @@ from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
 from ..linalg.design import DenseDesign, Predictors
+from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 
 Array = np.ndarray
 UNIT = 2.0**-53
 CAUTION = 32  # times what rounding usually makes of a sum
-CLEAR = 1e3  # times its rounding, from which a number is known not to be zero
+NONZERO_FROM = 1e3  # times its rounding, from which a number is known not to be zero
 DEAR = 1e12  # operations that the refits of a plan may cost which are made one by one
 
 
@@ -90,7 +91,7 @@ class LeastNorm:
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
-        away = rounding if least > rounding else least * (CLEAR - 1)  # it is the cut that counts, or zero
+        away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # it is the cut that counts, or zero
         low = least - rounding if least > rounding else least
         clear = self.penalised or not np.any((s > low) & (s < least + away))
         if self.penalised:
@@ -145,13 +146,13 @@ class LeastNorm:
             ridged = Q / np.sqrt(s**2 + 1)
             inner = one + ridged @ ridged.T
             values, vectors = np.linalg.eigh(inner)
-            if not values[0] > CLEAR * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
+            if not values[0] > NONZERO_FROM * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
                 return None
             r = vectors @ ((vectors.T @ (apart + Q @ (t / (s**2 + 1)))) / values)
             worst = float(np.sqrt(values[-1] / values[0])) if whole.full else float(1 / values[0])
         else:
             values, vectors = np.linalg.eigh(one)
-            seen = values > max(np.sqrt(fuzz), CLEAR * fuzz)
+            seen = values > max(np.sqrt(fuzz), NONZERO_FROM * fuzz)
             if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
                 return None
             V1, V0 = vectors[:, seen], vectors[:, ~seen]
@@ -176,7 +177,7 @@ def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
     """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by
     the singular values of all rows; infinite where it cuts what these data do see."""
     largest = s.max(initial=0.0)
-    seen, rounding = s > cut * largest, UNIT * CAUTION * CLEAR * len(s) * largest
+    seen, rounding = s > cut * largest, UNIT * CAUTION * NONZERO_FROM * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):
         return np.inf
     return float(10 * (cut * largest / s[seen].min()) ** 2)
@@ -189,7 +190,7 @@ def least_norm(fit: Fit) -> LeastNorm | None:
     if model is None or not isinstance(model.design, DenseDesign) or not model.separate or model.norms is not None:
         return None
     n, p = model.design.shape
-    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or objective.parameters.kinks() is not None:
+    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or kinks(objective) is not None:
         return None
     slope, curvature = model.unit_loss.derivatives(np.zeros(n), model.y, (1, 2))
     intercept, penalty = bool(getattr(objective, "intercept", False)), np.asarray(model.penalty)

@@ -22,15 +22,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import apply_curvature, scale_units
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, change
+from ..linalg.enclosure_theorem import change
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _sampled as sampled
-from ._anchor import anchored, total
+from ._anchor import anchored
 from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
+from ._newton import newton
+from ._one_row import OneRow, one_row, span
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
@@ -39,106 +40,6 @@ COSTLY_OPERATIONS = (
     3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 )
 TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
-
-
-class OneRow(NamedTuple):
-    """Single rows after one step with their own Hessian, in O(1) each.
-
-    They have the row and the weight it loses, its predictor, or one an output, and how far that may be off.
-    """
-
-    unit: Int[Array, " refits"]
-    lost: Float[Array, " refits"]
-    center: Float[Array, "refits ..."]
-    half: Float[Array, " refits"]
-    moved: Float[Array, " refits"]  # λ, the length of the step
-    distance: Float[Array, " refits"]  # D: no more than that is the refit away, and ρ from where the step leads
-    after: Float[Array, " refits"]
-    kept: Float[Array, " refits"]  # 1 − q
-    own: Float[Array, "refits ..."]  # its inverse, of several outputs that of I − zᵀz ℓ″
-    digits: Float[Array, " refits"]  # what of the predictor is rounding
-    determined: Bool[Array, " refits"]
-
-    def take(self, lanes: Array) -> "OneRow":
-        return OneRow(*(part[lanes] for part in self))
-
-
-class Row(NamedTuple):
-    """Quantities of the anchor for the rows that leave, one number each; vectors and matrices for several outputs."""
-
-    eta: Float[Array, "refits ..."]
-    slope: Float[Array, "refits ..."]
-    curvature: Float[Array, "refits ..."]
-    norm: Float[Array, " refits"]  # ‖z‖, z = R⊤x
-    inner: Float[Array, "refits ..."]  # zᵀz
-    share: Float[Array, " refits"]  # the largest that the row's curvature has of H, by weight
-    common: Float[Array, "refits ..."] | float  # zᵀ times the whitened gradient that the fit left
-
-
-def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
-    """First look at refits that each change the weight of one row."""
-    anchor, at = anchored(fit), span(unit)
-    rest = float(anchor.leftover @ anchor.leftover)
-    common = anchor.common[at] if rest else 0.0
-    parts = anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at]
-    share = anchor.size[at] * (anchor.curvature[at] if anchor.roots is None else 1.0)
-    row, grown = Row(*parts, anchor.inner[at], share, common), np.maximum(weight, 1.0)
-
-    def rounded(center: Array, move: Array) -> Array:
-        lost = 4 * GRADIENT_ROUNDING * (1 + total(np.abs(center), 1) + anchor.bulk[at])
-        return lost + anchor.blur * total(np.abs(move), 1)
-
-    ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    return sherman_morrison_step(
-        unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded, anchor.floor
-    )
-
-
-def sherman_morrison_step(
-    unit: Int[Array, " refits"],
-    lost: Float[Array, " refits"],
-    row: Row,
-    rest: Float[Array, " refits"] | float,
-    noise: Float[Array, " refits"],
-    ball: Callable[[Array, Array], Ball],
-    rounded: Callable[[Array, Array], Array],
-    floor: Float[Array, " refits"] | float,
-) -> OneRow:
-    """Step single rows with their own Hessian, I − `lost` z ℓ″ zᵀ, without forming a vector of parameters.
-
-    `rest` is ‖gradient‖² that the fit left, whitened. `ball` proves how near a λ is; `rounded` gives a predictor's rounding
-    error.
-    """
-    pull, bend = scale_units(lost, row.slope), scale_units(lost, row.curvature)
-    kept = 1 - lost * row.share
-    determined = kept > floor
-    kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
-    along = row.common - apply_curvature(row.inner, pull)  # z · gradient
-    own = 1 / kept if row.inner.ndim == 1 else _inverted(row.inner, np.where(determined[:, None, None], bend, 0.0))
-    step = apply_curvature(own, along)
-    length = rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
-    root = np.sqrt(kept)
-    slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
-    distance, after = ball(slope, kept)
-    center = row.eta - step
-    digits = rounded(center, scale_units(1 / kept, step))
-    with np.errstate(invalid="ignore"):
-        half = np.where(determined, row.norm / root * after, np.inf) + digits
-    return OneRow(unit, lost, center, half, slope, distance, after, kept, own, digits, determined)
-
-
-def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
-    """Index of units: a slice if they follow one another, so that nothing is gathered."""
-    first = int(unit[0]) if len(unit) else 0
-    follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
-    return slice(first, first + len(unit)) if follow else unit
-
-
-def _inverted(
-    inner: Float[Array, "refits outputs outputs"], bend: Float[Array, "refits outputs outputs"]
-) -> Float[Array, "refits outputs outputs"]:
-    """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
-    return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)
 
 
 class FirstStep:
@@ -366,7 +267,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
         state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
     if lanes.size:
         state.proved[lanes] = True
-        state.newton(lanes, asked)
+        newton(state, lanes, asked)
     return state, first
 
 

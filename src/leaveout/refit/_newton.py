@@ -1,7 +1,6 @@
 """Damped Newton steps of refits of linear predictors, each with the Hessian at its candidate: the last rung."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -10,23 +9,28 @@ from jaxtyping import Bool, Float
 from .._runtime.codes import RESULTS
 from ..linalg.design import scale_units, weighed
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
-from ._anchor import CONDITION, rounding_scale, unsure
-
-if TYPE_CHECKING:
-    from ._enclosure import CertifiedBatch
+from ._anchor import CONDITION, PASS, rounding_scale, unsure
+from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
 NEWTON = 100  # steps before a refit is given up
-# Of a ratio of lengths, or a contraction: products that tell it, what is put on top, where a contraction means nothing.
-PRODUCTS, CAUTION, REFUSED = 6, 1.3, 0.9
+PRODUCTS = 6  # that tell a ratio of lengths
 GONE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
 RUNAWAY = 1e7  # a refit that many times its own first step away is running off: nothing holds it
+
+
+def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+    """Take damped Newton steps, each with the Hessian at its candidate; refits left open then have no minimiser."""
+    n, p = state.anchor.model.design.shape
+    size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
+    for start in range(0, len(lanes), size):
+        DampedNewton(state, lanes[start : start + size]).run(enough)
 
 
 class DampedNewton:
     """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature one."""
 
-    def __init__(self, state: "CertifiedBatch", lanes: Array):
+    def __init__(self, state: CertifiedBatch, lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
         self.omega, self.kappa = self.model.weigh(state._weights(lanes))
         start = np.zeros_like(state.u[lanes])

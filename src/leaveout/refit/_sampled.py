@@ -1,6 +1,6 @@
 """Single rows left out of very many, where a gradient of every refit costs too much: the next term of the expansion.
 
-After one step u_j with the row's own Hessian (`_linear.one_row`) its predictor still moves by about
+After one step u_j with the row's own Hessian (`_one_row.one_row`) its predictor still moves by about
 
     −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
 
@@ -12,17 +12,16 @@ columns nearly repeat one another: 1e-6 of a small correction is plenty.
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.cache import cached_on
 from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
-
-if TYPE_CHECKING:
-    from ._anchor import LinearFitCache
-    from ._linear import OneRow
+from ._anchor import LinearFitCache
+from ._one_row import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
@@ -52,7 +51,8 @@ class RowSample(NamedTuple):
     chance: Float[Array, " drawn"]
 
 
-def drawn(anchor: "LinearFitCache") -> RowSample:
+@cached_on
+def drawn(anchor: LinearFitCache) -> RowSample:
     """Draw the sample, with the same seed in every call."""
     if anchor.roots is None:
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
@@ -66,11 +66,12 @@ def drawn(anchor: "LinearFitCache") -> RowSample:
     return RowSample(index, chance[index])
 
 
-def next_term(anchor: "LinearFitCache", look: "OneRow", size: int | None) -> Term:
+def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None) -> Term:
     """Next term of refits after their first step, from a sample of that size, or from all rows."""
-    index, chance = (part[:size] for part in anchor.drawn)
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
+    else:
+        index, chance = (part[:size] for part in (drawn(anchor) if sample is None else sample))
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
     along = scale_units(look.lost, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]))
@@ -89,13 +90,13 @@ def precision(lost: float) -> type[np.floating]:
     return np.float64 if lost > SINGLE_PRECISION_LOSS else np.float32
 
 
-def _precise(anchor: "LinearFitCache") -> Callable[[Array], Array]:
+def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
     """Function that converts arrays to that precision."""
     return functools.partial(np.asarray, dtype=precision(anchor.blur / GRADIENT_ROUNDING))
 
 
 def _of_one(
-    anchor: "LinearFitCache", look: "OneRow", along: Array, index: Array, weight: Array, sampled: bool
+    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[Array, "3 refits"]:
     single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
@@ -128,7 +129,7 @@ def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[In
 
 
 def _of_several(
-    anchor: "LinearFitCache", look: "OneRow", along: Array, index: Array, weight: Array
+    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array
 ) -> Float[Array, "3 refits outputs"]:
     loss, single = cast(LossOfSeveral, anchor.model.loss), _precise(anchor)
     own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
@@ -152,7 +153,7 @@ def _of_several(
 
 
 def _across(
-    anchor: "LinearFitCache", refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
+    anchor: LinearFitCache, refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
 ) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
     """Products U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of the rows and then of the units.
 
@@ -177,17 +178,17 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _far(turn: Float[Array, " refits"] | float, look: "OneRow") -> Float[Array, " refits"]:
+def _far(turn: Float[Array, " refits"] | float, look: OneRow) -> Float[Array, " refits"]:
     """Distance by which the curvature may move on the way: M max k ‖u‖, with `turn` = M max k."""
     return turn * look.moved / np.sqrt(look.kept)
 
 
-def short(turn: Float[Array, " refits"] | float, look: "OneRow") -> Bool[Array, " refits"]:
+def short(turn: Float[Array, " refits"] | float, look: OneRow) -> Bool[Array, " refits"]:
     """Whether the step is short enough for the term to mean something."""
     return look.determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
 
 
-def half(turn: Float[Array, " refits"] | float, look: "OneRow", term: Term, sampled: bool) -> Float[Array, " refits"]:
+def half(turn: Float[Array, " refits"] | float, look: OneRow, term: Term, sampled: bool) -> Float[Array, " refits"]:
     """Distance by which the predictors of refits with a short step may still be off, rounding included.
 
     For several outputs it is a range.

@@ -24,8 +24,9 @@ from ..optimize.fit import DOUBTFUL
 from . import _sampled as sampled
 from ._anchor import OWN_HESSIAN_BELOW, rounding_scale
 from ._enclosure import HURRY, STALLED, STEPS
-from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, OneRow, Row, sherman_morrison_step, within
+from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
 from ._newton import inverse_roots
+from ._one_row import OneRow, Row, sherman_morrison_step
 
 Array = np.ndarray
 TOGETHER, WHITENED = 2**16, 2**17  # numbers [penalties, units] at a time, and of whitened rows: beyond, memory is fetched anew

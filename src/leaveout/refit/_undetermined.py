@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
+from ..models.glm.active_coefficients import kinks
 from ..objectives.batched import ONE, function, weights_of
 from ..optimize.fit import Fit
 from ..optimize.newton import newton
@@ -35,7 +36,7 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     held, one_row = np.array(rows.held), np.sum(rows.index < fit.objective.num_units, axis=1) == 1
     held[lost] = False
     lanes = np.flatnonzero(lost & ~one_row)
-    if fit.predictors is None or fit.objective.parameters.kinks() or not lanes.size:
+    if fit.predictors is None or kinks(fit.objective) or not lanes.size:
         return rows._replace(held=held), done
     theta, error, scores = np.array(done.theta), np.array(done.error), None if done.scores is None else np.array(done.scores)
     for lane in lanes:

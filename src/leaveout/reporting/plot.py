@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ..data.arrays import places, written
-from ..diagnostics import Influence, cooks_distance, leverage as leverage_of
+from ..diagnostics.measures import cooks_distance, leverage as leverage_of
+from ..diagnostics.result import Influence
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import Exact

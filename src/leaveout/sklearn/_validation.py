@@ -20,7 +20,7 @@ from ..interop.sklearn import inner, learns, searches
 from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
-from ..validation.cross_validate import DEFAULT
+from ..validation.cross_validate import DEFAULT_REFIT
 from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
@@ -45,7 +45,7 @@ def cross_validate(
     return_estimator: bool = False,
     return_indices: bool = False,
     error_score: ErrorScore = np.nan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def cross_val_predict(
     params: dict[str, Any] | None = None,
     pre_dispatch: Any = "2*n_jobs",
     method: str = "predict",
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> NDArray:

@@ -32,10 +32,11 @@ from .._runtime.checkpoint import StepResult, kept
 from .._runtime.codes import RESULTS
 from .._runtime.jax import Array, Arrays, PyTree, followed, jax, jnp, traced
 from ..linalg.design import DenseDesign, weighed
+from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batched import fold_weights, held_out, own_passes, weights_of
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import AbstractObjective, unravel
-from ..optimize.active_set import Kinked, at_rest
+from ..optimize.active_set import at_rest
 from ..optimize.fit import Fit, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
@@ -54,7 +55,7 @@ Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]
 FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
 MAX_CLASS_PAIRS = 2e7  # of rows of two classes, that are compared
 HYPERPARAMETER_DIFFERENCE = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
-WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
+AREA_STEP_WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
 
 
 class SlopeLook(NamedTuple):
@@ -125,7 +126,7 @@ class LossSlopes:
         self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
         """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
-        if fit.objective.parameters.kinks() is not None:
+        if kinks(fit.objective) is not None:
             told = self._by_refits(fit, rho, gathered, batches, among)
         elif self._closed(fit, rho):
             told = self._by_arrays(fit, rho, gathered, batches, among)
@@ -225,7 +226,9 @@ class LossSlopes:
                 "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
                 "penalty alone; use sampler='optuna'."
             )
-        kinked, share, slope = fit.objective.parameters.kinks()[0], shares(gathered.found, among), np.zeros(len(rho))
+        known = kinks(fit.objective)
+        assert known is not None
+        kinked, share, slope = known.whole, shares(gathered.found, among), np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]
         for batch in batches:
             rows, done = batch.rows, along_zeros(criterion(fit), fit, batch.rows, True)
@@ -346,11 +349,11 @@ class LossSlopes:
 
 def criterion(fit: Fit) -> AbstractRefit:
     """Return the strategy whose mean held-out loss the search descends."""
-    return NewtonStep() if fit.objective.parameters.kinks() is None else Exact()
+    return NewtonStep() if kinks(fit.objective) is None else Exact()
 
 
 def _turned(
-    kinked: Kinked,
+    kinked: FullModel,
     theta: Float[np.ndarray, " params"],
     weights: Float[np.ndarray, "1 units"],
     units: Int[np.ndarray, " held"],
@@ -413,12 +416,12 @@ def smoothed(
         )
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()
-    z = apart / (WIDTH * spread)
+    z = apart / (AREA_STEP_WIDTH * spread)
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
     bend = mass / mass.sum() * share * (1 - share)
     slope = np.zeros(len(y))
     slope[upper], slope[~upper] = -bend.sum(1), bend.sum(0)
-    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (WIDTH * spread)
+    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (AREA_STEP_WIDTH * spread)
     return -float(np.sum(mass * share) / mass.sum()), slope
 
 

@@ -23,6 +23,7 @@ from .._runtime.jax import float64
 from .._runtime.progress import Slow
 from ..data.arrays import count, numbers
 from ..linalg.design import Predictors
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
 from ..objectives.batched import HESSIAN_ENTRIES, PenaltyBatch, work
@@ -37,7 +38,7 @@ from ..refit._stacked import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audited, ranked
 from ..validation.batches import one_thread
 from ..validation.cross_validate import (
-    DEFAULT,
+    DEFAULT_REFIT,
     blank,
     cross_validate,
     keep_freed,
@@ -85,7 +86,7 @@ def path(
     objective: Model,
     penalties: Penalties,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     *,
     audit: int = 5,
     checkpoint: File | None = None,
@@ -148,8 +149,8 @@ def path(
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
-    kinks = objective.parameters.kinks()
-    objective = objective if kinks is None else kinks[0].glm  # of a fit, of all columns
+    known = kinks(objective)
+    objective = objective if known is None else known.whole.glm  # of a fit, of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _named(objective, penalties), dict[Any, JudgedPoint]()

@@ -5,7 +5,7 @@ With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) 
     coef(α) = V(Λ + α)⁻¹ZᵀΩ(y − ȳ),      h_i(α) = Σ_j Z_ij²/(Λ_j + α) + 1/Σω,
     x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
 
-The last is where one Newton step with the fold's own Hessian leads (`refit._linear.one_row`), and of a quadratic the refit
+The last is where one Newton step with the fold's own Hessian leads (`refit._one_row.one_row`), and of a quadratic the refit
 itself: the theorem of `_proved` holds with C = 0, and what may still be off is rounding, which is bounded as it is there.
 """
 

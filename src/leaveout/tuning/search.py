@@ -11,6 +11,7 @@ from .._runtime.checkpoint import depends
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
+from ..models.glm.active_coefficients import kinks
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, display_name
 from ..optimize.fit import Fit, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
@@ -250,7 +251,7 @@ def by_gradient(study: TrialStudy) -> Ended:
     down = CriterionDescent(study, LossSlopes(study.build, names, smoothed if study.metric == "auc" else None), low, high)
     best, ended = down.run(begin, None)
     known, fit = None, study.best[0][1] if study.best else None
-    if fit is not None and fit.objective.parameters.kinks() is not None:
+    if fit is not None and kinks(fit.objective) is not None:
         known = cross_validate(fit, study.plan, criterion(fit))
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))

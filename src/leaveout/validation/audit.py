@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.checkpoint import StepResult
 from .._runtime.parallel import steps
 from .._runtime.progress import Slow
+from ..models.glm.active_coefficients import kinks
 from ..objectives.batched import function, listed, weights_of
 from ..optimize.active_set import NoMinimiser, minimised
 from ..optimize.fit import Fit
@@ -195,7 +196,9 @@ def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " param
 def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool]:
     """Minimise under a penalty with kinks by coordinate descent from zero; return θ, and whether it was reached."""
     try:
-        return minimised(fit.objective.parameters.kinks()[0], weights).theta, True
+        known = kinks(fit.objective)
+        assert known is not None
+        return minimised(known.whole, weights).theta, True
     except NoMinimiser:
         return fit.vector, False
 
@@ -211,7 +214,7 @@ class Repeated:
         asked, fit = self.asked, self.asked.fit
         _, place, rows = asked.plan.one(refit, listed(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
-        kinked = fit.objective.parameters.kinks() is not None
+        kinked = kinks(fit.objective) is not None
         theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, self.start.get(refit, fit.vector))
         value = asked.losses(rows, theta[None])[0]
         exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]

@@ -16,6 +16,7 @@ from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
 from ..linalg.sparse_design import SparseDesign
+from ..models.glm.active_coefficients import kinks
 from ..objectives.batched import listed, work
 from ..objectives.contiguous_folds import Runs
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned, display_name
@@ -108,7 +109,7 @@ class BatchRunner:
         least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS else 1
         uniform = not fit.objective.local  # there a pass over all units is made anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
-        smooth = fit.objective.parameters.kinks() is None
+        smooth = kinks(fit.objective) is None
         model = (fit.closed if probed else fit.predictors) if narrow and smooth and not self.formed else None
         each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
         for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):

@@ -29,8 +29,8 @@ FEW, CLOSE, SIGN = (
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
-DIGITS = 6  # of numbers, as they are printed
-WIDTH = 80  # of a terminal
+TABLE_DIGITS = 6  # of numbers, as they are printed
+TABLE_WIDTH = 80  # of a terminal
 
 
 class Compared(NamedTuple):
@@ -91,12 +91,12 @@ class Comparison(pd.DataFrame):
     def __repr__(self) -> str:
         """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
         them, and the names of the rest."""
-        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{DIGITS}g}")
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
         short = "missing" in self and bool(self["missing"].any())
         shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
         others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
         for name in others:
-            if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
+            if len(written([*shown, name]).partition("\n")[0]) <= TABLE_WIDTH:
                 shown.append(name)
         left = [name for name in others if name not in shown]
         kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]

@@ -50,14 +50,14 @@ MILD = (
     RESULTS.other_minimum,
     RESULTS.leaving,
 )  # that an emptied refit may hide behind
-DEFAULT = Certified()
+DEFAULT_REFIT = Certified()
 
 
 @float64
 def cross_validate(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     *,
     evaluate: Evaluate | Named | None = None,
     metric: Metric | Sequence[Metric] = (),
@@ -224,7 +224,7 @@ def _wanted(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluat
 def cross_predict(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     kind: Literal["response", "link", "state", "label"] = "response",
     *,
     checkpoint: File | None = None,
@@ -289,7 +289,7 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
 
 
 @float64
-def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None) -> PyTree:
     """Return the natural parameters of every refit.
 
     The tolerance is of parameters, whether or not the plan holds units out: `Certified(rtol)` goes on until the distance left

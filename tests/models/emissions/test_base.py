@@ -451,7 +451,7 @@ def test_inverses_by_sweeps():
 
 
 @pytest.mark.parametrize(
-    "prior", [_priors.InverseWishart(4.0, A), _priors.Normal([0.0, 1.0], 2.0), _priors.SimplexPrior([1.0, 2.0])]
+    "prior", [_priors.InverseWishart(4.0, A), _priors.Normal([0.0, 1.0], 2.0), _priors.DirichletPrior([1.0, 2.0])]
 )
 def test_priors_print_their_numbers(prior):
     assert str(prior) in ("InverseWishart(4, array [2, 2])", "Normal([0, 1], 2)", "Dirichlet([1, 2])")

@@ -264,7 +264,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
             move[j] -= 0.5 * across @ other.T @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
     np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max())
     with monkeypatch.context() as patch:
-        patch.setattr(linear.sampled, "REPEATED", 0.0)  # float64
+        patch.setattr(linear.sampled, "SINGLE_PRECISION_LOSS", 0.0)  # float64
         few = look.take(np.arange(7))  # by the images of the rows that leave
         np.testing.assert_allclose(linear.sampled.next_term(anchor, few, None).move, move[:7], atol=1e-12)
         np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12)

@@ -17,6 +17,7 @@ order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -27,14 +28,17 @@ import pandas as pd
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
+from ..._runtime.cache import cached_on
 from ..._runtime.jax import static
 from ...data.arrays import Names, matched
 from ...inference.moments import expected_counts, memory
+from ...inference.sparse import SparseFeatures
 from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from ..glm import penalties
 from ..hidden import observations as _observations
-from . import lattice as _lattice, sparse_features as _indicators, tags as _tags
+from . import lattice as _lattice, tags as _tags
 from .lattice import SequenceBlock
+from .sparse_features import Indicators
 
 RIDGE = penalties.Ridge(1.0)
 CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan takes along, by measurement
@@ -504,7 +508,7 @@ class CRF(AbstractObjective):
     def costs(self):
         lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
-        return Costs(lanes=lanes, arrays=_indicators.arrays(self), formed=formed)
+        return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
     @property
     def note(self):
@@ -645,3 +649,19 @@ class CRF(AbstractObjective):
             Labels of the sequences, one after another.
         """
         return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
+
+
+def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
+    """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
+    plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
+    sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
+    return functools.partial(_made, crf) if plain and sparse else None
+
+
+@cached_on
+def _made(crf: CRF) -> Indicators:
+    block, place = crf.block, crf.block.layout.inverse
+    assert isinstance(block.features, SparseFeatures)
+    scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
+    parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
+    return Indicators(crf.codes, crf.lengths, (block.features.compressed(place), scores), crf._shapes, parameters)

@@ -7,20 +7,13 @@ of sequences packed side by side (`inference.packed`). What the passes know at a
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime.cache import cached_on
 from ...inference.packed import Packed, Passed, packed, passed
-from ...inference.sparse import SparseFeatures
 from ...objectives.closed_form import AbstractByArrays
-from ..glm import penalties
-
-if TYPE_CHECKING:
-    from .crf import CRF
 
 SMALLEST_FEATURE_CURVATURE = 1e-12  # of the largest curvature: that of features that say nothing, where no penalty holds them
 CACHED_PLACES = 4  # places θ of which that is kept: of two threads, two each
@@ -106,19 +99,3 @@ class Indicators(AbstractByArrays):
         parts["weights"] = self.features.power(2).T @ spread
         found = np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
         return np.maximum(found, SMALLEST_FEATURE_CURVATURE * found.max())
-
-
-def arrays(crf: "CRF") -> Callable[[], Indicators] | None:
-    """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
-    plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
-    sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
-    return functools.partial(_made, crf) if plain and sparse else None
-
-
-@cached_on
-def _made(crf: "CRF") -> Indicators:
-    block, place = crf.block, crf.block.layout.inverse
-    assert isinstance(block.features, SparseFeatures)
-    scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
-    parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
-    return Indicators(crf.codes, crf.lengths, (block.features.compressed(place), scores), crf._shapes, parameters)

@@ -29,7 +29,7 @@ class AbstractPrior(Module):
     def __str__(self) -> str:
         numbers = [getattr(self, name) for name in self.__dataclass_fields__]
         shown = [f"{v:.4g}" if v.ndim == 0 else f"{_brief(v)}" for v in numbers]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__.removesuffix('Prior')}({', '.join(shown)})"
 
 
 def _brief(value: np.ndarray) -> str:
@@ -126,7 +126,7 @@ class BetaPrior(AbstractPrior):
         return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
 
 
-class SimplexPrior(AbstractPrior):
+class DirichletPrior(AbstractPrior):
     """`Σ (α − 1) log v` over the last axis, whatever its sum."""
 
     concentration: Float[np.ndarray, "..."]

@@ -6,7 +6,7 @@ import numpy as np
 from ..._runtime.jax import static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import SIMPLEX, check
-from ._priors import AbstractWithPrior, Choice, SimplexPrior, choose
+from ._priors import AbstractWithPrior, Choice, DirichletPrior, choose
 
 
 class Categorical(AbstractWithPrior):
@@ -42,7 +42,7 @@ class Categorical(AbstractWithPrior):
         if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:
             raise ValueError(f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}.")
         self.num_symbols = int(num_symbols)
-        self.prior, _ = choose("Categorical", {"probability": SimplexPrior(1 + 1 / num_symbols)}, prior)
+        self.prior, _ = choose("Categorical", {"probability": DirichletPrior(1 + 1 / num_symbols)}, prior)
         self.adaptive = frozenset()
 
     def default_prior(self, x):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Module, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
-from ._priors import AbstractWithPrior, Choice, GammaPrior, Priors, SimplexPrior, choose
+from ._priors import AbstractWithPrior, Choice, DirichletPrior, GammaPrior, Priors, choose
 from .counts import check_counts, table_length
 
 MEAN_ONE = Constraint(
@@ -82,7 +82,7 @@ class EventCounts(AbstractWithPrior):
         self.num_seasons = len(labels)
         default: Priors = {
             "rate": GammaPrior(1.05, 0.01),
-            "seasonal": SimplexPrior(1.0),
+            "seasonal": DirichletPrior(1.0),
             "excess_shape": GammaPrior(2.0, 0.1),
             "excess_rate": GammaPrior(2.0, 0.1),
         }

@@ -10,7 +10,7 @@ has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zer
 
 import functools
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from ..._runtime.jax import jnp, static
 from ...linalg.design import Predictors
 from ...linalg.group_norms import Norms
+from ...linalg.sparse_design import SparseDesign
 from . import penalties
-from .glm import GLM
+from .glm import GLM, AbstractRegression
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +134,6 @@ class ActiveGLM(GLM):
         known = super().predictors
         return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
 
-    def _kinks(self):
-        return self.whole, self.place, self.sign, self.rest
-
     def _natural(self, theta):
         return self.whole.glm._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
 
@@ -157,11 +155,32 @@ class ActiveGLM(GLM):
         return "; ".join(filter(None, (self.said, super().note)))
 
 
-def whole(model: Any) -> FullModel:
-    """Wrap a regression under a penalty with kinks as a `Whole`.
+class Kinks(NamedTuple):
+    """Model of all columns under a penalty with kinks or bounds; of a fit, the parameters that these do not hold."""
 
-    Raise TypeError where the model or the loss is not supported.
+    whole: FullModel
+    place: Int[np.ndarray, " active"] | None = None
+    sign: Float[np.ndarray, " active"] | None = None
+    rest: Float[np.ndarray, " params"] | None = None
+
+
+def kinks(objective: Any) -> Kinks | None:
+    """Describe the kinks and bounds in the penalty of an objective; None if F is smooth.
+
+    Raise TypeError where the model or the loss does not support them.
     """
+    if isinstance(objective, ActiveGLM):
+        return Kinks(objective.whole, objective.place, objective.sign, objective.rest)
+    if not isinstance(objective, AbstractRegression) or not objective.penalty.kinked:
+        return None
+    if isinstance(objective.design, SparseDesign):
+        raise TypeError(
+            "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
+        )
+    return Kinks(_whole(objective))
+
+
+def _whole(model: Any) -> FullModel:
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
         what = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(

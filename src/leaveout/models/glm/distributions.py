@@ -7,7 +7,7 @@ Software 90, 2019), by functions that do not overflow.
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,27 +17,28 @@ from ...objectives.objective import LOG_PROBABILITY, Distribution
 from ...plans.plan import RefitRows
 from . import losses
 
-if TYPE_CHECKING:
-    from .glm import AbstractRegression
-
 Array = np.ndarray
 Scores = dict[str, Callable[[Array, Array, Array], Array]]  # by name, of mean, dispersion and y
 FIXED = "which is as it was given: nothing has estimated it"
 CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small is summed instead
 
 
-def distribution(model: "AbstractRegression") -> Distribution | None:
-    """Distribution of the response that a regression states; None if it states none."""
-    loss = model.loss_function
-    whole = model.scale == LOG_PROBABILITY
+def distribution(
+    loss: losses.AbstractLoss, scale: str, variance: "Callable[[], ResidualVariance] | None" = None
+) -> Distribution | None:
+    """Distribution of the response that a loss on this scale states; None if it states none.
+
+    The variance of squared loss is estimated by `variance`, unless the response is the code of a class.
+    """
+    whole = scale == LOG_PROBABILITY
     fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
     last = lambda rows, theta: np.exp(theta[:, -1:])
     normal: Scores = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
     gamma: Scores = {"log_density": _log_gamma, "crps": _gamma}
     wald: Scores = {"log_density": _log_inverse_gaussian}
     match loss:
-        case losses.Squared() if model.class_code is None:
-            return Distribution(ResidualVariance(model), normal)
+        case losses.Squared() if variance is not None:
+            return Distribution(variance(), normal)
         case losses.Gamma(shape=shape):
             return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED}")
         case losses.InverseGaussian(shape=shape):
@@ -60,14 +61,14 @@ def distribution(model: "AbstractRegression") -> Distribution | None:
     return None
 
 
-def classes(model: "AbstractRegression") -> int:
+def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
     """Number of classes, if y holds the number of a class; else zero."""
-    match model.loss_function:
+    match loss:
         case losses.Multinomial():
-            return len(model.classes)
+            return outputs
         case losses.Ordinal(num_levels=levels):
             return levels
-        case losses.Binomial() if model.scale == LOG_PROBABILITY:
+        case losses.Binomial() if scale == LOG_PROBABILITY:
             return 2
     return 0
 
@@ -75,10 +76,10 @@ def classes(model: "AbstractRegression") -> int:
 class ResidualVariance:
     """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
 
-    def __init__(self, model: "AbstractRegression"):
-        self.rows, self.y, self.offset = model.lines, np.asarray(model.y), 0.0 if model.offset is None else model.offset
-        self.weight = np.ones(len(self.y)) if model.sample_weight is None else np.asarray(model.sample_weight)
-        self.mean, self.linear = model.loss_function.inverse_link, model.loss_function.convex
+    def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
+        self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
+        self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
+        self.mean, self.linear = loss.inverse_link, loss.convex
 
     @functools.cached_property
     def _gram(self) -> Float[Array, "params params"]:

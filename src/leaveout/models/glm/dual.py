@@ -30,11 +30,11 @@ class DualGLM(AbstractRegression):
     """A `GLM` of one output under a `Ridge`, in coordinates of its rows; natural parameters are those of all columns."""
 
     shown = "GLM"
-    whole: GLM = static()
+    whole: AbstractRegression = static()
     ridge: Float[Array, " features"]
     back: Float[Array, "units rank"]  # QΛ^{-½}
 
-    def __init__(self, whole: GLM):
+    def __init__(self, whole: AbstractRegression):
         vars(self).update(vars(whole))
         ridge = _ridge(whole)
         values, vectors = np.linalg.eigh(_gram(whole, ridge))
@@ -77,7 +77,7 @@ class DualGLM(AbstractRegression):
         return "; ".join(filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)))
 
 
-def _ridge(whole: GLM) -> Float[Array, " features"]:
+def _ridge(whole: AbstractRegression) -> Float[Array, " features"]:
     """Strengths r of a ridge penalty; raise TypeError for other penalties."""
     inner = whole.penalty.penalty if isinstance(whole.penalty, PerWeight) else whole.penalty
     diagonal = inner.diagonal(whole.num_features)
@@ -89,7 +89,7 @@ def _ridge(whole: GLM) -> Float[Array, " features"]:
     return np.array(diagonal, float)
 
 
-def _gram(whole: GLM, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
+def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
     """X R⁻¹Xᵀ, some columns at a time."""
     n, p = whole.num_units, len(ridge)
     if isinstance(whole.design, SparseDesign):
@@ -104,7 +104,7 @@ def _gram(whole: GLM, ridge: Float[Array, " features"]) -> Float[Array, "units u
     return out
 
 
-def _pulled(whole: GLM, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
+def _pulled(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
     """Xᵀ times numbers of the rows."""
     flat = whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, : whole.num_features]
     return flat.reshape(*weights.shape[:-1], -1)

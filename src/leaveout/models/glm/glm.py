@@ -28,9 +28,9 @@ from ...linalg.mapped_design import Mapped
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, stored
 from . import losses, penalties
-from .distributions import classes, distribution
+from .distributions import ResidualVariance, classes, distribution
 from .gram import gram
-from .rows import all_finite, by_name, by_rows, column, design, new_rows, pick, shift, times
+from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
 PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
@@ -121,8 +121,6 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            kinks=self._kinks,
-            by_rows=functools.partial(by_rows, self),
             limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
             at_limit=self._at_limit,
         )
@@ -130,17 +128,6 @@ class AbstractRegression(AbstractLinearPredictor):
     def _at_limit(self, theta):
         free = len(theta) - self.own
         return np.r_[theta[:free], self.loss_function.at_limit(theta[free:])] if self.own else theta
-
-    def _kinks(self):
-        if not self.penalty.kinked:
-            return None
-        if isinstance(self.design, SparseDesign):
-            raise TypeError(
-                "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
-            )
-        from .active_coefficients import whole
-
-        return whole(self), None, None, None
 
     def _start(self, seed):
         del seed  # the usual losses are convex
@@ -402,14 +389,18 @@ class AbstractRegression(AbstractLinearPredictor):
     def convex(self):
         return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
 
+    def _distribution(self):
+        variance = lambda: ResidualVariance(self.lines, self.y, self.offset, self.sample_weight, self.loss_function)
+        return distribution(self.loss_function, self.scale, variance if self.class_code is None else None)
+
     @property
     def units(self):
         return Units(
             names=self.labels.index,
             weight=self.sample_weight,
             target=self.y,
-            classes=classes(self),
-            distribution=functools.partial(distribution, self),
+            classes=classes(self.loss_function, len(self.classes), self.scale),
+            distribution=self._distribution,
             features=functools.partial(by_name, self.design, self.names),
             score=self.scale,
         )

@@ -1,12 +1,13 @@
-"""Base class of penalties on the coefficients."""
+"""The contract of a penalty on the coefficients, and what makes one of others: sums, factors, functions."""
 
 import abc
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Module, Scalar
+from ..._runtime.jax import Array, Module, Scalar, jnp, static, traced
 from ...linalg.group_norms import Norms
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
@@ -25,8 +26,8 @@ class Bent(NamedTuple):
 
     Examples
     --------
-    >>> from leaveout.models._penalty import Bent
-    >>> Bent(np.eye(2), np.ones(2)).weight
+    >>> import leaveout as lo
+    >>> lo.penalties.Bent(np.eye(2), np.ones(2)).weight
     array([1., 1.])
     """
 
@@ -182,6 +183,194 @@ class AbstractPenalty(Module):
         return None
 
     def __add__(self, other: "AbstractPenalty") -> "AbstractPenalty":
-        from .penalties import Sum, resolve, terms_of
-
         return Sum((*terms_of(self), *terms_of(resolve(other))))
+
+
+class Zero(AbstractPenalty):
+    """Absence of a penalty.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Zero()(np.ones(3)))
+    0.0
+    """
+
+    def __call__(self, coef):
+        return jnp.zeros(())
+
+    def second(self, features):
+        return np.zeros((features, features))
+
+    def diagonal(self, features):
+        return np.zeros(features)
+
+    @property
+    def quadratic(self):
+        return True
+
+
+class Custom(AbstractPenalty):
+    """Penalty that is a user's JAX function.
+
+    Parameters
+    ----------
+    function : callable
+        JAX function of the coefficients, which returns a number.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float(lo.penalties.Custom(lambda coef: (coef**4).sum())(np.array([1.0, 2.0])))
+    17.0
+    """
+
+    function: Callable[[Array], Scalar]
+
+    def __call__(self, coef):
+        return traced("penalty", self.function, coef)
+
+    @property
+    def quadratic(self):
+        return False
+
+
+class Sum(AbstractPenalty):
+    """Sum of penalties, made by `+`.
+
+    Parameters
+    ----------
+    terms : tuple of AbstractPenalty
+        Penalties to add.
+
+    Raises
+    ------
+    TypeError
+        If a term is made by `per_weight` or `per_row`, which go around the sum.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> float((lo.penalties.Ridge(2.0) + lo.penalties.Lasso(1.0))(np.array([1.0, -2.0])))
+    8.0
+    """
+
+    terms: tuple[AbstractPenalty, ...]
+
+    def __post_init__(self):
+        if any(isinstance(term, PerWeight) for term in self.terms):
+            raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
+
+    def __call__(self, coef):
+        return sum((term(coef) for term in self.terms), jnp.zeros(()))
+
+    def second(self, features):
+        return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
+
+    @property
+    def kinked(self):
+        return any(term.kinked for term in self.terms)
+
+    def kinks(self, features):
+        return sum((term.kinks(features) for term in self.terms), np.zeros(features))
+
+    def bounds(self, features):
+        low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
+        return np.max(low, axis=0), np.min(high, axis=0)
+
+    def norms(self, features):
+        return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
+
+    def bent(self, features):
+        found = [term.bent(features) for term in self.terms]
+        if None in found:
+            return None
+        rows, weight, _ = zip(*found, strict=True)
+        return Bent(np.concatenate(rows), np.concatenate(weight))
+
+    @property
+    def quadratic(self):
+        return all(term.quadratic for term in self.terms)
+
+    def check(self, features):
+        for term in self.terms:
+            term.check(features)
+        low, high = self.bounds(features)
+        if np.any(low > high):
+            raise ValueError("penalties: the bounds of a sum leave some coefficient no place.")
+
+
+class PerWeight(AbstractPenalty):
+    """Penalty times the total weight of the rows, `Σ_n w_n s_n` or `Σ_n w_n`; made by `per_weight` and `per_row`.
+
+    Parameters
+    ----------
+    penalty : AbstractPenalty
+        The penalty.
+    rows : bool, default: False
+        Whether sample weights s are left out of the factor.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> penalty = lo.penalties.PerWeight(lo.penalties.Ridge(1.0))
+    >>> float(penalty.times(np.ones(3), np.array([1.0, 2.0, 3.0])))
+    6.0
+    """
+
+    penalty: AbstractPenalty
+    rows: bool = static(default=False)
+
+    def __call__(self, coef):
+        return self.penalty(coef)
+
+    def times(self, weights, weighted):
+        return (weights if self.rows else weighted).sum(-1)
+
+    def second(self, features):
+        return self.penalty.second(features)
+
+    def diagonal(self, features):
+        return self.penalty.diagonal(features)
+
+    def bent(self, features):
+        return self.penalty.bent(features)
+
+    @property
+    def kinked(self):
+        return self.penalty.kinked
+
+    def kinks(self, features):
+        return self.penalty.kinks(features)
+
+    def bounds(self, features):
+        return self.penalty.bounds(features)
+
+    def norms(self, features):
+        return self.penalty.norms(features)
+
+    @property
+    def quadratic(self):
+        return self.penalty.quadratic
+
+    def check(self, features):
+        self.penalty.check(features)
+
+
+def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
+    """Terms of a sum; a penalty that is not one is its only term."""
+    return penalty.terms if isinstance(penalty, Sum) else (penalty,)
+
+
+def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+    """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
+    if penalty is None:
+        return Zero()
+    if isinstance(penalty, AbstractPenalty):
+        return penalty
+    if callable(penalty):
+        return Custom(penalty)
+    raise TypeError(
+        f"GLM: penalty must be None, a penalty of lo.penalties such as Ridge(1.0), or a function of the coefficients; "
+        f"got {type(penalty).__name__}."
+    )

@@ -66,13 +66,6 @@ def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
 
 
-def by_rows(model: Any) -> Any:
-    """A regression of more columns than rows in coordinates of the rows."""
-    from .dual import DualGLM
-
-    return DualGLM(model)
-
-
 def _unnamed(count: int) -> tuple[str, ...]:
     return tuple(f"x{j}" for j in range(count))
 

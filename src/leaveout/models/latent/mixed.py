@@ -19,29 +19,27 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import float64, static
-from ...data.arrays import Names, count, matched, numbers
+from ..._runtime.jax import float64
+from ...data.arrays import count, matched, numbers
 from ...data.formulas import learned
-from ...objectives.closed_form import AbstractClosedForm
 from ...objectives.objective import Costs, Parameters, Units
 from ..glm.rows import all_finite, column, design
 from . import singular as singular
+from .base import ROWS, AbstractMixed
 from .crossed import Crossed
 from .effects import EffectBlock, GroupingFactor, aligned, factors, given_blocks, sharing, written
-from .grouped import Grouped, split
+from .grouped import split
 from .quadrature import marginal_means, with_coefficients
 from .responses import AbstractResponse, ResponseRows, response, ways
 from .tables import coefficients, components, modes, predicted
 
 COLLINEAR_SHARE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
 NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
-ROWS = "row"
 
 
-class Mixed(AbstractClosedForm):
+class Mixed(AbstractMixed):
     """Mixed model, by its marginal likelihood; units are rows or clusters.
 
         y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
@@ -96,22 +94,6 @@ class Mixed(AbstractClosedForm):
     >>> fit.parameters["coef"].round(2)
     array([1.79, 0.97])
     """
-
-    engine: Any = static()
-    data: ResponseRows = static()
-    factors: tuple[GroupingFactor, ...] = static()
-    whole: tuple[GroupingFactor, ...] = static()  # before any of Λ was held at zero
-    transform: Float[np.ndarray, "coefficients coefficients"]
-    unit: float = static()
-    code: Any = static()  # the unit of each row
-    num: int = static()
-    drop: str = static()
-    joint: bool = static()
-    quadrature: int = static()
-    names: tuple[str, ...] = static()
-    levels: tuple = static()
-    labels: Names = static()
-    spec: Any = static()
 
     @float64
     def __init__(
@@ -338,45 +320,7 @@ class Mixed(AbstractClosedForm):
         free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
         return np.concatenate([z, *free, tau])
 
-    def with_factors(self, kept: tuple[GroupingFactor, ...]) -> "Mixed":
-        """Copy the model with other entries of Λ free.
-
-        Parameters
-        ----------
-        kept : tuple of Factor
-            Factors, whose free entries are those of Λ.
-
-        Returns
-        -------
-        Mixed
-            The model, which shares its data with this one.
-        """
-        new = object.__new__(Mixed)
-        for name, value in vars(self).items():
-            object.__setattr__(new, name, value)
-        object.__setattr__(new, "factors", kept)
-        object.__setattr__(new, "engine", self._made(kept))
-        return new
-
-    def _made(self, factors: tuple[GroupingFactor, ...]) -> Any:
-        """Make the engine that computes F."""
-        if len(factors) == 1:
-            return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
-        return Crossed.of(self.data, factors, self.code)
-
-    @property
-    def _held(self) -> int:
-        """Number of entries of Λ that are held at zero."""
-        return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
-
     # F
-
-    def look(self, theta, weights, state=None):
-        with np.errstate(all="ignore"):
-            return self.engine.look(theta, np.asarray(weights, np.float64), state)
-
-    def jacobian(self, theta):
-        return self.engine.jacobian(np.asarray(theta)) if hasattr(self.engine, "jacobian") else super().jacobian(theta)
 
     def losses(self, theta, weights, index, held, state=None):
         held = np.asarray(held, bool) & (index < self.num)

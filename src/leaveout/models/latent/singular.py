@@ -9,16 +9,14 @@ eigenvalue: as GΛ = 0 at its minimum, these effects tell the sign of all of G.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from .base import AbstractMixed
 from .effects import GroupingFactor
 from .grouped import split
-
-if TYPE_CHECKING:
-    from .mixed import Mixed
 
 ZERO_DEVIATION = 1e-4  # of the predictor's usual size: a standard deviation below it is at zero
 SEPARATED_DEVIATION = 10.0  # logits, the standard deviation from which clusters look separated
@@ -28,7 +26,7 @@ SLOPE_NOISE = 1e-10  # of F, how far its slopes may be off
 Pivots = Bool[np.ndarray, " effects"]
 
 
-def roots(model: "Mixed", theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
+def roots(model: AbstractMixed, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
     """Λ of each factor."""
     parts = split(np.asarray(theta)[None], model.data, model.factors)
     return [factor.root(free[0]) for factor, free in zip(model.factors, parts.free, strict=True)]
@@ -41,7 +39,7 @@ def _at_zero(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"])
     return free & (np.abs(np.diag(root)) < ZERO_DEVIATION)
 
 
-def warning(model: "Mixed", theta: Any) -> str:
+def warning(model: AbstractMixed, theta: Any) -> str:
     """Name effects that vary so much that clusters may be separated; "" where there are none."""
     far = list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
@@ -54,7 +52,7 @@ def warning(model: "Mixed", theta: Any) -> str:
     return ""
 
 
-def held(model: "Mixed", theta: Any) -> tuple[Any, Any, str] | None:
+def held(model: AbstractMixed, theta: Any) -> tuple[Any, Any, str] | None:
     """The model without the columns of Λ whose pivots are at zero; None where there are none, or where F would fall as they
     left."""
     theta, at, kept, said = np.array(theta, np.float64), model.data.design.shape[1], list[GroupingFactor](), list[str]()
@@ -84,7 +82,7 @@ def _said(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], ze
 
 
 def leaving(
-    model: "Mixed", like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
+    model: AbstractMixed, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
 ) -> Bool[np.ndarray, " refits"]:
     """Whether F would fall if an entry that is held at zero left it."""
     del like

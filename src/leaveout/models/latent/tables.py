@@ -6,7 +6,7 @@ adds the uncertainty of θ̂ to first order (Kass and Steffey 1989):
     v = aᵀM⁻¹a + dᵀH⁻¹d,      d = ∂m/∂θ.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from ...data.arrays import pandas_of, share
 from ...objectives.objective import AbstractObjective
 from ..glm.rows import column, new_rows
+from .base import AbstractMixed
 from .effects import aligned, factor_codes, given_blocks
 from .grouped import split
 from .quadrature import marginal_means
 
-if TYPE_CHECKING:
-    from .mixed import Mixed
-
 TABLE_DIFFERENCE = 1e-4
 
 
-def vector(model: "Mixed", fit: Any) -> NDArray:
+def vector(model: AbstractMixed, fit: Any) -> NDArray:
     """θ of a fit of the model."""
     if not isinstance(getattr(fit, "objective", None), AbstractObjective):
         raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
@@ -36,7 +34,7 @@ def vector(model: "Mixed", fit: Any) -> NDArray:
     return theta
 
 
-def components(model: "Mixed", fit: Any) -> pd.DataFrame:
+def components(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     """The table of variance components."""
     theta, rows = vector(model, fit), []
     for factor, free in zip(model.factors, split(theta[None], model.data, model.factors).free, strict=True):
@@ -58,7 +56,7 @@ def components(model: "Mixed", fit: Any) -> pd.DataFrame:
     return table
 
 
-def coefficients(model: "Mixed", fit: Any) -> pd.DataFrame:
+def coefficients(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     """The table of coefficients."""
     theta, p = vector(model, fit), len(model.names)
     across = np.zeros((p, len(theta)))
@@ -70,7 +68,7 @@ def coefficients(model: "Mixed", fit: Any) -> pd.DataFrame:
     )
 
 
-def modes(model: "Mixed", fit: Any) -> pd.DataFrame:
+def modes(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     """The table of conditional modes."""
     theta, tables = vector(model, fit), []
     for k, factor in enumerate(model.factors):
@@ -86,7 +84,7 @@ def modes(model: "Mixed", fit: Any) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def predicted(model: "Mixed", fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
+def predicted(model: AbstractMixed, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
     """Means of rows, and intervals for them."""
     share("predict: level", level)
     theta = vector(model, fit)
@@ -113,7 +111,7 @@ def predicted(model: "Mixed", fit: Any, data: Any, level: float, new: bool, offs
     return pd.DataFrame({"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index)
 
 
-def _shift(model: "Mixed", data: Any, offset: Any, n: int) -> NDArray:
+def _shift(model: AbstractMixed, data: Any, offset: Any, n: int) -> NDArray:
     if offset is not None:
         return column("predict", "offset", offset, n)
     if data is None:
@@ -123,7 +121,7 @@ def _shift(model: "Mixed", data: Any, offset: Any, n: int) -> NDArray:
     return np.zeros(n)
 
 
-def _rows(model: "Mixed", data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
+def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
     """Coefficients' columns, effects' columns of each factor as the engine has them, levels (−1 of new ones), and labels."""
     if data is None:
         X = model.data.design @ np.linalg.inv(model.transform) * model.unit

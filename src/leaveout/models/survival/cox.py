@@ -10,7 +10,17 @@ m_t = Σ w_i of these. Ties by Breslow have E = 0; by Efron
 whose right-hand side is smooth in m, so weights may go from one to zero.
 
 A unit's held-out loss is Verweij and van Houwelingen's (1993): what the log partial likelihood of all loses, at the
-coefficients fitted without the unit, when the unit is taken out of it.
+coefficients fitted without the unit, when the unit is taken out of it. It is computed for all units by passes that do not grow
+with their number:
+
+A unit takes r = e^η out of the risk sets up to its own time, so without it the log partial likelihood of all falls by
+
+    s_o = d_o (V − V' − η_o) − Σ_rows log(1 − r_o / A_row)
+
+where V and V' are what the deaths at the unit's own time add with and without it, and every death of another time at which it
+was at risk is a row: A = S − (l/m) D for the l-th of m tied ones, l = 0 by Breslow. In order of time A falls. While it is above
+64 r logarithms are expanded, Σ_k r^k/k Σ A^{−k}, the inner sums being running ones of all rows. After that they are taken pair
+by pair: those at risk add up to A, so no row has more than 64 pairs.
 """
 
 from collections.abc import Callable
@@ -20,16 +30,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import compiled, static
+from ..._runtime.jax import Module, compiled, static
 from ...data.arrays import Names, codes, index_of, matched
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractObjective, Costs, Parameters, Units, aligned, float64, stored
+from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned, float64, stored
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows, pick, shift
-from .partial_likelihood import Sums, UnitScores, alone, efron, running
+from .partial_likelihood import Sums, efron, log_rest, running
+
+LOG_EXPANSION_BOUND = 1 / 64  # r/A up to which logarithms are expanded, when that is chosen; it may double as θ moves
+TERMS = 9  # of them: what is left out is 1e-16 of r/A, and 1e-13 where that has doubled
 
 
 class Cox(AbstractObjective):
@@ -222,7 +235,7 @@ class Cox(AbstractObjective):
     def costs(self):
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
-    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> UnitScores | None:
+    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
         return alone(self, _sums(self, theta), first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):
@@ -281,3 +294,74 @@ def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple
     own = events[:, 0].astype(int)
     last = [begins[s] + np.searchsorted(within[s], t, side="right") for s, t in zip(own, events[:, 1], strict=True)]
     return order, begins[own], np.array(last), places
+
+
+class UnitScores(Module):
+    """s_o of some units, at any θ near the one of `alone`; NaN where that is too far."""
+
+    cox: Cox
+    time: Int[Arrays, " rows"]
+    share: Float[Arrays, " rows"]  # l/m
+    opens: Bool[Arrays, " rows"]  # a stratum
+    last: Int[Arrays, " units"]  # row that is expanded; −1 where none is
+    unit: Int[Arrays, " pairs"]
+    row: Int[Arrays, " pairs"]
+    tied: Int[Arrays, " tied"]  # units that die with others
+    units: Int[Arrays, " folds"]
+
+    def __call__(self, theta: Array) -> tuple[None, Float[Array, " folds"]]:
+        found = self.cox.sums(theta, jnp.ones(self.cox.num_units))
+        at_risk = jnp.append(found.at_risk, 1.0)[self.cox.group]
+        own = jnp.where(self.cox.event == 1, jnp.log(at_risk) + found.shift - found.eta, 0.0)
+        at = found.at_risk[self.time] - self.share * found.dying[self.time]
+        joint = (own + self._expanded(found.risk, at)).at[self.tied].add(self._tied(found))
+        return None, joint.at[self.unit].add(-log_rest(found.risk[self.unit] / at[self.row]))[self.units]
+
+    def _tied(self, found: Sums) -> Float[Array, " tied"]:
+        """V − V' − log S: what of it is due to the others that die at the same time."""
+        time, risk = self.cox.group[self.tied], found.risk[self.tied]
+        m, at_risk, dying = found.deaths[time], found.at_risk[time], found.dying[time]
+        others = -(m - 1) * log_rest(risk / at_risk)
+        if self.cox.ties == "breslow":
+            return others
+        return others + efron(m, at_risk, dying) - efron(m - 1, at_risk - risk, dying - risk)
+
+    def _expanded(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
+        """−Σ log(1 − r/A) over the rows up to the last that is expanded."""
+
+        def term(found, k):
+            power, inverse, total = found
+            power, inverse = power * risk, inverse / at
+            return (power, inverse, total + power * running(inverse, self.opens)[self.last] / k), None
+
+        start = jnp.ones_like(risk), jnp.ones_like(at), jnp.zeros_like(risk)
+        total = jax.lax.scan(term, start, jnp.arange(1.0, TERMS + 1))[0][2]
+        near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
+        return jnp.where(self.last < 0, 0.0, jnp.where(near, total, jnp.nan))
+
+
+def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
+    """The rows of a model, from the last stratum to the first, and which of them are expanded for each unit, at some θ."""
+    count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
+    time = np.repeat(np.arange(len(count))[::-1], count[::-1])
+    begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
+    nth = np.arange(len(time)) - begin[time]
+    share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
+    opens = np.append(True, np.diff(cox.first[time]) != 0)
+    at, risk = np.asarray(sums.at_risk)[time] - share * np.asarray(sums.dying)[time], np.asarray(sums.risk)
+    latest = np.searchsorted(cox.last, place, side="right")  # of the times at which a unit is at risk
+    seen = np.append(cox.first, len(place))[latest] <= place
+    start = np.where(seen, begin[np.searchsorted(cox.first, np.append(cox.first, 0)[latest], side="right") - 1], 0)
+    stop = np.where(seen, begin[latest] + np.where(cox.event == 1, 0, np.append(count, 0)[latest]), 0)
+    low, high = start.copy(), stop.copy()
+    while (low < high).any():
+        middle = (low + high) // 2
+        above = (low < high) & (risk <= LOG_EXPANSION_BOUND * at[np.minimum(middle, len(at) - 1)])
+        low, high = np.where(above, middle + 1, low), np.where(above, high, np.minimum(middle, high))
+    pairs = stop - low
+    unit = np.repeat(np.arange(len(pairs)), pairs)
+    row = np.arange(len(unit)) - np.repeat(np.cumsum(pairs) - pairs - low, pairs)
+    tied = np.flatnonzero((cox.event == 1) & (np.append(count, 0)[cox.group] > 1))
+    last = np.where(low > start, low - 1, -1)
+    whole = (time, share, opens, last, unit, row, tied, units)
+    return UnitScores(cox, *map(aligned, whole))

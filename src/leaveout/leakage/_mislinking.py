@@ -1,0 +1,83 @@
+"""Shares of leaked records in each fold, and records that are filed under other clusters uniformly."""
+
+import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._binomial import check_probabilities
+
+PRECISION_RECALL_GAP = 0.1  # a difference of precision and recall that uniform mislinking does not explain
+LARGE_CLUSTER = 10  # records a cluster, from which a recall far below the precision means entities cut in two
+
+
+class LeakageFold(NamedTuple):
+    """The rows of T̂ and V̂, and the cluster of every row of the data."""
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+
+
+class Shares(NamedTuple):
+    """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
+
+    The latter are V̂'s records with a half cluster in T̂.
+    """
+
+    p_train: NDArray[np.float64]
+    p_test: NDArray[np.float64]
+    exposed: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class UniformMislinking:
+    """A leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
+
+    q: float
+    precision: float
+    recall: float
+    mechanism = "record"
+
+    def shares(self, folds: list[LeakageFold]) -> Shares:
+        p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
+        sizes = np.bincount(folds[0].clusters)
+        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= LARGE_CLUSTER:
+            warnings.warn(
+                f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
+                f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
+                "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall).",
+                stacklevel=3,
+            )
+        for k, fold in enumerate(folds):
+            inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))
+            p_test[k] = self.q * (every - inside) / max(every - 1, 1)
+            p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
+        check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
+        return Shares(p_train, p_test, np.zeros(len(folds)))
+
+
+def uniform_mislinking(precision: float, recall: float) -> UniformMislinking:
+    """Derive uniform mislinking from the precision and recall of pairs; see `RecordLeakage.from_pairwise`."""
+    check_rates("RecordLeakage.from_pairwise", precision, recall)
+    if precision > recall + PRECISION_RECALL_GAP:
+        warnings.warn(
+            f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
+            "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
+            stacklevel=3,
+        )
+    if precision < recall - PRECISION_RECALL_GAP:
+        warnings.warn(
+            f"RecordLeakage.from_pairwise: precision {precision:g} is far below recall {recall:g}: clusters of several "
+            "entities merged, which leak nothing (what is left out together stays together); only recall is used.",
+            stacklevel=3,
+        )
+    return UniformMislinking(1 - float(np.sqrt(recall)), float(precision), float(recall))
+
+
+def check_rates(caller: str, precision: float, recall: float) -> None:
+    for name, value in (("precision", precision), ("recall", recall)):
+        if not (np.isfinite(value) and 0 < value <= 1):
+            raise ValueError(f"{caller}: {name} must lie in (0, 1]; got {value}.")

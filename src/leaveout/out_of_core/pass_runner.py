@@ -1,0 +1,154 @@
+"""The passes of a scan over its parts, in order."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.checkpoint import StepResult, again, keep, kept, making, there
+from .._runtime.progress import Slow
+from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
+from ..models.glm.glm import GLM
+from ..objectives.batched import ONE
+from ..optimize.fit import fit
+from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
+from ..optimize.newton import Arrived, newton
+from .batches import Batches
+from .map_parts import Pass, over
+from .passes import SUMS, Kept, PassFit, beginning, left, looked, looked_together, sample_of, sums, worst
+from .result import Scan
+
+Array = np.ndarray
+FILE_DIGITS = 7  # of the number of a file
+
+Together = Callable[[StepResult, StepResult], StepResult]
+
+
+class PassRunner:
+    """The passes of a scan in order; each is a step that `checkpoint` keeps."""
+
+    def __init__(self, rows: Batches, model: GLM, folder: Path | None):
+        self.rows, self.model, self.folder = rows, model, folder
+        self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
+        self.passes, self.known = 0, dict[str, Any]()
+
+    def added(
+        self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None
+    ) -> StepResult:
+        """Run a pass over all parts, and add up or combine the results."""
+        together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
+
+        def make() -> StepResult:
+            total: StepResult = {}
+            with Slow(label, len(self.rows.parts)) as bar:
+                for told in over(self.rows, Pass(function, self.model.intercept, (self.loss, *given))):
+                    total = together(total, told)
+                    bar.advance()
+            return total
+
+        self.passes += 1
+        return kept(make)
+
+    def at(self, theta: Float[Array, " params"]) -> StepResult:
+        """Return F, its gradient and its Hessian at θ."""
+        if not self.known or not np.array_equal(self.known["theta"], theta):
+            told = self.added(sums, "fit", theta)
+            pushed = self.penalty @ theta
+            self.known = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
+            value = told["value"] + 0.5 * theta @ pushed
+            self.known |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
+            self.known |= {"hessian": told["hessian"] + self.penalty}
+        return self.known
+
+    def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
+        """Return F and its gradient, as `newton` calls them."""
+        del lanes
+        found = self.at(theta[0])
+        return np.reshape(found["value"], 1), found["gradient"][None]
+
+    def hessian(self, theta: Array, lanes: Array) -> Array:
+        del lanes
+        return self.at(theta[0])["hessian"][None].copy()
+
+    def fitted(self) -> tuple[StepResult, Float[Array, "params params"]]:
+        """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
+        start, own = self._start(), np.asarray(self.model.parameters.start(0))
+        found = self._descended(start)
+        if not found.converged[0] and not np.array_equal(start, own):
+            found = self._descended(own)
+        told = self.at(found.theta[0])
+        factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
+        if not found.converged[0]:
+            raise RuntimeError(
+                f"scan: no minimiser was reached (F = {float(told['value']):.6g}, largest parameter "
+                f"{np.abs(told['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
+                "lo.penalties.Ridge(1.0)."
+            )
+        return told, factor
+
+    def _descended(self, start: Float[Array, " params"]) -> Arrived:
+        return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
+
+    def _start(self) -> Float[Array, " params"]:
+        """The minimiser of the first block, if it has one."""
+
+        def make() -> StepResult:
+            try:
+                return {"start": fit(self.model).vector}
+            except (RuntimeError, IndefiniteHessianError):
+                return {"start": np.asarray(self.model.parameters.start(0))}
+
+        return kept(make)["start"]
+
+    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, Kept, Int[Array, " rows"]]:
+        """Fit, and leave out every row: the scan, the fit, the rows that need a closer look, and those drawn for the audit."""
+        told, factor = self.fitted()
+        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+        diagonal = np.sum(factor**2, axis=1)
+        blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
+        at = PassFit(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
+        seen = self.added(looked, "proofs", at, together=looked_together)
+        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
+        at = at._replace(allowed=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
+        at = at._replace(sample=sample_of(seen) if "row" in seen else None)
+        wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
+        some, totals, every = self._left(at, wanted)
+        return Scan(self.model, self.rows.count, told, factor, totals, every, self.folder), at, some, wanted
+
+    def _left(self, at: PassFit, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], StepResult | None]:
+        """Leave out every row.
+
+        Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
+        """
+        kinds = {"loss": float, "error": float, "proved": bool}
+        every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
+        several, total = list[Kept](), np.zeros(SUMS)
+        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{FILE_DIGITS}}.parquet")
+        each = [(wanted, file(part.number)) for part in self.rows.parts]
+        self.passes += 1
+        with Slow("rows", self.rows.count) as bar:
+            for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
+                for name, own in (every or {}).items():
+                    own[part.start : part.start + part.count] = told[f"every {name}"]
+                total += told["sums"]
+                several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
+                bar.advance(part.count)
+        for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
+            left_behind.unlink()  # of a worker that died there
+        return several[0], total, every
+
+    def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
+        """Yield the result of each part; parts in the checkpoint are not computed again."""
+        first = min(there(), len(self.rows.parts))
+        yield from (again() for _ in range(first))
+        made = over(self.rows, Pass(left, self.model.intercept, (self.loss, at), each), first)
+        while True:
+            with making():
+                told = next(made, None)
+            if told is None:
+                return
+            keep(told)
+            yield told
