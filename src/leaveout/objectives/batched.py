@@ -423,7 +423,7 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
 
-def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable[..., Any]:
     """Held-out losses of one refit as a function of raveled θ, zero where not scored."""
     weights = fold_weights(objective, index, weight)
 

@@ -45,12 +45,12 @@ def stored(value: Any) -> np.ndarray:
     return aligned(np.asarray(value, np.float64))
 
 
-def leaves_of(theta: PyTree) -> list:
+def leaves_of(theta: PyTree) -> list[Any]:
     """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
     return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
 
 
-def mapped(function: Callable, theta: PyTree) -> PyTree:
+def mapped(function: Callable[..., Any], theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)

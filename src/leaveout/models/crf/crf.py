@@ -25,11 +25,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.cache import cached_on
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, matched
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
@@ -121,7 +121,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Callable | None = RIDGE,
+        penalty: Callable[..., Any] | None = RIDGE,
         free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:

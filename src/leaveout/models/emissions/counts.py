@@ -61,7 +61,7 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
 
 
 def started(
-    regressors: Regressors, data: dict, observed: np.ndarray, num_states: int, seed: int
+    regressors: Regressors, data: dict[str, Any], observed: np.ndarray, num_states: int, seed: int
 ) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
     """Coefficients, mean counts of clusters where what multiplies them is one, and those expected in each observed step."""
     own = regressors.start(data, observed)

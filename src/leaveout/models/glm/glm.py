@@ -47,8 +47,8 @@ class AbstractRegression(AbstractLinearPredictor):
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
     intercept: bool = static()
-    classes: tuple = static()
-    levels: tuple = static()
+    classes: tuple[Any, ...] = static()
+    levels: tuple[Any, ...] = static()
     balanced: int = static()
     names: tuple[str, ...] = static()
     remark: str = static()
@@ -89,7 +89,7 @@ class AbstractRegression(AbstractLinearPredictor):
         self.penalty.check(self.num_features)
         _seen(self)
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _seen(penalties.under(self, penalty, self.num_features))
 
@@ -477,8 +477,8 @@ class GLM(AbstractRegression):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        loss: str | losses.AbstractLoss | Callable,
-        penalty: penalties.AbstractPenalty | Callable | None = None,
+        loss: str | losses.AbstractLoss | Callable[..., Any],
+        penalty: penalties.AbstractPenalty | Callable[..., Any] | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,

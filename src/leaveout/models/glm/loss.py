@@ -303,7 +303,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def unconstrained(self, parameters: dict) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters

@@ -5,7 +5,7 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -66,7 +66,9 @@ def _log1mexp(x: Array) -> Array:
     return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
 
 
-LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
+LINKS: dict[
+    str, tuple[Callable[..., Any], Callable[..., Any], float]
+] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
     "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
     "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
     "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
@@ -604,7 +606,7 @@ def _key(loss: str) -> str:
     return loss.lower().replace("-", "_").replace(" ", "_")
 
 
-def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
+def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
         raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")

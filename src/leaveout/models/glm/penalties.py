@@ -503,7 +503,7 @@ class PseudoHuber(AbstractPenalty):
         return False
 
 
-def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+def per_weight(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the total weight of the rows, `Σ_n w_n s_n`.
 
     F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty shrinks as rows are left
@@ -538,7 +538,7 @@ def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
     return PerWeight(resolve(penalty))
 
 
-def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+def per_row(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the number of rows, `Σ_n w_n`, whatever their sample weights.
 
     F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of losses by the number of rows.
@@ -610,7 +610,7 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
         )
 
 
-def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
     found = resolve(penalty)
     if found.kinked:
@@ -621,7 +621,7 @@ def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> Abstrac
     return found
 
 
-def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:
+def under(model: Model, penalty: "AbstractPenalty | Callable[..., Any] | None", features: int) -> Model:
     """Copy the model with another penalty; its data are shared, and not read again."""
     other, found = copy.copy(model), resolve(penalty)
     found.check(features)

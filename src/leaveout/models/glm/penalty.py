@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -362,7 +362,7 @@ def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 
-def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+def resolve(penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
     if penalty is None:
         return Zero()

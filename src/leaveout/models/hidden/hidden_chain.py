@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, compiled, static
+from ..._runtime.jax import Module, PyTree, compiled, static
 from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
 from ...objectives.objective import Arrays, aligned, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size

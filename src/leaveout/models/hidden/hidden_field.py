@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import compiled
+from ..._runtime.jax import PyTree, compiled
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
 from ...objectives.objective import ravel, unravel

@@ -12,16 +12,16 @@ missing observation has weight zero always. Scores are taken in the whole chain,
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...data.arrays import check_times
 from ...inference.chain import Layout, layout, log_partition, posterior
 from ...objectives.objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
@@ -106,7 +106,7 @@ class HMM(AbstractHiddenChain):
     states: States
     drop: str = static()
     joint: bool = static()
-    shapes: tuple = static()  # of the emission's free parameters
+    shapes: tuple[Any, ...] = static()  # of the emission's free parameters
     num_params: int = static()
     apart: bool = static()  # have states parameters of their own, as in `_information`?
     by_parts: bool = static()  # is the Hessian put together from the complete data's and what hidden states hide?

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ..._runtime.jax import compiled
+from ..._runtime.jax import PyTree, compiled
 from ...inference.chain import Posterior, Potentials, posterior
 from ...inference.moments import spread_of_sums
 from ...objectives.objective import DiagonalBlocks, ravel, unravel

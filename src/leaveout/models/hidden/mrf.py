@@ -23,10 +23,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...objectives.objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from ...plans.graph import blocks, read_edges
@@ -132,7 +132,7 @@ class MRF(AbstractHiddenField):
     drop: str = static()
     joint: bool = static()
     flat: bool = static()  # no prior
-    shapes: tuple = static()  # of the emission's free parameters
+    shapes: tuple[Any, ...] = static()  # of the emission's free parameters
     labels: _observations.FieldLabels = static()
 
     @float64

@@ -31,7 +31,7 @@ class AbstractMixed(AbstractClosedForm):
     joint: bool = static()
     quadrature: int = static()
     names: tuple[str, ...] = static()
-    levels: tuple = static()
+    levels: tuple[Any, ...] = static()
     labels: Names = static()
     spec: Any = static()
 

@@ -38,47 +38,47 @@ class AbstractResponse(abc.ABC):
     quadratic = False  # is ℓ a quadratic of η, so that Laplace's approximation is exact?
 
     @abc.abstractmethod
-    def orders(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
-    def shared(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the orders 0 to 2 that are asked for, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
-    def constant(self, tau: NDArray, y: NDArray) -> tuple[NDArray | float, NDArray]:
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         return 0.0, np.zeros((0, *np.broadcast_shapes(tau.shape[1:], y.shape)))
 
     @abc.abstractmethod
-    def check(self, y: NDArray) -> None:
+    def check(self, y: np.ndarray) -> None:
         """Raise where y lies outside the domain."""
 
     @abc.abstractmethod
-    def start(self, y: NDArray) -> tuple[float, NDArray]:
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         """An intercept and τ to start from."""
 
-    def natural(self, tau: NDArray) -> dict[str, NDArray]:
+    def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         """Return τ in natural parameters, by name."""
         return {}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> NDArray:
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`."""
         return np.zeros(0)
 
     @abc.abstractmethod
-    def mean(self, eta: NDArray, tau: NDArray) -> NDArray:
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """The mean of y; of an ordinal one the probabilities of the levels, on an axis of their own at the end."""
 
-    def spread(self, mean: NDArray, tau: NDArray) -> NDArray:
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Variance of y about its mean."""
         raise NotImplementedError
 
-    def limit(self, tau: NDArray) -> str:
+    def limit(self, tau: np.ndarray) -> str:
         """Explain why there is no minimum, if τ came out at a limit; else ""."""
         return ""
 
     @abc.abstractmethod
-    def scale(self, y: NDArray) -> str:
+    def scale(self, y: np.ndarray) -> str:
         """Scale of ℓ, such as a −log density, for these y."""
 
 
@@ -92,7 +92,7 @@ class ResponseRows(NamedTuple):
     fixed: NDArray[np.float64]
     response: AbstractResponse
 
-    def taken(self, rows: NDArray) -> "ResponseRows":
+    def taken(self, rows: np.ndarray) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
@@ -386,12 +386,12 @@ class OrdinalResponse(AbstractResponse):
         return LOG_PROBABILITY
 
 
-def thresholds(tau: NDArray) -> NDArray:
+def thresholds(tau: np.ndarray) -> np.ndarray:
     """c of τ, `[own, ...]`."""
     return tau[0] + np.concatenate([np.zeros((1, *tau.shape[1:])), np.cumsum(np.exp(tau[1:]), 0)])
 
 
-def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
+def ways(y: np.ndarray, trials: np.ndarray) -> NDArray[np.float64]:
     """Logarithm, with its sign changed, of the number of orders in which y of some trials may come."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)

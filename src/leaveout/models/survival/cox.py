@@ -24,7 +24,7 @@ by pair: those at risk add up to A, so no row has more than 64 pairs.
 """
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -146,7 +146,7 @@ class Cox(AbstractObjective):
         parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
         self.order, self.first, self.last, self.group, self.tied = parts
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
 
         Parameters
