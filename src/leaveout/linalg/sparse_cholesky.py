@@ -93,7 +93,7 @@ class Pattern:
 class FrontalFactor:
     """Factors of a batch of matrices, by fronts: inverses of triangles, and the blocks below these."""
 
-    pattern: Pattern[str]
+    pattern: Pattern
     parts: list[tuple[np.ndarray, np.ndarray]]
     logdet: Float[np.ndarray, " lanes"]
 
@@ -135,7 +135,7 @@ class FrontalFactor:
         return space[:, self.pattern.place]
 
 
-def pattern(matrix: "scipy.sparse.sparray") -> Pattern[str]:
+def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
     """Pattern of a symmetric matrix with a full diagonal, with the fronts of its factor."""
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))

@@ -656,7 +656,7 @@ class Separable(AbstractObjective):
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         total = weights @ self._losses(theta, self.data)
         return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
 
@@ -664,24 +664,28 @@ class Separable(AbstractObjective):
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
         return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         del weights, held  # independent units: what else is seen does not matter
         datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
         return self._losses(theta, datum)
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         losses = self.score(theta, None, index, None)
         return jnp.where(index < self.num_units, delta, 0.0) @ losses
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(names=self.names.index)
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
@@ -749,7 +753,7 @@ class Objective(AbstractObjective):
         self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(serial=DEPENDENCE[self.dependence])
 
     @property
@@ -757,13 +761,15 @@ class Objective(AbstractObjective):
         return self.size
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return self.score_function is not None
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return traced("Objective: loss", self.loss_function, theta, weights)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
         return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))

@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.cache import cached_on
-from ..._runtime.jax import PyTree, static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import Names, matched
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
@@ -209,7 +209,7 @@ class CRF(AbstractObjective):
         return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -261,7 +261,7 @@ class CRF(AbstractObjective):
     def num_units(self) -> int:
         return len(self.lengths) if self.drop == "sequence" else len(self.codes)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         whole = self._whole(theta)
         if self.drop == "sequence":
             found = _lattice.losses(whole, self.block, self._per_place(weights))
@@ -319,7 +319,7 @@ class CRF(AbstractObjective):
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         theta = self._whole(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
@@ -336,7 +336,7 @@ class CRF(AbstractObjective):
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
         return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
         theta = self._whole(theta)
         if self.drop == "sequence":
@@ -344,7 +344,9 @@ class CRF(AbstractObjective):
         known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
         return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return self._part(self._spread_change(self._whole(theta), index, delta))
 
     def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
@@ -359,7 +361,9 @@ class CRF(AbstractObjective):
         weights = self._laid(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         theta = self._whole(theta)
         if self.drop == "label":
             states = self._unseen(theta, weights, index, held)
@@ -382,7 +386,17 @@ class CRF(AbstractObjective):
         states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
-    def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"] = None,
+        index: Int[Arrays, " width"] = None,
+        kind: str = "label",
+        *,
+        lengths=None,
+        scores=None,
+        features=None,
+    ) -> Array:
         """Predict labels, or their probabilities.
 
         Parameters
@@ -419,7 +433,7 @@ class CRF(AbstractObjective):
             else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
         )
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
         theta = self._whole(theta)
@@ -438,7 +452,7 @@ class CRF(AbstractObjective):
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
         return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
 
-    def subset(self, units):
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
@@ -473,11 +487,11 @@ class CRF(AbstractObjective):
     # what the core asks of a model
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         known = {
             "kinds": ("label", "state"),
             "response": self.codes,
@@ -505,13 +519,13 @@ class CRF(AbstractObjective):
         )
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
         return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
     @property
-    def note(self):
+    def note(self) -> str:
         name = type(self.penalty).__name__
         alpha = getattr(self.penalty, "alpha", None)
         penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"

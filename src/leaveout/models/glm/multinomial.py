@@ -3,9 +3,9 @@
 import numpy as np
 import scipy
 
-from ..._runtime.jax import jax, special_of
+from ..._runtime.jax import Array, Scalar, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
-from .loss import AbstractLoss
+from .loss import AbstractLoss, Formulas
 
 
 class Multinomial(AbstractLoss):
@@ -22,16 +22,16 @@ class Multinomial(AbstractLoss):
 
     self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Array) -> Array:
         return special_of(eta).softmax(eta, axis=-1)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
 
         Where a probability is close to one, its difference from one is computed as a sum of the others.

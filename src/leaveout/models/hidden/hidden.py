@@ -131,7 +131,7 @@ class AbstractHiddenStates(AbstractObjective):
         )
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return not self.joint
 
     @property

@@ -95,7 +95,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         weighted = times(self.layout.arrange(seen)[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.drop == "sequence":
             worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
             whole, _ = self.whole(theta, jnp.ones(len(self.dense)))

@@ -210,7 +210,7 @@ class Latent:
         return [scipy.sparse.csr_array(term) for term in self.field.terms]
 
     @cached_property
-    def pattern(self) -> Pattern[str]:
+    def pattern(self) -> Pattern:
         """Pattern of nonzero entries of H."""
         return pattern(sum((abs(term) for term in self.terms), abs(self.Z).T @ abs(self.Z)))
 
