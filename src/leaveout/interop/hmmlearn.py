@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from .._runtime.jax import PyTree
+from .._runtime.jax import Arrays, PyTree
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._base import Constraint, Parameters
 from ..models.emissions._covariance import inverse
@@ -214,9 +214,9 @@ class HostGaussian(AbstractEmission):
             return -0.5 * jnp.sum(each)
         precision, log_det = inverse(covariance)
         square = self.scale + self._pooled(self.weight * away[:, :, None] * away[:, None, :])
-        return -0.5 * (self.power * jnp.sum(log_det) + jnp.sum(square * precision))
+        return -0.5 * (jnp.sum(log_det) * self.power + jnp.sum(square * precision))
 
-    def _pooled(self, squares: Float[Array, "states channels channels"]) -> Array:
+    def _pooled(self, squares: Float[Arrays, "states channels channels"]) -> Arrays:
         return jnp.sum(squares, 0) if self.gaussian.covariance.kind == "tied" else squares
 
     @property

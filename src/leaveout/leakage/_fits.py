@@ -189,7 +189,7 @@ class AbstractClasses(AbstractLinear):
         if self.needs == "label":
             return (eta > 0) * 1.0
         with np.errstate(over="ignore"):
-            return 1 / (1 + np.exp(-eta))
+            return np.asarray(1 / (1 + np.exp(-eta)), np.float64)
 
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)

@@ -203,7 +203,7 @@ class AbstractClosedForm(AbstractObjective):
         found = np.stack(columns, axis=2)
         return (found + found.swapaxes(1, 2)) / 2
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
 
         Parameters

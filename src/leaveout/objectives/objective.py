@@ -81,8 +81,8 @@ def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
 class DiagonalBlocks(NamedTuple):
     """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
 
-    entries: Int[Array, "blocks size"]
-    matrices: Float[Array, "blocks size size"]
+    entries: Int[Arrays, "blocks size"]
+    matrices: Float[Arrays, "blocks size size"]
 
 
 def _same(theta: PyTree) -> PyTree:
@@ -397,7 +397,7 @@ class AbstractObjective(Module):
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
 
         Parameters
@@ -657,7 +657,7 @@ class Separable(AbstractObjective):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        total = weights @ self._losses(theta, self.data)
+        total = jnp.asarray(weights) @ self._losses(theta, self.data)
         return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
@@ -668,12 +668,13 @@ class Separable(AbstractObjective):
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
     ) -> Array:
         del weights, held  # independent units: what else is seen does not matter
-        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
-        return self._losses(theta, datum)
+        return self._listed(theta, index)
+
+    def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
+        return self._losses(theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data))
 
     def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
-        losses = self.score(theta, None, index, None)
-        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+        return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -689,7 +690,7 @@ class Separable(AbstractObjective):
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
-DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
+DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
 
 
 class Objective(AbstractObjective):

@@ -270,8 +270,8 @@ class Certified(AbstractRefit):
             return probed(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
-            judge = linear.Judge(fit, rows, allowed)
-            return _enclosed(fit, rows, judge, judge.left, allowed)
+            judged = linear.Judge(fit, rows, allowed)
+            return _enclosed(fit, rows, judged, judged.left, allowed)
         state = RefitDescent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances say little there: iterate to the end

@@ -270,19 +270,19 @@ class CRF(AbstractObjective):
         found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
-    def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
+    def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Weights of sequences at all their steps."""
         return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
-    def _laid(self, weights: Array) -> Float[Array, "rows lanes"]:
+    def _laid(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Weights of labels, laid out."""
         return self.block.layout.arrange(weights, fill=1.0)
 
-    def _few(self, index: Array) -> bool:
+    def _few(self, index: Arrays) -> bool:
         """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
-    def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
+    def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
     def _sequences(self, index: Array) -> Int[Array, " width"]:
@@ -304,7 +304,7 @@ class CRF(AbstractObjective):
             where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
         ), slots
 
-    def _some_labels(self, index: Array, delta: Array) -> tuple[SequenceBlock, Array, Array]:
+    def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
         the first of their sequence, where all its weights are put."""
         sequences = self._sequences(index)
@@ -349,7 +349,7 @@ class CRF(AbstractObjective):
     ) -> Float[Array, "params params"]:
         return self._part(self._spread_change(self._whole(theta), index, delta))
 
-    def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
+    def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
@@ -376,9 +376,9 @@ class CRF(AbstractObjective):
             return steps.sum(0)
         return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
 
-    def _unseen(self, theta: PyTree, weights: Array, index: Array, held: Array) -> Float[Array, "width labels"]:
+    def _unseen(self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays) -> Float[Array, "width labels"]:
         """`p(z_t = k | kept labels, x)` of the listed steps, those that are held being unseen."""
-        seen = self._laid(weights.at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        seen = self._laid(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
@@ -389,13 +389,13 @@ class CRF(AbstractObjective):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] = None,
-        index: Int[Arrays, " width"] = None,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
         kind: str = "label",
         *,
-        lengths=None,
-        scores=None,
-        features=None,
+        lengths: ArrayLike | None = None,
+        scores: ArrayLike | None = None,
+        features: Any = None,
     ) -> Array:
         """Predict labels, or their probabilities.
 
@@ -438,8 +438,8 @@ class CRF(AbstractObjective):
             return super().jacobian(theta)
         theta = self._whole(theta)
         block, count = self.block, self.num_units
-        found = _lattice.chain(theta, block)
-        expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
+        chain = _lattice.chain(theta, block)
+        expected = expected_counts(chain, theta["transition"], block.layout, block.ends, block.unit, count)
         found = expected - self._observed_counts()
         return found[:, self._entries] if self.free else found
 
@@ -492,7 +492,7 @@ class CRF(AbstractObjective):
 
     @property
     def units(self) -> Units:
-        known = {
+        known: dict[str, Any] = {
             "kinds": ("label", "state"),
             "response": self.codes,
             "score": LOG_PROBABILITY,

@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
-from ..._runtime.jax import Module, PyTree, static
+from ..._runtime.jax import Arrays, Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import POSITIVE, PROBABILITY, Constraint, Parameters, check
+from ._base import POSITIVE, PROBABILITY, AbstractEmission, Constraint, Parameters, check
 from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors, choose
 from ._regressors import Regressors
 from ._start import clusters
@@ -30,7 +30,7 @@ def table_length(x: np.ndarray) -> int:
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
 
 
-def log_rising(size: Array, length: int) -> Float[Array, "... length"]:
+def log_rising(size: Arrays, length: int) -> Float[Array, "... length"]:
     """`log Γ(x + size) − log Γ(size)` for x = 0, 1, …, as a running sum: no cancellation, no special functions."""
     steps = jnp.log(size[..., None] + jnp.arange(length - 1))
     return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
@@ -131,7 +131,7 @@ class Poisson(AbstractWithPrior):
         default = {"rate": GammaPrior(2.0, 1.0), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("Poisson", default, prior)
 
-    def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
+    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         return _matched(self, caller, index)
 
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
@@ -225,7 +225,7 @@ class NegativeBinomial(AbstractWithPrior):
         default: Priors = {"mean": GammaPrior(2.0, 1.0), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
 
-    def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
+    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         return _matched(self, caller, index)
 
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
@@ -254,7 +254,8 @@ class NegativeBinomial(AbstractWithPrior):
         if data.length > LARGEST_TABLE:
             return super().log_densities(parameters, data)
         mean, size, channels = by_state(parameters["mean"]), by_state(parameters["size"]), np.arange(data.count.shape[1])
-        table, each = log_rising(size, data.length), 0.0
+        table = log_rising(size, data.length)
+        each: Array | float = 0.0
         if self.regressors:
             factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))[:, None]
             each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
@@ -283,7 +284,7 @@ class NegativeBinomial(AbstractWithPrior):
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
 
 
-def _success(x: Array, mean: Array, size: Array) -> Array:
+def _success(x: Array, mean: Arrays, size: Arrays) -> Array:
     """`x log(m / (s + m)) + s log(s / (s + m))`."""
     return x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
 

@@ -11,7 +11,7 @@ has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zer
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -127,7 +127,7 @@ class ActiveGLM(GLM):
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
         vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "said": said})
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
         return self.whole.glm.under(penalty)
 
     @property

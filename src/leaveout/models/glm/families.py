@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Scalar, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, Scalar, jnp, jspecial, static
 from . import links
 from .loss import AbstractLoss, AbstractMeanLoss, Convex, Formulas, domain, positive, probability, within
 
@@ -64,7 +64,7 @@ class Squared(AbstractMeanLoss):
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.average(y, weights=weight)) if self.convex else super().start(y, weight)
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return jnp.ones_like(mean)
 
     def scale(self, y: np.ndarray) -> str:
@@ -133,7 +133,7 @@ class Poisson(AbstractMeanLoss):
     def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "Poisson", "not negative")
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return mean
 
     def scale(self, y: np.ndarray) -> str:
@@ -196,7 +196,7 @@ class Gamma(AbstractMeanLoss):
     def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "gamma", "positive")
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return mean**2 / self.shape
 
     def scale(self, y: np.ndarray) -> str:
@@ -237,7 +237,7 @@ class InverseGaussian(AbstractMeanLoss):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
 
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
-        return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
+        return (y - mean) ** 2 * self.shape / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
@@ -254,7 +254,7 @@ class InverseGaussian(AbstractMeanLoss):
     def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "inverse Gaussian", "positive")
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return mean**3 / self.shape
 
     def scale(self, y: np.ndarray) -> str:
@@ -315,14 +315,14 @@ class NegativeBinomial(AbstractMeanLoss):
     def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "negative binomial", "not negative")
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return mean + self.dispersion * mean**2
 
     def scale(self, y: np.ndarray) -> str:
         return probability(y, "negative binomial loss of numbers that are not whole")
 
 
-def negative_binomial(mean, log_mean, log_dispersion, y):
+def negative_binomial(mean: Array, log_mean: Array, log_dispersion: Array, y: Array) -> Array:
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
     size = jnp.exp(-log_dispersion)
     total = jnp.log1p(mean / size)  # log(1 + αμ)
@@ -417,7 +417,7 @@ class Tweedie(AbstractMeanLoss):
         elif self.kind in ("gamma", "positive"):
             domain(y, y > 0, f"Tweedie ({self.power:g})", "positive")
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * mean**self.power
 
     def scale(self, y: np.ndarray) -> str:
@@ -461,7 +461,7 @@ class AbstractQuasiLoss(AbstractLoss):
     remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
     @abc.abstractmethod
-    def least(self, y: Array, special: Any) -> Array:
+    def least(self, y: Arrays, special: Any) -> Arrays:
         """Compute the least value that the other loss can have.
 
         Parameters
@@ -492,7 +492,7 @@ class AbstractQuasiLoss(AbstractLoss):
     def peak(self, y: np.ndarray) -> np.ndarray | None:
         return self.likelihood.peak(y)
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return self.likelihood.inverse_link(eta)
 
     def check(self, y: np.ndarray) -> None:
@@ -501,7 +501,7 @@ class AbstractQuasiLoss(AbstractLoss):
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return self.likelihood.start(y, weight)
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * self.likelihood.variance(mean)
 
     def scale(self, y: np.ndarray) -> str:
@@ -559,7 +559,7 @@ class QuasiPoisson(AbstractQuasiLoss):
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.likelihood = positive("QuasiPoisson: dispersion", dispersion), Poisson(link)
 
-    def least(self, y: Array, special: Any) -> Array:
+    def least(self, y: Arrays, special: Any) -> Arrays:
         return y - special.xlogy(y, y) + special.gammaln(y + 1.0)
 
     def check(self, y: np.ndarray) -> None:

@@ -121,7 +121,7 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
+            limit=lambda theta: cast(Any, self.loss_function).limit(theta[len(theta) - self.own :]) if self.own else "",
             at_limit=self._at_limit,
         )
 
@@ -246,7 +246,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return super().perturbation(theta, index, delta)
         index, delta = self._touched(index, delta)
         omega = self._weighted(delta, index)
-        value = omega @ self.score(theta, None, index, None)
+        value = omega @ self._each(self._predictor(theta, index), index)
         return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
 
     def hessian_change(
@@ -260,12 +260,12 @@ class AbstractRegression(AbstractLinearPredictor):
             return change
         return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
 
-    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
+    def _touched(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
         """The touched units and their δ, zero for padding, without a gather where they are all."""
         n = self.num_units
         return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
 
-    def _gram(self, x: Array, curvature: Array) -> Array:
+    def _gram(self, x: Any, curvature: Array) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
@@ -323,7 +323,7 @@ class AbstractRegression(AbstractLinearPredictor):
         if self.smooth or self.classes:
             return jnp.zeros(())
         # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
-        between = jnp.linspace(*(self._predictor(theta, EVERYONE) for theta in (start, end)), 17)
+        between = jnp.linspace(self._predictor(start, EVERYONE), self._predictor(end, EVERYONE), 17)
         curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
         curvature = curvature[..., 0, 0] if self.own else curvature
         spread = curvature.max(0) - curvature.min(0)

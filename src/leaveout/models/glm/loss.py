@@ -30,7 +30,7 @@ class AbstractLoss(Module):
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         """The loss of one observation."""
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         """Return the prediction on the scale of the response.
 
         Parameters
@@ -101,7 +101,7 @@ class AbstractLoss(Module):
         """Whether a model with this loss may have an intercept."""
         return True
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         """Return the variance of y that the loss states, for standardised residuals.
 
         Parameters
@@ -250,7 +250,7 @@ class AbstractMeanLoss(AbstractLoss):
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
@@ -366,7 +366,7 @@ class AbstractSharedLoss(AbstractLoss):
         return tau
 
     @abc.abstractmethod
-    def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Return the prediction on the scale of the response.
 
         Parameters

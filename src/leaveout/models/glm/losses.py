@@ -157,7 +157,7 @@ class Binomial(AbstractLoss):
         known = self.link in CLOSED and np.all((y == 0) | (y == 1))
         return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return LINKS[self.link][1](eta)
 
     def check(self, y: np.ndarray) -> None:
@@ -168,7 +168,7 @@ class Binomial(AbstractLoss):
         known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
         return float(known.get(self.link, 0.0))
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         return mean * (1 - mean)
 
     def scale(self, y: np.ndarray) -> str:
@@ -358,7 +358,7 @@ class QuasiBinomial(AbstractQuasiLoss):
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
         self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
-    def least(self, y: Array, special: Any) -> Array:
+    def least(self, y: Arrays, special: Any) -> Arrays:
         return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
@@ -455,7 +455,7 @@ class PseudoHuber(AbstractLoss):
         self.delta = positive("PseudoHuber: delta", delta)
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
+        return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta = float(self.delta)

@@ -316,7 +316,7 @@ class GroupLasso(AbstractPenalty):
             raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
 
     def __call__(self, coef: Array) -> Scalar:
-        return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+        return jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))) * self.alpha
 
     def norms(self, features: int) -> Norms | None:
         some = np.asarray(self.weights > 0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Module, Scalar, jnp, static, traced
+from ..._runtime.jax import Array, Arrays, Module, Scalar, jnp, static, traced
 from ...linalg.group_norms import Norms
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
@@ -62,7 +62,7 @@ class AbstractPenalty(Module):
             If the shapes differ, or bounds leave a coefficient no place.
         """
 
-    def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
+    def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
         """Return the factor of the penalty in a refit of these weights. It is one unless the penalty grows with the data.
 
         Parameters
@@ -324,7 +324,7 @@ class PerWeight(AbstractPenalty):
     def __call__(self, coef: Array) -> Scalar:
         return self.penalty(coef)
 
-    def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
+    def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
         return (weights if self.rows else weighted).sum(-1)
 
     def second(self, features: int) -> np.ndarray:

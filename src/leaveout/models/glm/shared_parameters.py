@@ -35,7 +35,7 @@ class AbstractScaleLoss(AbstractSharedLoss):
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         return np.log(positive(f"Regression: {self.named}", parameters[self.named]))[None]
 
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return eta
 
 
@@ -69,7 +69,7 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
     linear: bool = static(default=False)
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -77,7 +77,7 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
         excess = max(variance / max(mean, 1e-3) - 1, 0.1)
         return float(np.log(max(mean, 1e-3))), np.log([excess if self.linear else max(excess / max(mean, 1e-3), 0.05)])
 
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jnp.exp(eta)
 
     def check(self, y: np.ndarray) -> None:
@@ -112,7 +112,7 @@ class Beta(AbstractScaleLoss):
 
     named = "precision"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         precision = jnp.exp(tau[0])
         a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
@@ -122,7 +122,7 @@ class Beta(AbstractScaleLoss):
         mean, variance = _moments(y, weight)
         return float(np.log(mean / (1 - mean))), np.log([max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)])
 
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jax.nn.sigmoid(eta)
 
     def check(self, y: np.ndarray) -> None:
@@ -148,7 +148,7 @@ class GaussianScale(AbstractScaleLoss):
 
     named = "scale"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -177,7 +177,7 @@ class GammaShape(AbstractScaleLoss):
 
     named = "shape"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         nu = jnp.exp(tau[0])
         return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + jspecial.gammaln(nu)
 
@@ -185,7 +185,7 @@ class GammaShape(AbstractScaleLoss):
         mean, variance = _moments(y, weight)
         return float(np.log(mean)), np.log([mean**2 / max(variance, 1e-12)])
 
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jnp.exp(eta)
 
     def check(self, y: np.ndarray) -> None:
@@ -235,7 +235,7 @@ class HuberScale(AbstractScaleLoss):
             raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
         self.epsilon = np.asarray(epsilon, np.float64)
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         scale, r = jnp.exp(tau[0]), y - eta
         far = jnp.abs(r) >= self.epsilon * scale
         near = r**2 / scale
@@ -280,7 +280,7 @@ class Ordinal(AbstractSharedLoss):
         if self.num_levels < 2:
             raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:
+    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
         k = y.astype(int)
         cut = jnp.concatenate([jnp.zeros(1), _thresholds(tau), jnp.zeros(1)])
         upper, lower = cut[k + 1] - eta, cut[k] - eta
@@ -304,7 +304,7 @@ class Ordinal(AbstractSharedLoss):
         cut = np.log(share / (1 - share)) + 1e-3 * np.arange(len(share))
         return 0.0, self.unconstrained({"thresholds": cut})
 
-    def inverse_link(self, eta: Array, tau: Array) -> Array:
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Compute the probabilities of the levels.
 
         Parameters
@@ -334,5 +334,5 @@ class Ordinal(AbstractSharedLoss):
         return self.num_levels - 1
 
 
-def _thresholds(tau: Array) -> Array:
+def _thresholds(tau: Arrays) -> Array:
     return tau[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(tau[1:]))])

@@ -79,7 +79,8 @@ class AbstractRounded(AbstractLoss):
         return other
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        return sum(a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
+        terms = (a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
+        return sum(terms, jnp.zeros(()))
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         h = float(self.width)

@@ -74,7 +74,7 @@ class StandardisedGLM(GLM):
     def low_rank(self) -> bool:
         return False
 
-    def _further(self, weights: Array) -> Array:
+    def _further(self, weights: Arrays) -> Array:
         """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 

@@ -50,7 +50,7 @@ class AbstractHiddenStates(AbstractObjective):
         """The shapes of those of `latent` that are free."""
 
     @abc.abstractmethod
-    def latent_unconstrained(self, name: str, value: Array) -> Array:
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """The part of θ that stands for one of `latent`."""
 
     @abc.abstractmethod

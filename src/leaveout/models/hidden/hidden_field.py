@@ -65,13 +65,13 @@ class AbstractHiddenField(AbstractHiddenStates):
         own = {"coupling": self.coupling.shape} if self.learned else {}
         return own if self.design is None or self.external is None else {**own, "external": self.external.shape}
 
-    def latent_unconstrained(self, name: str, value: Array) -> Array:
-        if name == "external":
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+        if name == "external" and self.design is not None:
             return _potentials.of_rows(value, _potentials.scale_of(self.design))
         return _potentials.of_matrix(value, self.directed) if value.ndim > 1 else value
 
     def latent_names(self, name: str) -> list[str]:
-        if name == "external":
+        if name == "external" and self.external is not None:
             return entries(name, _potentials.row_entries(self.external.shape))
         matrix = self.coupling.ndim > 1
         return entries(

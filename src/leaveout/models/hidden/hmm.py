@@ -186,7 +186,7 @@ class HMM(AbstractHiddenChain):
     def latent_shapes(self) -> dict[str, Shape]:
         return self.states.free
 
-    def latent_unconstrained(self, name: str, value: Array) -> Array:
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         return self.states.unconstrained(name, value)
 
     def latent_names(self, name: str) -> list[str]:
@@ -258,8 +258,8 @@ class HMM(AbstractHiddenChain):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] = None,
-        index: Int[Arrays, " width"] = None,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
         kind: str = "response",
     ) -> Array:
         """Predict observations or states; without `index` it is `predictive_means`, or `state_probabilities` for kind "state".
@@ -302,7 +302,13 @@ class HMM(AbstractHiddenChain):
         names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        known = {"serial": True, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        known: dict[str, Any] = {
+            "serial": True,
+            "kinds": KINDS,
+            "target": target,
+            "response": self.x,
+            "score": self.emission.score,
+        }
         return Units(names=names, observed=self._observed(), scorable=later, **known)
 
     @property

@@ -245,7 +245,7 @@ class MRF(AbstractHiddenField):
         states, densities = self._posterior(theta, weights, index, pairs)
         return -mixture(states, densities)
 
-    def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
+    def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
         """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
         densities = self.densities(theta)
         seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
@@ -256,7 +256,7 @@ class MRF(AbstractHiddenField):
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
         return states, densities.reshape(-1, self.number)[place]
 
-    def _listed(self, theta: PyTree, index: Array) -> tuple[Array, Array]:
+    def _listed(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
         """Densities of the listed fields, and which are of observations."""
         sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
@@ -299,7 +299,13 @@ class MRF(AbstractHiddenField):
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
-        known = {"blocks": blocks, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        known: dict[str, Any] = {
+            "blocks": blocks,
+            "kinds": KINDS,
+            "target": target,
+            "response": self.x,
+            "score": self.emission.score,
+        }
         return Units(names, serial=True, observed=self._observed(), **known)
 
     @property

@@ -164,7 +164,7 @@ class GaussianField(AbstractRows):
     @property
     def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
-        more = {"target": np.where(self.observed, self.y, np.nan), "score": score}
+        more: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
         return Units(names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more)
 
     @property

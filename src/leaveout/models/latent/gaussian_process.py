@@ -266,7 +266,7 @@ class GaussianProcess(AbstractClosedForm):
     ) -> Float[np.ndarray, "refits width"]:
         return np.take_along_axis(self._known(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all rows.
 
         Parameters

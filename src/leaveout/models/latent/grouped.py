@@ -135,7 +135,9 @@ class Grouped:
         free = np.reshape(of_free, (len(of_free), len(found.e))).T
         return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
 
-    def each(self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None):
+    def each(
+        self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
         found = self.clustered(theta, whole).slopes(self.rule, self._begun(state, slice(None)))

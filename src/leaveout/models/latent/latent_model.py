@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..._runtime.jax import Array, PyTree
+from ..._runtime.jax import PyTree
 from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
 from ...objectives.objective import Costs
 from .laplace import LaplaceMode, Latent
@@ -45,7 +45,7 @@ class AbstractLatent(AbstractClosedForm):
         at = self.mode(theta, weights, state)
         return at.value, self.latent.gradient(at), at.u
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """∂²F/∂θ∂w: central differences of ∂F/∂w, which is exact."""
         found, start = np.empty((self.num_units, len(theta))), None
         for k in range(len(theta)):
@@ -105,7 +105,7 @@ class AbstractRows(AbstractLatent):
 
     @property
     def unit(self) -> Int[np.ndarray, " rows"]:
-        return np.where(self.units.observed, np.arange(self.num_units), -1)
+        return np.where(np.asarray(self.units.observed), np.arange(self.num_units), -1)
 
     def losses(
         self,

@@ -464,7 +464,7 @@ class Mixed(AbstractMixed):
         blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
         levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
         names, score = self.labels.index if rows else levels, self.data.response.scale(y)
-        known = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        known: dict[str, Any] = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
         return Units(names=names, target=y if rows else None, score=score, **known)
 
     def _predict_new(self, fit, data, kind, offset):
@@ -480,14 +480,14 @@ class Mixed(AbstractMixed):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"] = None,
-        index: Int[Arrays, " width"] = None,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
         kind: str = "response",
         *,
-        data=None,
-        level=0.9,
-        new=False,
-        offset=None,
+        data: Any = None,
+        level: float = 0.9,
+        new: bool = False,
+        offset: ArrayLike | None = None,
     ) -> Array:
         """Predict the mean response of rows, with a central interval of its posterior.
 
@@ -524,7 +524,7 @@ class Mixed(AbstractMixed):
         return super().predict(theta, weights, index, kind)
 
     @float64
-    def components(self, fit) -> pd.DataFrame:
+    def components(self, fit: Any) -> pd.DataFrame:
         """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
 
         Parameters
@@ -541,7 +541,7 @@ class Mixed(AbstractMixed):
         return components(self, fit)
 
     @float64
-    def coefficients(self, fit) -> pd.DataFrame:
+    def coefficients(self, fit: Any) -> pd.DataFrame:
         """Return the coefficients with standard errors, from the curvature of F in all parameters.
 
         Parameters
@@ -557,7 +557,7 @@ class Mixed(AbstractMixed):
         return coefficients(self, fit)
 
     @float64
-    def modes(self, fit) -> pd.DataFrame:
+    def modes(self, fit: Any) -> pd.DataFrame:
         """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
 
         Parameters

@@ -32,6 +32,7 @@ FIELD_PRIOR_RATE = 2.0  # of the standard deviation: its mean is one, its mode a
 RANGE_PRIOR_RATE = 6.0  # c: a range below two edges has probability exp(−3)
 EIGEN = 800  # sites up to which eigenvalues are found once, rather than a factor for each determinant
 Array = np.ndarray
+WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
 
 
 def natural_of(name: str, value: Array) -> Array:
@@ -84,12 +85,12 @@ class AbstractStructure(abc.ABC):
         """Number of latent variables; the first ones are those of the sites."""
         return self.sites
 
-    def field(self, prior) -> Field:
+    def field(self, prior: WithGradient | None) -> Field:
         """Field as `_latent` takes it."""
         return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         """log|Q| as a function of ψ, where there are eigenvalues."""
         return None
 
@@ -151,7 +152,7 @@ class Leroux(AbstractStructure):
         return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):
@@ -176,7 +177,7 @@ class ICAR(AbstractStructure):
         return scipy.sparse.csgraph.connected_components(self.touching, directed=False)[1]
 
     @property
-    def constraint(self) -> Array | None:
+    def constraint(self) -> Array:
         several = np.flatnonzero(np.bincount(self.components) > 1)
         return (self.components == several[:, None]).astype(float)
 
@@ -228,7 +229,7 @@ class ICAR(AbstractStructure):
         return float(Solver(known.factor(known.values(self.scaled)[None]), self.constraint).logdet[0])
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet
 
     def _logdet(self, psi):
@@ -246,7 +247,7 @@ class BYM2(ICAR):
         return 2 * self.sites
 
     @property
-    def constraint(self) -> Array | None:
+    def constraint(self) -> Array:
         own = super().constraint
         return np.hstack([np.zeros_like(own), own])
 
@@ -291,7 +292,7 @@ class Matern(AbstractStructure):
         return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):

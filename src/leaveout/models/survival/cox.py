@@ -209,7 +209,7 @@ class Cox(AbstractObjective):
             total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
-    def sums(self, theta: Array, weights: Array) -> Sums:
+    def sums(self, theta: Array, weights: Arrays) -> Sums:
         """Compute the sums of which the partial likelihood is made.
 
         Parameters
@@ -226,7 +226,7 @@ class Cox(AbstractObjective):
         """
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
-        risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))
+        risk, times = jnp.exp(eta - shift) * weights, jnp.zeros(len(self.last))
         summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
         died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
         return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
@@ -246,14 +246,14 @@ class Cox(AbstractObjective):
         eta = self._predictor(theta, index)
         return eta if kind == "link" else jnp.exp(eta)
 
-    def _predictor(self, theta: Array, index: Array | slice) -> Array:
+    def _predictor(self, theta: Array, index: Arrays | slice) -> Array:
         return pick(self.design, index) @ theta + shift(self.offset, index)
 
     @property
     def units(self) -> Units:
         order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known = {"features": columns, "predict_new": self._predict_new}
+        known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
         return Units(names=self.labels.index, score="−log partial likelihood", response=order, **known)
 
     def _predict_new(self, fit, X, kind, offset):
