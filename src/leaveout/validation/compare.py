@@ -103,7 +103,7 @@ class Comparison(pd.DataFrame):
         kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
 
-    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters

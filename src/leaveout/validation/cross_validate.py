@@ -490,7 +490,7 @@ class BatchSummary:
     audit: int
     pooled: Predictions | None
 
-    def __call__(self, batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
+    def __call__(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> StepResult:
         asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
@@ -542,7 +542,7 @@ class EstimateBuilder:
     def emptied(self) -> NDArray[np.bool_]:
         return _emptied(self.asked.fit, self.asked.plan)
 
-    def add(self, batch: Batch, done: RefitBatch, values: NDArray) -> None:
+    def add(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""
         self.merge(batch, self.tell(batch, done, values))
 
