@@ -423,7 +423,7 @@ class Predictors:
     penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
-    inverse_link: Callable[[Array], Array]
+    inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # of groups of which none is zero, in the penalty
 
     def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:

@@ -318,15 +318,21 @@ class HostBatch(Derived):
     def arrays(self) -> AbstractByArrays:
         return cast(Any, self.objective.costs.arrays)()
 
-    def look(self, theta, lanes):
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
-    def gradient(self, theta, lanes):
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
         return self.look(theta, lanes)[1]
 
-    def products(self, theta, lanes):
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
@@ -423,7 +429,7 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
 
-def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable[..., Any]:
     """Held-out losses of one refit as a function of raveled θ, zero where not scored."""
     weights = fold_weights(objective, index, weight)
 

@@ -45,12 +45,12 @@ def stored(value: Any) -> np.ndarray:
     return aligned(np.asarray(value, np.float64))
 
 
-def leaves_of(theta: PyTree) -> list:
+def leaves_of(theta: PyTree) -> list[Any]:
     """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
     return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
 
 
-def mapped(function: Callable, theta: PyTree) -> PyTree:
+def mapped(function: Callable[..., Any], theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
@@ -81,8 +81,8 @@ def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
 class DiagonalBlocks(NamedTuple):
     """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
 
-    entries: Int[Array, "blocks size"]
-    matrices: Float[Array, "blocks size size"]
+    entries: Int[Arrays, "blocks size"]
+    matrices: Float[Arrays, "blocks size size"]
 
 
 def _same(theta: PyTree) -> PyTree:
@@ -139,6 +139,8 @@ class Units:
         Number of classes, if `target` is the number of a class.
     distribution : callable, optional
         Function without arguments that returns the predictive distribution of the target, or None.
+    predict_new : callable, optional
+        Function of (fit, data, kind, offset) that returns predictions of other units, where the model has some.
     features : callable, optional
         Function without arguments that returns columns of numbers of the rows, by name.
     score : str, default: ""
@@ -279,6 +281,12 @@ class Costs(NamedTuple):
         contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
+    formed : float, default 0
+        Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
+
+    See Also
+    --------
+    AbstractObjective : The objective whose property `costs` returns this.
 
     Examples
     --------
@@ -397,7 +405,7 @@ class AbstractObjective(Module):
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
 
         Parameters
@@ -656,36 +664,41 @@ class Separable(AbstractObjective):
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def loss(self, theta, weights):
-        total = weights @ self._losses(theta, self.data)
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        total = jnp.asarray(weights) @ self._losses(theta, self.data)
         return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
         return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         del weights, held  # independent units: what else is seen does not matter
-        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
-        return self._losses(theta, datum)
+        return self._listed(theta, index)
 
-    def perturbation(self, theta, index, delta):
-        losses = self.score(theta, None, index, None)
-        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+    def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
+        return self._losses(theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data))
 
-    def hessian_change(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+        return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
+
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(names=self.names.index)
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
-DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
+DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
 
 
 class Objective(AbstractObjective):
@@ -749,7 +762,7 @@ class Objective(AbstractObjective):
         self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(serial=DEPENDENCE[self.dependence])
 
     @property
@@ -757,13 +770,15 @@ class Objective(AbstractObjective):
         return self.size
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return self.score_function is not None
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return traced("Objective: loss", self.loss_function, theta, weights)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
         return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))

@@ -41,9 +41,7 @@ KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays a
 MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
 SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
 SHORTEST_STEP = 1e-8  # shortest step of the line search
-INDEPENDENT_SINGULAR_VALUE = (
-    1e-9  # least singular value, relative to the largest, of independent columns of length one
-)
+INDEPENDENT_SINGULAR_VALUE = 1e-9  # least singular value, relative to the largest, of independent columns of length one
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
@@ -244,7 +242,8 @@ def _active(kinked: FullModel, theta: Array) -> tuple[Int[Array, " active"], Flo
 
 def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
     """θ moved along what no row and no ridge sees, where F is the same, until no active columns depend on one another; and
-    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are."""
+    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are.
+    """
     kinked, theta, moved = posed.kinked, theta.copy(), False
     limits = np.stack(kinked.bounds)
     if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):

@@ -9,9 +9,9 @@ features, `"weights": [features, K]`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, compiled
+from ..._runtime.jax import Module, PyTree, compiled
 from ...inference.chain import (
     FEW_STATES,
     SMALLEST_NORMALISER,

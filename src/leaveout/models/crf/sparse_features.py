@@ -7,6 +7,7 @@ of sequences packed side by side (`inference.packed`). What the passes know at a
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy
@@ -39,7 +40,7 @@ class Indicators(AbstractByArrays):
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.begun = slice(0, self.where.bounds[1])
-        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
+        self.at: Callable[[bytes], tuple[Passed, dict[str, Any], np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""

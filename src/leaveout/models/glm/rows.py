@@ -29,7 +29,7 @@ def shift(offset: Any, index: Any = slice(None)) -> Any:
     return 0.0 if offset is None else pick(offset, index)
 
 
-def times(weight: Array, value: Array) -> Array:
+def times(weight: Arrays, value: Arrays) -> Arrays:
     """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
     weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
     return jnp.where(weight == 0, 0.0, weight * value)
