@@ -369,8 +369,10 @@ class RefitDescent:
         self._settle(lanes, finite[lanes], converged[lanes])
 
     def _to_limit(self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float) -> bool:
-        """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero: hold that one at
-        the limit, and minimise over the others. Return whether F is no higher there than on the way.
+        """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero.
+
+        The parameter is held at the limit, and F is minimised over the others. Returns whether F is no higher there than
+        before.
         """
         (theta,) = self.theta(one)
         limit = self.fit.objective.parameters.at_limit(theta)

@@ -33,8 +33,10 @@ DEAR = 1e12  # operations that the refits of a plan may cost which are made one 
 
 
 class Whole(NamedTuple):
-    """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of
-    least squares, the mean response, and √weight times what is left of the response.
+    """Factor of all rows.
+
+    It has Q, s, V, the mean of the rows and √weight, the `gap`, whether the rank is `certain`, u, whether the rows are
+    interpolated, the mean response, and √weight times the residuals.
     """
 
     Q: Array
@@ -82,8 +84,10 @@ class LeastNorm:
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
     def _factor(self, weight: Float[Array, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
-        """Q, s, V of the rows with weights, centred, up to the host's cut; the mean, √weight, the gap, and whether the cut is
-        clear: no singular value so near to it that rounding decides.
+        """Compute Q, s, V of the weighted and centred rows up to the host's cut.
+
+        Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular value is so near that rounding
+        decides.
         """
         root = np.sqrt(weight)
         mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
@@ -108,15 +112,18 @@ class LeastNorm:
         return cut_floor(self.cut, self._singular()) if self.cut else 0.0
 
     def tells(self, rank: int) -> bool:
-        """Whether a refit of this rank has held-out losses for all units. A host's has, as the host goes on with least norm. A
-        model of our own has none for units that depend on a direction that left with them, unless all rows are interpolated:
-        then every unit does, and the fit is the solution of least norm itself.
+        """Tell whether a refit of this rank has held-out losses for all units.
+
+        A refit of a host has, as hosts take the solution of least norm. A model of this library has none for units that depend
+        on a direction which only left-out rows determine, unless all rows are interpolated, when the fit itself is the solution
+        of least norm.
         """
         return bool(self.hosted or self.penalised or self.whole.full or rank >= len(self.whole.s))
 
     def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
-        """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine, or they
-        determine too little.
+        """Compute β, the intercept, and the error of predictions.
+
+        None if rounding decides which directions the rows determine, or if they determine too few.
         """
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
         if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
@@ -178,8 +185,9 @@ class LeastNorm:
 
 
 def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
-    """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by
-    the singular values of all rows; infinite where it cuts what these data do see.
+    """Compute the share of the information that a refit must keep along every direction for its host's cut not to matter.
+
+    It follows from the singular values of all rows, and is infinite if the cut removes a direction that these data determine.
     """
     largest = s.max(initial=0.0)
     seen, rounding = s > cut * largest, UNIT * CAUTION * CLEAR * len(s) * largest

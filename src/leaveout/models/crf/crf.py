@@ -305,8 +305,9 @@ class CRF(AbstractObjective):
         ), slots
 
     def _some_labels(self, index: Array, delta: Array) -> tuple[SequenceBlock, Array, Array]:
-        """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
-        the first of their sequence, where all its weights are put.
+        """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and which lanes count.
+
+        The first lane of a sequence has all its weights, and is the only one that counts.
         """
         sequences = self._sequences(index)
         block, _ = self._gathered(sequences)

@@ -203,15 +203,18 @@ def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size few
 
 
 def straightened(basis: Basis) -> Float[Array, "size size"]:
-    """The eigenvectors of how rough functions are: by these H stays well conditioned under a heavy penalty, once its diagonal
-    is scaled.
+    """Return the eigenvectors of the penalty on roughness.
+
+    In this basis H stays well conditioned under a heavy penalty, once its diagonal is scaled.
     """
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
 def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
-    """Columns of mean square one, and penalties such that under λ = 1, of losses that bend by one, half of the functions that
-    one sees are seen more by it than by the rows; and the design.
+    """Scale columns to mean square one and penalties to a unit at which they balance the rows; return basis and design.
+
+    Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more curvature from it than from
+    the rows.
     """
     size = np.sqrt(np.mean(design**2, axis=0))
     size[size == 0] = 1.0
