@@ -2,15 +2,15 @@
 
     F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
 
-Hosts go on with the solution of least norm where the data determine no other, and so does this.
+Hosts take the solution of least norm if the data determine no other, and so does this module.
 With √W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve
 S_oo r_o = (S y)_o,
 
     S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
                                                        and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
 
-there S₁ tells what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place of y_o.
-Where other weights change, or it is not clear which directions the rows o alone determine, the refit itself is made by an SVD.
+in which case S₁ determines what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place
+of y_o. If other weights change, or if it is not clear which directions the rows o alone determine, an SVD computes the refit.
 """
 
 import functools
@@ -27,9 +27,9 @@ from ..optimize.fit import Fit
 
 Array = np.ndarray
 UNIT = 2.0**-53
-CAUTION = 32  # times what rounding usually makes of a sum
-CLEAR = 1e3  # times its rounding, from which a number is known not to be zero
-DEAR = 1e12  # operations that the refits of a plan may cost which are made one by one
+CAUTION = 32  # factor on the usual rounding error of a sum
+CLEAR = 1e3  # factor on its rounding error from which a number is known not to be zero
+DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
 
 
 class Whole(NamedTuple):
@@ -62,7 +62,7 @@ class LeastNorm:
         self.hosted = bool(self.cut or getattr(fit.objective, "least_norm", False))
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.penalised = bool(ridge.any())
-        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
+        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # maps the solution to β
         if len(fit.null_space) and not self.cut and not self.penalised:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.z = self.x @ self.back
@@ -73,7 +73,7 @@ class LeastNorm:
         """The factor of all rows."""
         Q, s, V, mean, root, gap, clear = self._factor(self.weight)
         u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
-        Q = Q - np.outer(u, u @ Q)  # centring left 1e-16 / s along u
+        Q = Q - np.outer(u, u @ Q)  # centring leaves 1e-16 / s along u
         level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
         certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
@@ -93,22 +93,22 @@ class LeastNorm:
         mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
         Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
         largest = float(s.max(initial=0.0))
-        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # what centring rounds
+        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # rounding error of centring
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
-        away = rounding if least > rounding else least * (CLEAR - 1)  # it is the cut that counts, or zero
+        away = rounding if least > rounding else least * (CLEAR - 1)  # the distance from the cut, or from zero
         low = least - rounding if least > rounding else least
         clear = self.penalised or not np.any((s > low) & (s < least + away))
         if self.penalised:
-            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring takes one
+            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring removes one
         kept = s[good]
         gap = float(shift / max(kept.min(initial=largest), 1.0 if self.penalised else 0.0)) if len(kept) else 1.0
         return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
 
     @functools.cached_property
     def floor(self) -> float:
-        """See `cut_floor`."""
+        """Share of the information that a refit must keep (`cut_floor`)."""
         return cut_floor(self.cut, self._singular()) if self.cut else 0.0
 
     def tells(self, rank: int) -> bool:
@@ -144,7 +144,7 @@ class LeastNorm:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
     def _without(self, o: Int[Array, " out"]) -> tuple[Float[Array, " features"], float, float] | None:
-        """By the inverse's block of the rows that leave; None where it does not tell."""
+        """Refit by the block of S for the rows that leave; None if it does not determine the refit."""
         whole = self.whole
         root, Q, s = whole.root[o], whole.Q[o], whole.s
         fuzz = self.spare * whole.gap
@@ -174,7 +174,7 @@ class LeastNorm:
             if V0.shape[1]:
                 B = (Q / s).T
                 r = r + V0 @ np.linalg.lstsq(B @ V0, t / s - B @ r, rcond=None)[0]
-        moved = -(Q.T @ r)  # of t, where predictions take the place of y
+        moved = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.penalised else 1 / s
         b = whole.V @ (damped * (t + moved))
         r = r / root
