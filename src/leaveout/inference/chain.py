@@ -26,7 +26,7 @@ from scipy.sparse.csgraph import breadth_first_order
 from .._runtime.jax import Module, static
 from ..objectives.objective import aligned
 
-FEW_STATES = 4  # up to which linking lanes is worth its matrix products
+FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
@@ -65,7 +65,7 @@ class Layout(Module):
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     linked: bool = static()
-    zeros: bool = static()  # may a potential be −∞?
+    zeros: bool = static()  # whether a potential may be −∞
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -315,9 +315,9 @@ class Posterior(NamedTuple):
     """
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
-    states: Float[Array, "rows lanes states"]  # p(z_t | everything)
-    filtered: Float[Array, "rows lanes states"]  # p(z_t | what came before, and t)
-    ahead: Float[Array, "rows lanes states"]  # p(what follows | z_t) / p(what follows | what came before, and t)
+    states: Float[Array, "rows lanes states"]  # p(z_t | x)
+    filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
+    ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
 
@@ -361,7 +361,7 @@ class _Logarithmic:
     def total(p, axis=0):
         top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
         top = jnp.where(jnp.isfinite(top), top, 0.0)
-        value = jnp.sum(jnp.exp(p - top), axis)  # double where: log has no derivative at zero
+        value = jnp.sum(jnp.exp(p - top), axis)  # where is used twice, as log has no derivative at zero
         some = value > 0
         return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(top, axis)
 
@@ -379,8 +379,8 @@ class _Inside:
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
         self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
-        self.moving = transition.ndim > 2  # do transitions differ from step to step?
-        self.late = not (self.moving or layout.zeros)  # does the matrix multiply the sum of pairs, rather than each?
+        self.moving = transition.ndim > 2  # whether transitions differ from step to step
+        self.late = not (self.moving or layout.zeros)  # whether the matrix multiplies the sum of pairs rather than each pair
         self.starts = jnp.asarray(layout.starts)
         self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
         self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
@@ -441,7 +441,7 @@ class _Inside:
         xs = (self.starts, self.steps, before, self.e, c, weigh)
         (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
         states = own.outside(filtered) * ahead
-        if self.late:  # one product of matrices a row takes less time than sums that go along
+        if self.late:  # one matrix product for each row takes less time than sums carried along
             rows = jnp.einsum("rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs)
             count, pairs = jnp.sum(rows, 0)[..., None], None
         return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
@@ -585,7 +585,7 @@ def _log_partition_jvp(primals, tangents):
 
 
 class _PosteriorSums(NamedTuple):
-    """Part of a `Posterior` that log Z and its gradient need."""
+    """The part of a `Posterior` that log Z and its gradient need."""
 
     log_normaliser: Float[Array, "rows lanes"]
     states: Float[Array, "rows lanes states"]
@@ -594,7 +594,7 @@ class _PosteriorSums(NamedTuple):
 
 
 def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
-    """Compute these sums; if lanes are several times `WIDE`, that many at a time, so that a cache holds all arrays."""
+    """Compute these sums; a multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache."""
     (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
 
     def one(part: tuple) -> _PosteriorSums:
@@ -699,8 +699,8 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
     --------
     >>> import numpy as np
     >>> from leaveout.inference import chain
-    >>> chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])).round(3).tolist()
-    [0.75, 0.25]
+    >>> np.asarray(chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])), np.float64).round(3)
+    array([0.75, 0.25])
     """
     rest, columns = transition, []
     for n in range(len(transition) - 1, 0, -1):

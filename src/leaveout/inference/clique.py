@@ -8,8 +8,8 @@ cliques are NumPy (`passes`). They are given to JAX as two primitives: sums, who
 of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives of marginals work under `jit` and
 `vmap`; third derivatives do not.
 
-They are primitives and no `pure_callback`, which hands its arrays to JAX again. That waits for itself where the program runs on
-all threads, and makes the arrays single precision in threads whose setting says so.
+A `pure_callback` would hand its arrays to JAX again: it deadlocks if the program runs on all threads, and rounds the arrays to
+single precision in threads with that setting.
 """
 
 import itertools
@@ -272,7 +272,7 @@ def _dotted(shape: tuple[int, ...]) -> str:
 
 # log Z and, from level 1 on, the marginals of sites, at level 2 those of edges too
 sums_p = Primitive("field_sums")
-# dq, de = ∇² log Z (dφ_sites, dφ_edges), of which the edges' may be left out on either side
+# dq, de = ∇² log Z (dφ_sites, dφ_edges); those of edges may be left out on either side
 tangents_p = Primitive("field_tangents")
 sums_p.multiple_results = tangents_p.multiple_results = True
 
@@ -339,7 +339,7 @@ def _tangents_by_passes(
     change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
     change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
     found = np.empty_like(change)
-    up: Any  # of the kind that the tree makes
+    up: Any  # the messages of the tree
     for chunk in _chunks(count, tree.lanes):
         up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
         for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
@@ -377,7 +377,7 @@ def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Sums, given:
 def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
     """Lowering that calls a function of NumPy arrays from a compiled program.
 
-    Doubles come back as pairs of integers, which no thread's setting can make single precision.
+    Doubles come back as pairs of integers, which no thread's setting can round to single precision.
     """
 
     def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
@@ -386,7 +386,7 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
 
         pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
         ctx_of_pairs = ctx.replace(avals_out=pairs)
-        results: Any  # one value each, since each is an array
+        results: Any  # one value for each array
         results, _, _ = mlir.emit_python_callback(
             ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
         )

@@ -1,4 +1,4 @@
-"""First and second moments of what a chain's paths count, for each sequence by itself.
+"""First and second moments of the counts of a chain's paths, for each sequence by itself.
 
     s(z) = (1{z_T = k}, 1{z_1 = k}, #{t : z_{t−1} = j, z_t = k})        "end", "start", "transition", `[params]`
 
@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .chain import SMALLEST_NORMALISER, Layout, Posterior
 from .sparse import SparseFeatures
 
-MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion takes along, for the columns of some states
-STEP_PRODUCT_ENTRIES = 2**18  # numbers of as many steps as go into one product
+MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion carries along, for the columns of some states
+STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
@@ -248,7 +248,7 @@ class _Steps(NamedTuple):
     own: Float[Array, "rows lanes states own"]
     shared: Float[Array, "rows lanes states shared"]
     worth: Float[Array, "rows lanes"]
-    unit: Int[Array, "rows lanes"]  # the number of the sequence that starts here, or of sequences
+    unit: Int[Array, "rows lanes"]  # number of the sequence that starts here; else the number of sequences
 
 
 def spread_of_sums(
@@ -301,7 +301,7 @@ def spread_of_sums(
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
     laid = [found.filtered, found.states, *terms, worth, starts, real]
-    if layout.linked:  # else each lane would wait for the one below
+    if layout.linked:  # otherwise each lane would wait for the lane below
         laid = [layout.restore(part)[:, None] for part in laid]
     filtered, states, own, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
@@ -332,8 +332,8 @@ def _columns(
 ) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
     """Products of the counts in each state with what comes after it, and expectations, for some columns.
 
-    Counts are starts, transitions into the state, and sums. The columns are what `some` states have of their `own`, transitions
-    out of them first; or what states share, if `some` is one for all.
+    Counts are starts, transitions into the state, and sums. The columns are the `own` terms of `some` states, after the
+    transitions out of them; or the shared terms, if `some` is one for all.
     """
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
@@ -359,7 +359,7 @@ def _columns(
         steps, terms = x
         origin, now = _origin(steps.before, transition), steps.states[..., None] * terms
         ahead, here = jax.lax.scan(back, ahead, (origin, now, steps.states), reverse=True)
-        half = here - 0.5 * some[..., None] * now[..., None, :]  # of what is counted at the step itself
+        half = here - 0.5 * some[..., None] * now[..., None, :]  # half of the counts at the step itself
         weigh = steps.worth[..., None, None]
         times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
         start = jnp.broadcast_to((steps.unit < count)[..., None, None], (*steps.states.shape, 1)).astype(here.dtype)

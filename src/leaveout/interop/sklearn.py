@@ -347,8 +347,9 @@ def read(
 
 
 def _center(host: Described, X: Any) -> np.ndarray | None:
-    """The means of columns, where some mean is so far beyond its column's spread that float64 would lose the spread beside it,
-    of least squares with an intercept, which such a shift leaves as they are.
+    """Return the means of columns if a mean is so large that float64 would lose the spread of its column, else None.
+
+    Only for least squares with an intercept, whose predictions a shift of the columns does not change.
     """
     plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
     if host.loss != "squared" or not host.intercept or host.labels or host.l1 or host.scaled or not plain or np.ndim(X) != 2:
@@ -361,8 +362,9 @@ def _center(host: Described, X: Any) -> np.ndarray | None:
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:
-    """The columns that a fitted pipeline hands to its last step, by the names that its transformers give them; none where a
-    transformer gives none, or some twice.
+    """Return the names of the columns that a fitted pipeline passes to its last step.
+
+    Empty if a transformer gives no names, or repeats one.
     """
     if searches(estimator):
         return _feature_names(estimator.best_estimator_)

@@ -136,7 +136,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
 
 
 def _stopped(results: Any) -> bool:
-    """Does the host say itself that its solver did not arrive?"""
+    """Tell whether the host reports that its solver did not converge."""
     told = getattr(results, "mle_retvals", None) or {}
     return not told.get("converged", getattr(results, "converged", True))
 

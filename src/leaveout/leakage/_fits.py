@@ -214,7 +214,7 @@ class AbstractMargin(AbstractClasses):
     @property
     @abc.abstractmethod
     def steady(self) -> bool:
-        """Does the second derivative change smoothly, so that an old Hessian serves a while?"""
+        """Whether the second derivative changes smoothly, so that an old Hessian serves for some steps."""
 
     def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """The first two derivatives."""

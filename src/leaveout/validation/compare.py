@@ -89,8 +89,9 @@ class Comparison(pd.DataFrame):
     estimates: dict[str, Estimate]
 
     def __repr__(self) -> str:
-        """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
-        them, and the names of the rest.
+        """Print names, means, differences and their standard errors, and the other columns as far as they fit.
+
+        Columns that do not fit are named below the table.
         """
         written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
         short = "missing" in self and bool(self["missing"].any())
@@ -438,8 +439,10 @@ def _first(a: Array | None, b: Array | None) -> str:
 
 
 def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
-    """The losses per unit of several estimates, of what all of them have a loss of: of rows of refits where the folds are the
-    same, so that no unit is averaged over fewer refits in one than in another, else of units.
+    """Return the losses that all estimates have.
+
+    If the folds are the same, they are those of rows of refits, so that every unit is averaged over the same refits in all
+    estimates. Otherwise they are those of units.
     """
     first = next(iter(estimates.values()))
     same = all(_same_folds(each.plan, first.plan) for each in estimates.values())

@@ -11,9 +11,9 @@ weight zero, M = log Σ exp s(z) over the z that agree with y where w = 1; betwe
 
     M(w) = s(y) + Σ over runs i, …, j of successive labels   w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
 
-Γ what the sum over the run's labels adds to the logarithm, its neighbours known. For one label that is the printed path
-w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of third
-order in 1 − w: derivatives at w = 1 are those of M up to the second.
+where Γ is the increase of the logarithm by the sum over the run's labels, given its neighbours. For one label that is the
+printed path w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of
+third order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
 import copy
@@ -41,8 +41,8 @@ from .lattice import SequenceBlock
 from .sparse_features import Indicators
 
 RIDGE = penalties.Ridge(1.0)
-CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan takes along, by measurement
-IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others says that its transition is impossible
+CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan carries along, by measurement
+IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others marks an impossible transition
 
 STYLES = {
     "sequence": "whole sequences are left out",
@@ -99,10 +99,10 @@ class CRF(AbstractObjective):
     """
 
     block: SequenceBlock
-    slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
+    slots: Int[np.ndarray, "sequences longest"]  # places of each sequence in the layout; −1 is padding
     codes: Int[np.ndarray, " steps"]
     lengths: Int[np.ndarray, " sequences"]
-    free: dict[str, Int[np.ndarray, " free"]]  # where only some entries of a parameter are free, these
+    free: dict[str, Int[np.ndarray, " free"]]  # the free entries of parameters of which only some are free
     sequence: Int[np.ndarray, " steps"]
     penalty: penalties.AbstractPenalty
     drop: str = static()
@@ -216,7 +216,7 @@ class CRF(AbstractObjective):
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
-            shares=lambda theta: _tags.counts(self),  # a refit that sees no step of a label does not know it
+            shares=lambda theta: _tags.counts(self),  # a refit without a step of a label does not determine it
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -267,32 +267,32 @@ class CRF(AbstractObjective):
             found = _lattice.losses(whole, self.block, self._per_place(weights))
         else:
             found = _lattice.whole(whole, self.block) - _lattice.known(whole, self.block, self._laid(weights))
-        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
+        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # otherwise a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
     def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
-        """Weights of sequences at all their steps."""
+        """Spread the weights of sequences to all their steps."""
         return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
     def _laid(self, weights: Arrays) -> Float[Array, "rows lanes"]:
-        """Weights of labels, laid out."""
+        """Lay out the weights of labels."""
         return self.block.layout.arrange(weights, fill=1.0)
 
     def _few(self, index: Arrays) -> bool:
-        """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
+        """Tell whether the sequences of the listed units, padded to the longest, have fewer steps than all sequences."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
     def _sequences(self, index: Array) -> Int[Array, " width"]:
-        """The sequences of the listed units; as many as there are for padding."""
+        """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
     def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
-        """The listed sequences alone, one to a lane, and where they stand in the whole."""
+        """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
         take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
@@ -305,8 +305,9 @@ class CRF(AbstractObjective):
         ), slots
 
     def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
-        """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
-        the first of their sequence, where all its weights are put.
+        """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and which lanes count.
+
+        The first lane of a sequence has all its weights, and is the only one that counts.
         """
         sequences = self._sequences(index)
         block, _ = self._gathered(sequences)
@@ -316,7 +317,7 @@ class CRF(AbstractObjective):
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
     def _row(self, index: Array) -> Int[Array, " width"]:
-        """Place of a label within its sequence."""
+        """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
@@ -378,7 +379,7 @@ class CRF(AbstractObjective):
         return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
 
     def _unseen(self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays) -> Float[Array, "width labels"]:
-        """`p(z_t = k | kept labels, x)` of the listed steps, those that are held being unseen."""
+        """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are unseen."""
         seen = self._laid(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
@@ -485,7 +486,7 @@ class CRF(AbstractObjective):
         vars(out)["steps"] = Names(self.steps.index, read)
         return out
 
-    # what the core asks of a model
+    # the contract of an objective
 
     @property
     def convex(self) -> bool:
@@ -504,7 +505,7 @@ class CRF(AbstractObjective):
         return Units(**known)
 
     def _predict_new(self, fit, features, kind, offset):
-        """Labels of new sentences of a host, or the probabilities of these."""
+        """Predict the labels of a host's new sentences, or their probabilities."""
         if offset is not None:
             raise ValueError("predict: a CRF has no offset, but one was given.")
         if self.steps.read is None:
@@ -534,7 +535,7 @@ class CRF(AbstractObjective):
         return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
 
     def _warning(self, theta):
-        """Names transitions that the data never have, and that have run away for want of a penalty."""
+        """Name transitions that are not in the data, and whose weights diverge without a penalty."""
         if not isinstance(self.penalty, penalties.Zero):
             return ""
         table = np.asarray(self._whole(theta)["transition"])
@@ -667,7 +668,7 @@ class CRF(AbstractObjective):
 
 
 def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
-    """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
+    """Return F in array code, for sequences with sparse features under a ridge penalty if no label is impossible."""
     plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
     sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
     return functools.partial(_made, crf) if plain and sparse else None

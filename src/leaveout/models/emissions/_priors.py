@@ -98,8 +98,9 @@ class Normal(AbstractPrior):
 
 
 class MatrixNormal(AbstractPrior):
-    """Independent entries about a multiple c of the identity at the first lag and about zero at the others, `[…, lags, R, R]`:
-    `−½ ((v − c 1) / s)²`.
+    """Prior of independent entries `[…, lags, R, R]` about c times the identity at the first lag and about zero at the others.
+
+    Its logarithm is `−½ ((v − c 1) / s)²`.
     """
 
     identity: Float[np.ndarray, ""]

@@ -1,9 +1,9 @@
-"""A regression of more columns than rows, by a matrix of the rows: the same F, in as many coordinates as there are rows.
+"""Regression of more columns than rows by a matrix of the rows: the same F in as many coordinates as there are rows.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
-In any refit β = R⁻¹Xᵀa: what is orthogonal to these changes the penalty alone. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a refit
-is one of rows z_n, those of Q Λ^½, under the penalty ½ ‖u‖²: no matrix of the columns is formed, whatever is left out.
+In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a
+refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
 SCALED_ENTRIES = 2**21  # numbers of columns that are scaled at a time
-EIGENVALUE_ROUNDING = 1e-15  # of the largest eigenvalue, a row: what is less is none
+EIGENVALUE_ROUNDING = 1e-15  # times the number of rows, the share of the largest eigenvalue below which one counts as zero
 
 
 class DualGLM(AbstractRegression):
@@ -92,7 +92,7 @@ def _ridge(whole: AbstractRegression) -> Float[Array, " features"]:
 
 
 def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
-    """X R⁻¹Xᵀ, some columns at a time."""
+    """Compute X R⁻¹Xᵀ, some columns at a time."""
     n, p = whole.num_units, len(ridge)
     if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
@@ -107,7 +107,7 @@ def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[
 
 
 def _pulled(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
-    """Xᵀ times numbers of the rows."""
+    """Multiply numbers of the rows by Xᵀ."""
     flat = whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, : whole.num_features]
     return flat.reshape(*weights.shape[:-1], -1)
 

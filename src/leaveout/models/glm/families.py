@@ -14,13 +14,13 @@ from ..._runtime.jax import Array, Arrays, Scalar, jnp, jspecial, static
 from . import links
 from .loss import AbstractLoss, AbstractMeanLoss, Convex, Formulas, domain, positive, probability, within
 
-SMALLEST_PREDICTOR = 1e-50  # of a predictor that must be positive: its third power's inverse is still a number
-HUGE = 500.0  # an exponent whose exponential is still a number, squared; no refit's own rows have a larger curvature
-STIRLING = 16.0  # from there on four terms of the series are exact to rounding
+SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
+HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
+STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
 def exponential(x: np.ndarray) -> np.ndarray:
-    """eˣ, kept a number, since it is summed with weights: nothing is proved of losses beyond (`_proved.change`)."""
+    """Compute eˣ without overflow, as it is summed with weights; nothing is proved of larger losses (`enclosure_theorem`)."""
     return np.exp(np.minimum(x, HUGE))
 
 
@@ -200,7 +200,7 @@ class Gamma(AbstractMeanLoss):
         return mean**2 / self.shape
 
     def scale(self, y: np.ndarray) -> str:
-        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
+        return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
 
 
 class InverseGaussian(AbstractMeanLoss):
@@ -258,7 +258,7 @@ class InverseGaussian(AbstractMeanLoss):
         return mean**3 / self.shape
 
     def scale(self, y: np.ndarray) -> str:
-        return f"−log density of shape {float(self.shape):g}"  # which nothing has estimated
+        return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
 
 
 class NegativeBinomial(AbstractMeanLoss):
@@ -330,7 +330,7 @@ def negative_binomial(mean: Array, log_mean: Array, log_dispersion: Array, y: Ar
 
 
 def _rising(size, y, xp, special):
-    """log Γ(s + y) − log Γ(s) − y log s, zero in the limit of large s: by Stirling there, as logarithms of Γ cancel."""
+    """Compute log Γ(s + y) − log Γ(s) − y log s, by Stirling's series for large s, where the logarithms of Γ cancel."""
     large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
     rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
     series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
@@ -345,7 +345,7 @@ class Tweedie(AbstractMeanLoss):
 
         ½ d(y, μ) / φ,      d/dμ ½d = (μ − y) / μ^p
 
-    For 1 < p < 2 this is −log of the compound Poisson-gamma density but for a term of y, p and φ alone. Differences of losses
+    For 1 < p < 2 this is −log of the compound Poisson-gamma density up to a term of y, p and φ alone. Differences of losses
     of models that share p and φ are therefore differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson, gamma and
     inverse Gaussian deviances.
 
@@ -445,7 +445,7 @@ class Tweedie(AbstractMeanLoss):
 class AbstractQuasiLoss(AbstractLoss):
     """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other loss.
 
-    The loss states a mean and a variance. It is no −log density: compare it with models of the same φ only.
+    The loss specifies a mean and a variance. It is not a −log density: compare it with models of the same φ only.
 
     Parameters
     ----------
@@ -527,7 +527,7 @@ class AbstractQuasiLoss(AbstractLoss):
 class QuasiPoisson(AbstractQuasiLoss):
     """Quasi-Poisson loss, `(y log(y/μ) − (y − μ)) / φ`: half the Poisson deviance, divided by φ.
 
-    It states the variance φμ. The fit is the Poisson one, and y need not be whole. It is no −log density: compare it with
+    It specifies the variance φμ. The fit is the Poisson one, and y need not be whole. It is not a −log density: compare it with
     models of the same φ only.
 
     Parameters

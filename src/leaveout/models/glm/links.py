@@ -14,23 +14,23 @@ from ..._runtime.jax import Array, Module, numpy_of, static
 
 
 class AbstractLink(Module):
-    """A link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Of arrays of NumPy or JAX."""
+    """Link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX."""
 
     @abc.abstractmethod
     def __call__(self, mean: Array) -> Array:
-        """`g(μ)`."""
+        """Compute `g(μ)`."""
 
     @abc.abstractmethod
     def inverse(self, eta: Array) -> Array:
-        """`μ = g⁻¹(η)`."""
+        """Compute `μ = g⁻¹(η)`."""
 
     def log_inverse(self, eta: Array) -> Array:
-        """`log μ`, of use where μ > 0."""
+        """Compute `log μ`, for links with μ > 0."""
         return numpy_of(eta).log(self.inverse(eta))
 
     @property
     def inside(self) -> float:
-        """A linear predictor inside the domain."""
+        """Return a linear predictor inside the domain."""
         return -1.0
 
 
@@ -62,7 +62,7 @@ class Log(AbstractLink):
 
 
 class Power(AbstractLink):
-    """`η = μ^p`, p not zero; η must be positive, but for p = ½, where its sign does not matter."""
+    """`η = μ^p`, p not zero; η must be positive, except for p = ½, when its sign does not matter."""
 
     exponent: Float[np.ndarray, ""]
     even: bool = static()
@@ -131,7 +131,7 @@ NAMED: dict[str, Callable[[], AbstractLink]] = {
 
 
 def resolve(link: str | AbstractLink) -> AbstractLink:
-    """A link from its name or from an object of `lo.losses.links`."""
+    """Return a link from its name or from an object of `lo.losses.links`."""
     if isinstance(link, AbstractLink):
         return link
     if not isinstance(link, str) or link not in NAMED:

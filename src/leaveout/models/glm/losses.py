@@ -194,7 +194,7 @@ class Binomial(AbstractLoss):
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
 
-    The work is done in place, since each pass over large arrays takes as long as the exponential.
+    It works in place, since each pass over large arrays takes as long as the exponential.
     """
     known: list[np.ndarray] = []
 
@@ -226,19 +226,19 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
 
 
 def _normal(x: np.ndarray) -> Formulas:
-    """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
+    """Compute −log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
     log_cdf = scipy.special.log_ndtr(x)
     m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
-    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # otherwise digits cancel
     return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
 
 
 def _extreme(x: np.ndarray) -> Formulas:
     """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
 
-    ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
+    ℓ″ is unimodal: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that the bracket falls from 1 to −∞.
     """
-    u = np.exp(np.minimum(x, 7.0))  # beyond, e⁻ᵘ is no number
+    u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
     left, near = np.exp(-u), np.flatnonzero(u < 0.1)
     c = u / np.maximum(1 - left, 1e-300) - 1
     v = u[near]
@@ -254,7 +254,7 @@ def _extreme(x: np.ndarray) -> Formulas:
 
 
 def _growing(x: np.ndarray) -> Formulas:
-    """eˣ."""
+    """Compute eˣ."""
     u = exponential(x)
     return dict.fromkeys(range(4), lambda: u)
 
@@ -267,18 +267,18 @@ def _rest(x: np.ndarray) -> Formulas:
 
 
 def _line(x: np.ndarray) -> Formulas:
-    """−x."""
+    """Compute −x."""
     return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
 
 
 def _log(x: np.ndarray) -> Formulas:
-    """−log x."""
+    """Compute −log x."""
     x = np.maximum(x, SMALLEST_PREDICTOR)
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
 def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
-    """f(c − η), of f at c − η."""
+    """Return the derivatives of f(c − η) in η, from those of f."""
     known = of(at)
     return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
 
@@ -310,7 +310,7 @@ class ClosedLink(NamedTuple):
     domain: tuple[float, float] = (-np.inf, np.inf)
 
 
-EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
+EXTREME_PEAK = 0.6208296638972954  # place of the largest ℓ″ in `_extreme`
 CLOSED = {
     "probit": ClosedLink(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
     "cloglog": ClosedLink(_extreme, _growing, (EXTREME_PEAK, np.inf)),
@@ -326,8 +326,8 @@ CLOSED = {
 class QuasiBinomial(AbstractQuasiLoss):
     """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial deviance, divided by φ.
 
-    It states the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is no −log density: compare it with models
-    of the same φ only.
+    It specifies the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is not a −log density: compare it with
+    models of the same φ only.
 
     Parameters
     ----------
@@ -487,7 +487,7 @@ class PseudoHuber(AbstractLoss):
 
 
 class Straight(AbstractLoss):
-    """Linear loss, `η` whatever y is: a term of F that has a slope only.
+    """Linear loss `η` for every y: a term of F that has a slope only.
 
     Examples
     --------
@@ -542,14 +542,14 @@ class SquaredHinge(AbstractLoss):
         domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:
-        return -np.inf * y  # ℓ″ is two up to the margin, and nothing beyond
+        return -np.inf * y  # ℓ″ is two up to the margin, and zero beyond
 
     def scale(self, y: np.ndarray) -> str:
         return "squared hinge"
 
 
 class Custom(AbstractLoss):
-    """Loss that is a user's JAX function. It has no link and no domain, and its second derivative may jump.
+    """Loss that a user gives as a JAX function. It has no link and no domain, and its second derivative may jump.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The loss of several classes: one linear predictor each."""
+"""Loss of several classes, with one linear predictor for each."""
 
 import numpy as np
 import scipy
@@ -48,7 +48,7 @@ class Multinomial(AbstractLoss):
         dict of callable
             Functions that compute the value and the derivatives, by order.
         """
-        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # a class after another, as predictors are
+        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # classes one after another, like predictors
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
@@ -148,13 +148,13 @@ class Multinomial(AbstractLoss):
 
 
 def _exponentials(eta: np.ndarray) -> np.ndarray:
-    """The probabilities, but for their sum."""
+    """Compute the probabilities up to their sum."""
     e = eta - eta.max(-1, keepdims=True)
     return np.exp(e, out=e)
 
 
 def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """diag(p) − p pᵀ, `rest` being 1 − p."""
+    """Compute diag(p) − p pᵀ, with `rest` equal to 1 − p."""
     out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
     out[..., k, k] = p * rest
     return out

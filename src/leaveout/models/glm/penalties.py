@@ -37,7 +37,7 @@ from .penalty import (
 )
 
 Model = TypeVar("Model")
-PENALTY_PROBES = 32  # of the diagonal of a penalty's Hessian
+PENALTY_PROBES = 32  # probes of the diagonal of a penalty's Hessian
 
 
 class Ridge(AbstractPenalty):
@@ -120,7 +120,7 @@ class Quadratic(AbstractPenalty):
     def __init__(self, matrix: ArrayLike):
         if followed(matrix):
             known: Any = jnp.asarray(matrix, float)
-            self.matrix = known  # what it must be is seen where it has values
+            self.matrix = known  # its properties are checked where it has values
             return
         m = np.asarray(matrix, np.float64)
         if m.ndim != 2 or m.shape[0] != m.shape[1]:
@@ -398,7 +398,7 @@ class Box(AbstractPenalty):
 
 
 class Tilted(AbstractPenalty):
-    """Penalty that a penalty with kinks equals near a solution: `½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`.
+    """Penalty that equals a penalty with kinks near a solution: `½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`.
 
     It acts on coefficients whose signs are known, or on groups that are not zero.
 
@@ -575,7 +575,7 @@ def per_row(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight
 def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
     """Compute the diagonal of the Hessian of a penalty.
 
-    It is exact where the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
+    It is exact if the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
     """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PENALTY_PROBES, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
@@ -588,7 +588,7 @@ def _not_negative(name: str, value: Any) -> Any:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
     array = array.astype(np.float64)
-    array = array.reshape(()) if array.shape == (1,) else array  # of one coefficient the same
+    array = array.reshape(()) if array.shape == (1,) else array  # the same for one coefficient
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array

@@ -1,4 +1,4 @@
-"""The contract of a penalty on the coefficients, and what makes one of others: sums, factors, functions."""
+"""Contract of a penalty on the coefficients, and penalties made from others: sums, multiples, functions."""
 
 import abc
 from collections.abc import Callable
@@ -37,11 +37,11 @@ class Bent(NamedTuple):
 
 
 class AbstractPenalty(Module):
-    """A function of the coefficients, `[features]` or `[outputs, features]`."""
+    """Penalty: a function of the coefficients, `[features]` or `[outputs, features]`."""
 
     @abc.abstractmethod
     def __call__(self, coef: Array) -> Scalar:
-        """The penalty's value."""
+        """Compute the penalty."""
 
     @property
     @abc.abstractmethod
@@ -133,7 +133,7 @@ class AbstractPenalty(Module):
 
     @property
     def kinked(self) -> bool:
-        """Whether the penalty holds some `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
+        """Whether the penalty has a term `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
         return False
 
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
@@ -211,7 +211,7 @@ class Zero(AbstractPenalty):
 
 
 class Custom(AbstractPenalty):
-    """Penalty that is a user's JAX function.
+    """Penalty that a user gives as a JAX function.
 
     Parameters
     ----------
@@ -358,7 +358,7 @@ class PerWeight(AbstractPenalty):
 
 
 def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
-    """Terms of a sum; a penalty that is not one is its only term."""
+    """Return the terms of a sum; any other penalty is its only term."""
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 

@@ -1,6 +1,7 @@
 """Losses with parameters of their own, shared by all units: `ℓ(η, τ, y)`.
 
-A dispersion, a scale, thresholds: estimated with the coefficients, and so different in every refit. τ is unconstrained.
+Such parameters are a dispersion, a scale or thresholds. They are estimated with the coefficients, and so differ from refit to
+refit. τ is unconstrained.
 
     NegativeBinomialDispersion   variance μ + α μ², or μ + α μ         log link     dispersion α = e^τ
     Beta                         variance μ (1 − μ) / (1 + φ)          logit link   precision φ = e^τ
@@ -20,8 +21,8 @@ from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from .families import negative_binomial
 from .loss import AbstractSharedLoss, domain, positive
 
-NONE = 1e-6  # a dispersion that cannot be told from none
-POISSON = 1e-16  # one of which losses are Poisson's: they differ by half of it times a squared mean
+NONE = 1e-6  # dispersion that cannot be told from zero
+POISSON = 1e-16  # dispersion at which losses are Poisson's, as they differ by half of it times the squared mean
 
 
 class AbstractScaleLoss(AbstractSharedLoss):

@@ -1,13 +1,14 @@
-"""Losses with kinks, rounded over a width h: the quantile's, the ε-insensitive and the hinge.
+"""Losses with kinks, rounded over a width h: the quantile loss, the ε-insensitive loss and the hinge.
 
     max(0, t)  becomes  h log(1 + e^{t/h}) = max over s in [0, 1] of s t + h Ent(s),      Ent(s) = −s log s − (1 − s) log(1 − s)
 
-It is above max(0, t) by h log 2 at most, at the kink, and by less than h e^{−|t|/h} away from it; |ℓ‴| ≤ ℓ″/h. By the duality
-of W. Fenchel the minimiser θ of the rounded objective is near one of the objective with kinks, F: with t and s = σ(t/h) there,
+It exceeds max(0, t) by at most h log 2, at the kink, and by less than h e^{−|t|/h} away from it; |ℓ‴| ≤ ℓ″/h. By Fenchel
+duality the minimiser θ of the rounded objective is near one of the objective with kinks, F: with t and s = σ(t/h) there,
 
     F(θ, w) − min F(·, w) ≤ Σ_n w_n gap_n,      gap = max(0, t) − h log(1 + e^{t/h}) + h Ent(s) ≤ h log 2,
 
-summed over the kinks of a loss: these s are feasible in the dual, whose part of the penalty is tight where θ is stationary.
+summed over the kinks of a loss, as these s are feasible in the dual, and the penalty's part of the bound is tight where θ is
+stationary.
 """
 
 import abc
@@ -163,7 +164,7 @@ class Quantile(AbstractRounded):
     """Quantile loss, `level max(0, r) + (1 − level) max(0, −r)` with r = y − η, rounded over a width.
 
     The linear predictor is the conditional quantile at `level`. At ½ the loss is half the absolute error. A width below the
-    distance between neighbouring residuals leaves nothing to round; a hundredth to a tenth of their standard deviation serves.
+    distance between neighbouring residuals rounds nothing; use a hundredth to a tenth of their standard deviation.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + α, y_n) + κ(w) ½ Σ_j r_j v_j(w) β_j²,      v_j(w) = Var_w(x_j) / Var_1(x_j)
 
-With an intercept a shift of the columns moves nothing, and a scale of column j what its coefficient is penalised by: a refit
-on (x − m(w)) / s(w) is one on x whose ridge is multiplied by v(w). Predictions are the same; coefficients are those of x. The
-terms of the penalty are rows beside the units', whose weights go by w.
+With an intercept, a shift of the columns changes nothing, and a scale of column j changes only the penalty on its coefficient:
+a refit on (x − m(w)) / s(w) is a refit on x whose ridge is multiplied by v(w). Predictions are the same; coefficients are those
+of x. The terms of the penalty are further rows, whose weights depend on w.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from ...objectives.objective import AbstractLinearPredictor
 from . import losses
 from .glm import GLM
 
-CONSTANT = 1e-12  # of a column's variance: scikit-learn leaves the scale of what is constant alone
+CONSTANT = 1e-12  # share of a column's variance; scikit-learn does not scale constant columns
 
 
 class StandardisedGLM(GLM):
@@ -29,7 +29,7 @@ class StandardisedGLM(GLM):
     shown = "GLM"
 
     def _ratios(self, weights: Array) -> Array:
-        """v of many refits, or of one, `[..., features]`."""
+        """Compute v of many refits or of one, `[..., features]`."""
         x, total = cast(SparseDesign, self.design), weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
         whole, variance = self._variance, square - mean**2

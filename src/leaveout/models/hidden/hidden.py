@@ -221,8 +221,9 @@ def near_edge(
     spread: Float[np.ndarray, " channels"],
     free: np.ndarray | bool = True,
 ) -> list[str]:
-    """The entries of a parameter that sit on the boundary, and their values; `spread` are the channels' variances, `free` says
-    which probabilities are not held.
+    """Describe the entries of a parameter that are at a boundary, and their values.
+
+    `spread` are the variances of the channels; `free` marks the probabilities that are not held.
     """
     constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:

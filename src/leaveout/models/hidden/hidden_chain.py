@@ -136,8 +136,9 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def along(
         self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
     ) -> Float[Array, "some ..."]:
-        """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
-        time.
+        """Differentiate a function of the raveled θ by some of its entries, or by sums of several.
+
+        The tangents are computed in groups.
         """
         size = max(1, TANGENT_ENTRIES // (self.layout.place.size * self.num_states))
         derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
@@ -274,8 +275,10 @@ def leaving(
     thetas: Float[np.ndarray, "refits params"],
     weights: Float[np.ndarray, "refits units"],
 ) -> Bool[np.ndarray, " refits"]:
-    """Would F fall if a probability that the data put at zero left it? By `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, what it changes by as
-    the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker).
+    """Tell for which refits F would fall if a probability left the zero at which the fit holds it.
+
+    The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion. At a minimum it is not
+    negative (Karush, Kuhn & Tucker).
     """
     some = few_more(len(thetas))
     refits = thetas[some], padded_weights(hmm.padded, weights)[some]

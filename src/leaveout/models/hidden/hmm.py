@@ -359,8 +359,9 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _held(self, theta):
-        """The model of maximum likelihood that holds at zero what came out there of the initial distribution and the
-        transitions, its parameters, and what they are; None where nothing did, or a prior speaks.
+        """Return the model that holds initial and transition probabilities at zero, if θ has them there.
+
+        Its parameters and a description come with it. None if no probability is at zero, or a prior keeps them away from it.
         """
         states, found = self.states, jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}

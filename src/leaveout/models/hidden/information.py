@@ -107,8 +107,9 @@ def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " uni
 def complete(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
-    """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
-    and one for their distribution.
+    """Compute −∇² of the complete data's expected log-density and of the prior.
+
+    There is a block for each state, one for the parameters that states share, and one for the distribution of states.
     """
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)

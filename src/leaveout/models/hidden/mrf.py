@@ -207,8 +207,9 @@ class MRF(AbstractHiddenField):
 
     @float64
     def _start(self, seed):
-        """A few steps of EM from clusters of the observations; in the order of the states that fits best, where fixed
-        potentials tell them apart.
+        """Start by a few steps of EM from clusters of the observations.
+
+        If fixed potentials tell the states apart, the order of states that fits best is taken.
         """
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
         prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}

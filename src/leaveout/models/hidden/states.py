@@ -42,8 +42,10 @@ class Dirichlet(Module):
 
 
 class States(Module):
-    """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state; where some
-    probabilities are held at zero, against each row's last other, in one vector.
+    """Initial distribution and transitions of K states.
+
+    `θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state. If some probabilities are
+    held at zero, they are one vector of log-ratios against the last free state of each row.
     """
 
     initial: Float[np.ndarray, " states"] | None  # held fixed

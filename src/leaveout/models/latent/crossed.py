@@ -458,8 +458,9 @@ class Crossed:
         return away, away if joint else each
 
     def _without(self, mode: CrossedMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
-        """−log p of y of some rows given all others, jointly `[blocks]`, and the sum of those of single ones; of one block, or
-        of rows by themselves, K `[rows, 1, 1]`.
+        """Compute −log p of y of some rows given all others, jointly `[blocks]`, and its sum over single rows.
+
+        K is the covariance of one block or, for rows by themselves, `[rows, 1, 1]`.
         """
         count, size = K.shape[:2]
         W, apart = mode.bend[rows].reshape(count, size), (mode.eta - self.data.y)[rows].reshape(count, size)

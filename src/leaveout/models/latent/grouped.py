@@ -78,8 +78,9 @@ class Grouped:
     def gathered(
         self, theta: np.ndarray, lane: np.ndarray, cluster: np.ndarray, omega: np.ndarray | None = None
     ) -> tuple[Clusters, np.ndarray, np.ndarray]:
-        """The listed clusters, each at the θ of a refit, their rows weighing one unless told otherwise `[rows gathered]`; where
-        their rows stand in the sorted ones, and of which of the listed each is.
+        """Gather the listed clusters, each at the θ of a refit, with the given weights of their rows, by default one.
+
+        Returns them with the places of their rows among the sorted ones, and the number in the list of each row's cluster.
         """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = Ragged.of(sizes)
@@ -149,8 +150,10 @@ class Grouped:
         return found.value, gradient, np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """`∂²F/∂θ∂w_n` at weights one: of clusters their gradients; of rows differences as each is pushed, those of one place
-        in all clusters together.
+        """Compute `∂²F/∂θ∂w_n` at weights one.
+
+        For clusters these are their gradients. For rows they are differences in the weight of each row, for the rows at one
+        place of all clusters together.
         """
         if self.apart:
             return self.each(theta[None])[1][0]

@@ -128,8 +128,9 @@ class AbstractRows(AbstractLatent):
         return mean if kind == "link" else data.size[some] * marginal_means(data.response, mean, variance, tau)
 
     def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
-        """Means and variances of the linear predictors of some units given what is seen, `[refits, width]`; φ as τ
-        `[own, refits, 1]`; the units, padding among them as the last.
+        """Compute means and variances of the linear predictors of some units given the seen units, `[refits, width]`.
+
+        Returns them with φ as τ `[own, refits, 1]`, and the units; padding is replaced by the last unit.
         """
         at, some = self.mode(theta, weights, state), np.minimum(index, self.num_units - 1)
         lost = np.where(np.isfinite(at.value), 0.0, np.nan)[:, None]

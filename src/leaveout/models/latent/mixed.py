@@ -313,8 +313,9 @@ class Mixed(AbstractMixed):
         return theta
 
     def _start(self, seed):
-        """Coefficients of the model without random effects, near enough; standard deviations of a half, drawn about it by a
-        seed.
+        """Start from approximate coefficients of the model without random effects, and standard deviations around one half.
+
+        A seed draws the deviations around one half.
         """
         data, rng = self.data, np.random.default_rng(seed)
         first, tau = data.response.start(data.y)

@@ -193,8 +193,10 @@ class ICAR(AbstractStructure):
         return self._pinned(np.exp(means)[self.components])
 
     def _pinned(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
-        """R times its scale on every component, and a (1 e_jᵀ + e_j 1ᵀ) of one site j of each: as large as leaves it positive
-        definite, since on A u = 0 these are zero. Sites that touch none have one.
+        """Return R times its scale on every component, made positive definite.
+
+        For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the matrix positive definite;
+        it is zero on A u = 0. Sites without neighbours get a one.
         """
         out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
         for number in np.flatnonzero(np.bincount(self.components) > 1):

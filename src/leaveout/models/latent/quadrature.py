@@ -59,8 +59,9 @@ class Ragged(NamedTuple):
 
 
 class ClusterSlopes(NamedTuple):
-    """f of each cluster `[..., clusters]`, and ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, ∂f/∂τ `[own, ..., rows]`, a row's
-    share of it; and the modes.
+    """Values f of each cluster `[..., clusters]`, their derivatives, and the modes.
+
+    The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ `[own, ..., rows]`.
     """
 
     value: NDArray[np.float64]
@@ -122,8 +123,10 @@ def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Rows as they enter the integrals: e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights
-    ω `[..., rows]`, and what is added to ℓ whatever θ is, `[rows]`.
+    """Arguments of the integrals, row by row.
+
+    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights ω `[..., rows]`, and the part
+    of ℓ that does not depend on θ, `[rows]`.
     """
 
     response: AbstractResponse
@@ -187,8 +190,9 @@ class Clusters:
         return self._value(mode, told)
 
     def score(self, rule: Rule | None) -> NDArray[np.float64]:
-        """f of each cluster by a rule; of one effect where fewer nodes say otherwise, as beside a step that is narrow for its
-        deviation, by even sums.
+        """Compute f of each cluster by a rule.
+
+        A cluster of one effect whose value changes with the number of nodes, as near a narrow step, is integrated by even sums.
         """
         mode = self.mode()
         told = _Nodes(self, mode, rule, False) if rule is not None else None
@@ -295,8 +299,9 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
 
 
 def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> NDArray[np.float64]:
-    """log ∫ exp(log(x)) dx over ± `reach`, by the trapezoidal rule; `log` takes x `[nodes, ...]` and makes `size` numbers of
-    each node.
+    """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
+
+    `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
     """
 
     def summed(share: NDArray) -> NDArray:
@@ -359,8 +364,9 @@ def _evenly_expected(
 
 
 def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> NDArray[np.float64]:
-    """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
-    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″).
+    """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
+
+    It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W = diag(ℓ″).
     """
     rest = X - own @ (bend[:, None] * X)
     return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)
