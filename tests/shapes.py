@@ -21,6 +21,7 @@ from beartype import beartype
 from jaxtyping import AbstractArray
 
 NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shapes
+NOT_GIVEN = inspect.Parameter.empty
 IS_ARRAY: dict[type, bool] = {}
 jaxtyped = jaxtyping.jaxtyped
 
@@ -68,25 +69,45 @@ def look(value: Any) -> Hashable:
     return (kind, value.shape, value.dtype) if IS_ARRAY[kind] else kind
 
 
-def _checker(function: FunctionType, hints: dict[str, Any]) -> Callable[..., None]:
-    """Function of the values named in `hints` that raises where they do not agree with these, in the name of `function`."""
-    scope: dict[str, Any] = {}
-    exec(f"def check({', '.join(hints)}): pass", scope)
-    check = scope["check"]
-    check.__module__, check.__qualname__, check.__annotations__ = function.__module__, function.__qualname__, hints
-    return jaxtyped(check, typechecker=beartype)
+class Check:
+    """What is checked of a function, and the looks of the calls that passed."""
+
+    def __init__(self, function: FunctionType):
+        self.function, self.hints, self.known = function, _stated(function), set()
+        self.returns = "return" in self.hints
+        if self.returns:
+            self.hints["returned"] = self.hints.pop("return")
+        self.places = []
+        for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items() if self.hints else ()):
+            if name in self.hints and parameter.kind is parameter.VAR_POSITIONAL:
+                self.places.append((slice(place, None), name))
+                self.hints[name] = tuple[self.hints[name], ...]
+            elif name in self.hints:
+                self.places.append((place, name))
+
+    def values(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that have a stated shape, by name."""
+        return {
+            name: args[place] if isinstance(place, slice) or place < len(args) else kwargs.get(name, NOT_GIVEN)
+            for place, name in self.places
+        }
+
+    def agree(self, values: dict[str, Any]) -> None:
+        """Raise where values do not agree with their annotations, of which one name stands for one number."""
+        given = {name: value for name, value in values.items() if value is not NOT_GIVEN}
+        self._checker(*given)(**given)
+
+    @functools.cache  # noqa: B019
+    def _checker(self, *names: str) -> Callable[..., None]:
+        scope: dict[str, Any] = {}
+        exec(f"def check({', '.join(names)}): pass", scope)
+        check, function = scope["check"], self.function
+        check.__module__, check.__qualname__ = function.__module__, function.__qualname__
+        check.__annotations__ = {name: self.hints[name] for name in names}
+        return jaxtyped(check, typechecker=beartype)
 
 
-def _places(function: FunctionType, hints: dict[str, Any]) -> list[tuple[Any, str, Any]]:
-    """Place, name and default of each parameter that is in `hints`, whose hint for *args becomes one of a tuple."""
-    places = []
-    for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if name in hints and parameter.kind is parameter.VAR_POSITIONAL:
-            places.append((slice(place, None), name, ()))
-            hints[name] = tuple[hints[name], ...]
-        elif name in hints:
-            places.append((place, name, parameter.default))
-    return places
+CHECKS: dict[int, Check] = {}  # by the function's code, of which a function within a function has one in all calls
 
 
 def checked(function: Any = None, *, typechecker: Any = None) -> Any:
@@ -97,31 +118,22 @@ def checked(function: Any = None, *, typechecker: Any = None) -> Any:
         if dataclasses.is_dataclass(function) and not hasattr(function.__init__, "checked"):
             function.__init__ = checked(function.__init__)
         return function
-    hints = _stated(function)
-    if not hints:
+    check = CHECKS.get(id(function.__code__)) or CHECKS.setdefault(id(function.__code__), Check(function))
+    if not check.hints:
         return function
-    returned = hints.pop("return", None)
-    places = _places(function, hints)
-    known: set[Hashable] = set()
-    check_arguments = functools.cache(lambda: _checker(function, hints))
-    check_all = functools.cache(lambda: _checker(function, hints | {"returned": returned}))
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        values = {
-            name: args[place] if isinstance(place, slice) or place < len(args) else kwargs.get(name, default)
-            for place, name, default in places
-        }
+        values = check.values(args, kwargs)
         before = tuple(map(look, values.values()))
-        if before not in known:
-            if not any(value is inspect.Parameter.empty for value in values.values()):  # else it is the call that fails
-                check_arguments()(**values)
-            known.add(before)
+        if before not in check.known:
+            check.agree(values)
+            check.known.add(before)
         result = function(*args, **kwargs)
-        if returned is not None and (after := (before, look(result))) not in known:
-            check_all()(**values, returned=result)
-            known.add(after)
+        if check.returns and (after := (before, look(result))) not in check.known:
+            check.agree(values | {"returned": result})
+            check.known.add(after)
         return result
 
     wrapped.checked = True
