@@ -106,6 +106,11 @@ def work(objective: AbstractObjective, size: int) -> float:
 class LinearBatch:
     """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
 
+    model: Predictors
+    rows: RefitRows
+    num_units: int
+    constant: Callable[[], np.ndarray] | None
+
     def __init__(self, model: Predictors, rows: RefitRows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
         self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
 
@@ -173,6 +178,13 @@ class PenaltyBatch:
 
     Each evaluation keeps ℓ″ for the Hessian at the same place.
     """
+
+    model: Predictors
+    second: np.ndarray
+    weight: Array
+    kappa: Array
+    theta: np.ndarray
+    curvature: np.ndarray
 
     def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
         self.model, self.second = model, second

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Scalar, jax
+from ..._runtime.jax import Scalar, jax, jnp
 from .loss import AbstractLoss, Formulas, domain, positive
 
 Array = np.ndarray

@@ -54,6 +54,9 @@ class Roughness(penalties.AbstractPenalty):
 class Reader:
     """The columns of a design by a table: linear terms as formulaic makes them, then the smooth ones."""
 
+    linear: np.ndarray
+    smooths: tuple[Bound, ...]
+
     def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
         self.linear, self.smooths = linear, smooths
 
