@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._runtime.jax import Arrays
 from .chain import SMALLEST_NORMALISER, Layout, Posterior
 from .sparse import SparseFeatures
 
@@ -86,7 +87,7 @@ def covariance(
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
     unit: Int[Array | np.ndarray, "rows lanes"],
-    worth: Float[Array, " sequences"],
+    worth: Float[Arrays, " sequences"],
     features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
     """Sum `Σ_n worth_n Cov(s_n)` over sequences.

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.jax import Array, PyTree, compiled, jax, jnp, picked, resident
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jax, jnp, picked, resident
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weighed
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -181,8 +181,8 @@ class PenaltyBatch:
 
     model: Predictors
     second: np.ndarray
-    weight: Array
-    kappa: Array
+    weight: np.ndarray
+    kappa: np.ndarray
     theta: np.ndarray
     curvature: np.ndarray
 
@@ -460,7 +460,7 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarra
 
 
 @compiled
-def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Array:
+def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arrays:
     return objective.jacobian(theta) @ root.T
 
 

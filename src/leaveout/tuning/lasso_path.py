@@ -229,6 +229,8 @@ class Few:
 
     some: np.ndarray
     x: np.ndarray
+    along: np.ndarray
+    beside: np.ndarray
     left: np.ndarray
     spread: np.ndarray
 

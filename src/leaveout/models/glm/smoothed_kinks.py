@@ -80,7 +80,7 @@ class AbstractRounded(AbstractLoss):
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         terms = (a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
-        return sum(terms, jnp.zeros(()))
+        return jnp.asarray(sum(terms))
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         h = float(self.width)

@@ -54,7 +54,7 @@ class Roughness(penalties.AbstractPenalty):
 class Reader:
     """The columns of a design by a table: linear terms as formulaic makes them, then the smooth ones."""
 
-    linear: np.ndarray
+    linear: Any
     smooths: tuple[Bound, ...]
 
     def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
