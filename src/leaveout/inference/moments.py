@@ -131,7 +131,7 @@ def covariance(
     return _square(sums, worth @ mean) - mean.T @ (worth[:, None] * mean)
 
 
-def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Array, "params params"]:
+def _square(sums: dict[str, Array], mean: Float[Arrays, " params"]) -> Float[Array, "params params"]:
     """Second moments `E[s sᵀ]`, from counts at a step times counts after it or at it."""
     K, wide = sums["start"].shape
     F = len(sums["weight"])
