@@ -1,20 +1,28 @@
 """The shapes in annotations, checked at every call: a type checker that looks at arrays only.
 
 What users hand in is checked by the library, with messages of its own; here it is what its functions hand one another.
+Whether values agree with annotations depends on their types and shapes alone. So a function is checked once for each
+combination of them that it meets, and a call that looks like an earlier one costs a look into a set. A function whose
+annotations state no shape stays as it is.
 """
 
+import dataclasses
 import functools
+import inspect
 import operator
-from collections.abc import Callable
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Hashable
+from types import FunctionType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import jax
+import jaxtyping
 import numpy as np
 from beartype import beartype
 from jaxtyping import AbstractArray
 
 NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shapes
+IS_ARRAY: dict[type, bool] = {}
+jaxtyped = jaxtyping.jaxtyped
 
 
 def of_arrays(hint: Any) -> Any:
@@ -27,17 +35,94 @@ def of_arrays(hint: Any) -> Any:
     if origin is Callable or all(part in NOTHING for part in parts):
         return Any
     if origin in (Union, UnionType):
-        return functools.reduce(operator.or_, parts)
+        return Any if Any in parts else functools.reduce(operator.or_, parts)
     return origin[tuple(parts)]
 
 
-def arrays(function: Callable) -> Callable:
-    """`function`, its arguments and what it returns checked where they are arrays of a stated shape."""
+def _stated(function: FunctionType) -> dict[str, Any]:
+    """What the annotations of a function say of shapes, by the parameter's name or "return"."""
+    stated = {}
+    for name, hint in function.__annotations__.items():
+        if not isinstance(hint, str) and of_arrays(hint) in NOTHING:
+            continue
+        probe = lambda: None
+        probe.__annotations__ = {"value": hint}
+        try:
+            hint = of_arrays(get_type_hints(probe, function.__globals__)["value"])
+        except NameError:  # imported for mypy only
+            continue
+        if hint not in NOTHING:
+            stated[name] = hint
+    return stated
+
+
+def look(value: Any) -> Hashable:
+    """All that a check of shapes sees of a value: types, and the shapes and types of the arrays within."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return (kind, *map(look, value))
+    if kind is dict:
+        return (kind, *((key, look(part)) for key, part in value.items()))
+    if kind not in IS_ARRAY:
+        IS_ARRAY[kind] = isinstance(value, np.ndarray | jax.Array)  # which takes JAX long
+    return (kind, value.shape, value.dtype) if IS_ARRAY[kind] else kind
+
+
+def _checker(function: FunctionType, hints: dict[str, Any]) -> Callable[..., None]:
+    """Function of the values named in `hints` that raises where they do not agree with these, in the name of `function`."""
+    scope: dict[str, Any] = {}
+    exec(f"def check({', '.join(hints)}): pass", scope)
+    check = scope["check"]
+    check.__module__, check.__qualname__, check.__annotations__ = function.__module__, function.__qualname__, hints
+    return jaxtyped(check, typechecker=beartype)
+
+
+def _places(function: FunctionType, hints: dict[str, Any]) -> list[tuple[Any, str, Any]]:
+    """Place, name and default of each parameter that is in `hints`, whose hint for *args becomes one of a tuple."""
+    places = []
+    for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if name in hints and parameter.kind is parameter.VAR_POSITIONAL:
+            places.append((slice(place, None), name, ()))
+            hints[name] = tuple[hints[name], ...]
+        elif name in hints:
+            places.append((place, name, parameter.default))
+    return places
+
+
+def checked(function: Any = None, *, typechecker: Any = None) -> Any:
+    """`function`, its arguments and what it returns checked where they are arrays of a stated shape; a class, its fields."""
+    if function is None:
+        return checked
     if isinstance(function, type):
+        if dataclasses.is_dataclass(function) and not hasattr(function.__init__, "checked"):
+            function.__init__ = checked(function.__init__)
         return function
-    hints = {name: of_arrays(hint) for name, hint in function.__annotations__.items()}
-    hints = {name: hint for name, hint in hints.items() if hint not in NOTHING}
+    hints = _stated(function)
     if not hints:
         return function
-    function.__annotations__ = hints
-    return beartype(function)
+    returned = hints.pop("return", None)
+    places = _places(function, hints)
+    known: set[Hashable] = set()
+    check_arguments = functools.cache(lambda: _checker(function, hints))
+    check_all = functools.cache(lambda: _checker(function, hints | {"returned": returned}))
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        values = {
+            name: args[place] if isinstance(place, slice) or place < len(args) else kwargs.get(name, default)
+            for place, name, default in places
+        }
+        before = tuple(map(look, values.values()))
+        if before not in known:
+            if not any(value is inspect.Parameter.empty for value in values.values()):  # else it is the call that fails
+                check_arguments()(**values)
+            known.add(before)
+        result = function(*args, **kwargs)
+        if returned is not None and (after := (before, look(result))) not in known:
+            check_all()(**values, returned=result)
+            known.add(after)
+        return result
+
+    wrapped.checked = True
+    return wrapped

@@ -59,7 +59,42 @@ def expected_counts(
     unit: Int[Array | np.ndarray, "rows lanes"],
     count: int,
 ) -> Float[Array, "sequences params"]:
-    """Expected counts `E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
+    """Compute the expected counts E[s] of each sequence.
+
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    ends : array of bool, `[rows, lanes]`
+        Whether a sequence ends at that place.
+    unit : array of int, `[rows, lanes]`
+        The sequence at each place.
+    count : int
+        The number of sequences.
+
+    Returns
+    -------
+    array, `[sequences, params]`
+        The expected counts of last states, first states and moves.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> ends = np.array([[False], [False], [True]])
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.expected_counts(found, transition, layout, ends, np.zeros((3, 1), int), 1).round(3).tolist()
+    [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
+    """
 
     def back(carry, x):
         last, pairs, out = carry
@@ -76,7 +111,30 @@ def expected_counts(
 
 
 def memory(lanes: int, sequences: int, K: int, F: int) -> float:
-    """Bytes that `covariance` takes, about."""
+    """Estimate the bytes that `covariance` takes.
+
+    Parameters
+    ----------
+    lanes : int
+        The number of lanes of the layout.
+    sequences : int
+        The number of sequences.
+    K : int
+        The number of states.
+    F : int
+        The number of features.
+
+    Returns
+    -------
+    float
+        The bytes.
+
+    Examples
+    --------
+    >>> from leaveout.inference import moments
+    >>> moments.memory(1, 1, 2, 0)
+    752.0
+    """
     wide = K + K * K + F * K
     return 8.0 * (F * K * wide + K * F * F + 2 * lanes * K * wide + sequences * wide + (wide + K) ** 2)
 
@@ -90,9 +148,48 @@ def covariance(
     worth: Float[Arrays, " sequences"],
     features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
-    """Sum `Σ_n worth_n Cov(s_n)` over sequences.
+    """Compute Σ_n worth_n Cov(s_n) over the sequences.
 
-    With features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}` as well.
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    ends : array of bool, `[rows, lanes]`
+        Whether a sequence ends at that place.
+    unit : array of int, `[rows, lanes]`
+        The sequence at each place.
+    worth : array, `[sequences]`
+        The weight of each sequence.
+    features : array, `[places, features]`, or SparseFeatures, optional
+        Features of the steps at all places. With these, s has Σ_t x_t[f] 1{z_t = k} as well.
+
+    Returns
+    -------
+    array, `[params, params]`
+        The sum of the covariances.
+
+    References
+    ----------
+    G. S. Mann and A. McCallum, Efficient computation of entropy gradient for semi-supervised conditional random fields, NAACL
+    2007.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> ends = np.array([[False], [False], [True]])
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.covariance(found, transition, layout, ends, np.zeros((3, 1), int), np.ones(1))[0, 0].round(3).item()
+    0.25
     """
     count, (rows, lanes, K) = len(worth), found.states.shape
     F = 0 if features is None else features.shape[1]
@@ -163,11 +260,44 @@ def spread_of_sums(
     worth: Float[Array, "rows lanes"],
     count: int,
 ) -> Float[Array, "params params"]:
-    """Sum `Σ_n worth_n Cov(s_n)` of `count` sequences, with sums of terms over the steps.
+    """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
 
-    s has starts `[K]` and transitions `[K, K]`, then sums over the steps of `terms`: those that each state has for itself, `[K,
-    own]`, and those that states share, `[shared]`. `worth` is one number for each sequence at all its steps. The recursion is
-    that of the module, some columns at a time, with products for several steps together.
+    s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms that each state has for
+    itself, `[states, own]`, and of those that states share, `[shared]`.
+
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    terms : tuple of array, `[rows, lanes, states, own]` and `[rows, lanes, states, shared]`
+        The terms of each step in each state: those of the state alone, and those that states share.
+    worth : array, `[rows, lanes]`
+        The weight of each sequence, at all its steps.
+    count : int
+        The number of sequences.
+
+    Returns
+    -------
+    array, `[params, params]`
+        The sum of the covariances.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> terms = np.ones((3, 1, 2, 1)), np.ones((3, 1, 2, 0))
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.spread_of_sums(found, transition, layout, terms, np.ones((3, 1)), 1).shape
+    (8, 8)
     """
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))

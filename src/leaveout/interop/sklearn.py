@@ -348,7 +348,8 @@ def read(
 
 def _center(host: Described, X: Any) -> np.ndarray | None:
     """The means of columns, where some mean is so far beyond its column's spread that float64 would lose the spread beside it,
-    of least squares with an intercept, which such a shift leaves as they are."""
+    of least squares with an intercept, which such a shift leaves as they are.
+    """
     plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
     if host.loss != "squared" or not host.intercept or host.labels or host.l1 or host.scaled or not plain or np.ndim(X) != 2:
         return None
@@ -361,7 +362,8 @@ def _center(host: Described, X: Any) -> np.ndarray | None:
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:
     """The columns that a fitted pipeline hands to its last step, by the names that its transformers give them; none where a
-    transformer gives none, or some twice."""
+    transformer gives none, or some twice.
+    """
     if searches(estimator):
         return _feature_names(estimator.best_estimator_)
     if isinstance(estimator, TransformedTargetRegressor):

@@ -139,6 +139,8 @@ class Units:
         Number of classes, if `target` is the number of a class.
     distribution : callable, optional
         Function without arguments that returns the predictive distribution of the target, or None.
+    predict_new : callable, optional
+        Function of (fit, data, kind, offset) that returns predictions of other units, where the model has some.
     features : callable, optional
         Function without arguments that returns columns of numbers of the rows, by name.
     score : str, default: ""
@@ -279,6 +281,12 @@ class Costs(NamedTuple):
         contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
+    formed : float, default 0
+        Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
+
+    See Also
+    --------
+    AbstractObjective : The objective whose property `costs` returns this.
 
     Examples
     --------

@@ -246,7 +246,8 @@ def _active(kinked: FullModel, theta: Array) -> tuple[Int[Array, " active"], Flo
 
 def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
     """θ moved along what no row and no ridge sees, where F is the same, until no active columns depend on one another; and
-    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are."""
+    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are.
+    """
     kinked, theta, moved = posed.kinked, theta.copy(), False
     limits = np.stack(kinked.bounds)
     if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):

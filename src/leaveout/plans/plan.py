@@ -214,8 +214,26 @@ class Plan(Printed):
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
 
     def only(self, units: NDArray[np.int64]) -> "Plan":
-        """The plan over some of its units, in this order: the others leave every refit. Refits that then leave nothing out, or
-        score nothing where they did, leave the plan."""
+        """Restrict the plan to some of its units, in the order given.
+
+        Refits that then leave nothing out, or that no longer score a unit although they did, are dropped.
+
+        Parameters
+        ----------
+        units : array of int, `[kept]`
+            The units to keep.
+
+        Returns
+        -------
+        Plan
+            The plan over these units.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> lo.kfold(6, 3, seed=0).only(np.arange(4)).num_units
+        4
+        """
         place = np.full(self.num_units, -1)
         place[units] = np.arange(len(units))
         kept = place[self.index] >= 0

@@ -370,7 +370,8 @@ class RefitDescent:
 
     def _to_limit(self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float) -> bool:
         """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero: hold that one at
-        the limit, and minimise over the others. Return whether F is no higher there than on the way."""
+        the limit, and minimise over the others. Return whether F is no higher there than on the way.
+        """
         (theta,) = self.theta(one)
         limit = self.fit.objective.parameters.at_limit(theta)
         if np.array_equal(limit, theta):

@@ -34,7 +34,8 @@ DEAR = 1e12  # operations that the refits of a plan may cost which are made one 
 
 class Whole(NamedTuple):
     """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of
-    least squares, the mean response, and √weight times what is left of the response."""
+    least squares, the mean response, and √weight times what is left of the response.
+    """
 
     Q: Array
     s: Array
@@ -82,7 +83,8 @@ class LeastNorm:
 
     def _factor(self, weight: Float[Array, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Q, s, V of the rows with weights, centred, up to the host's cut; the mean, √weight, the gap, and whether the cut is
-        clear: no singular value so near to it that rounding decides."""
+        clear: no singular value so near to it that rounding decides.
+        """
         root = np.sqrt(weight)
         mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
         Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
@@ -108,12 +110,14 @@ class LeastNorm:
     def tells(self, rank: int) -> bool:
         """Whether a refit of this rank has held-out losses for all units. A host's has, as the host goes on with least norm. A
         model of our own has none for units that depend on a direction that left with them, unless all rows are interpolated:
-        then every unit does, and the fit is the solution of least norm itself."""
+        then every unit does, and the fit is the solution of least norm itself.
+        """
         return bool(self.hosted or self.penalised or self.whole.full or rank >= len(self.whole.s))
 
     def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
         """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine, or they
-        determine too little."""
+        determine too little.
+        """
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
         if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
             return found
@@ -175,7 +179,8 @@ class LeastNorm:
 
 def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
     """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by
-    the singular values of all rows; infinite where it cuts what these data do see."""
+    the singular values of all rows; infinite where it cuts what these data do see.
+    """
     largest = s.max(initial=0.0)
     seen, rounding = s > cut * largest, UNIT * CAUTION * NONZERO_FROM * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):

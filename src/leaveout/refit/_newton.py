@@ -172,7 +172,8 @@ def inverse_roots(
     hessian: Float[Array, "refits p p"], n: int
 ) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"], Float[Array, " refits"]]:
     """R with R Rᵀ the inverse of each, sums over n units; which are not known to have one, and what of R is rounding; judged
-    with the diagonal scaled to one."""
+    with the diagonal scaled to one.
+    """
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
     scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))

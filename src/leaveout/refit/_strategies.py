@@ -65,7 +65,13 @@ class AbstractRefit(Module):
         """
 
     def of_parameters(self) -> "AbstractRefit":
-        """The strategy where parameters are wanted, and no losses that a tolerance could be of."""
+        """Return the strategy for calls that want parameters and no losses, so that the tolerance is one of parameters.
+
+        Returns
+        -------
+        AbstractRefit
+            The strategy; by default this one.
+        """
         return self
 
     def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:

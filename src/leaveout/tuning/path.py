@@ -444,7 +444,8 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
 
 def _audited(found: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
     """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed. A
-    gradient takes so many `operations`."""
+    gradient takes so many `operations`.
+    """
     number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}

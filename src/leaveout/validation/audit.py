@@ -119,14 +119,16 @@ def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: i
 
 def affordable(gradients: float, operations: float) -> int:
     """The number of repetitions that a tenth of a call pays for, given its gradients and the operations of one of these. One is
-    made too where it takes half of the whole or less, or so little that nobody waits for it."""
+    made too where it takes half of the whole or less, or so little that nobody waits for it.
+    """
     one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
     return max(int(SHARE * gradients / REPEATING), int(one))
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
     """The minimiser that descent from `start` reaches, whitened, and whether it was reached; steps keep off flat directions,
-    along which F has nothing but its rounding."""
+    along which F has nothing but its rounding.
+    """
     F, whitened, flat = function(fit.objective, fit.theta, weights), fit.whiten, np.asarray(fit.null_space)
 
     def look(u):
@@ -166,7 +168,8 @@ def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened
 
 def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
     """Least squares of least norm, by SciPy's `lstsq` on the rows that stay, in a basis of full rank of what is no flat
-    direction; whether rounding leaves the rank open. None of other models."""
+    direction; whether rounding leaves the rank open. None of other models.
+    """
     if (known := least_norm(fit)) is None:
         return None
     p, ridge = known.x.shape[1], known.ridge

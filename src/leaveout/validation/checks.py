@@ -151,7 +151,8 @@ def of_losses(
 
 def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
     """Report the codes of the flagged refits and, as information, of the refits that cross a kink. Advice to use the strategy
-    that made them is left out."""
+    that made them is left out.
+    """
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
     found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
@@ -363,7 +364,8 @@ def _lacking(fit: Fit, plan: Plan) -> str:
 @float64
 def _together(fit: Fit, plan: Plan) -> str:
     """Folds of rows that belong together, in a plan that takes every row for independent: runs of rows in time order, or rows
-    whose residuals are more alike within folds than any drawing of folds makes them."""
+    whose residuals are more alike within folds than any drawing of folds makes them.
+    """
     said, number = "the standard error takes rows for independent, but ", repeats(plan)
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
         return ""

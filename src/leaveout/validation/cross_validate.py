@@ -233,12 +233,18 @@ def cross_predict(
 
     Parameters
     ----------
-    fit, plan, refit, checkpoint
-        As in `cross_validate`.
+    fit : Fit
+        The fitted model.
+    plan : Plan
+        The units to leave out in each refit.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
     kind : {"response", "link", "state", "label"}, default "response"
         "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
         probabilities of hidden states, `[units, states]`. "label" are the codes of the labels that a conditional random
         field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
 
     Returns
     -------
@@ -297,8 +303,14 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
 
     Parameters
     ----------
-    fit, plan, refit, checkpoint
-        As in `cross_validate`.
+    fit : Fit
+        The fitted model.
+    plan : Plan
+        The units to leave out in each refit.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
 
     Returns
     -------

@@ -622,5 +622,4 @@ class Estimate(Printed):
         Path
             The file that was written.
         """
-
         return provided("report").report(self, path, title=title)

@@ -38,7 +38,8 @@ class Measured(NamedTuple):
 
 class Held(NamedTuple):
     """Held-out predictions, `[scored]`, in the order of units: the unit and the part of each, its target and prediction, and
-    how far that may be off; the weight of every unit, and what parts are."""
+    how far that may be off; the weight of every unit, and what parts are.
+    """
 
     unit: NDArray[np.int64]
     part: NDArray[np.int64]
@@ -85,7 +86,8 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
 
 def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
     """Metrics, their standard errors, their errors and how they were taken, by name, of predictions that may be off by so much
-    each."""
+    each.
+    """
     held, plan = in_order(fit, predicted), predicted.plan
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
     if "auc" in metrics and held.parts.endswith(POOLED) and small:
@@ -217,7 +219,8 @@ def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> 
 
 def _by_parts(held: Held) -> Value:
     """The mean of the areas of all parts that hold every class, of all together where none does. A unit adds what it adds to
-    each, and its share of how far the part is from the mean: of few rows of a class what these add tells too little."""
+    each, and its share of how far the part is from the mean: of few rows of a class what these add tells too little.
+    """
     n, weight, sizes = len(held.weight), held.weight[held.unit], np.bincount(held.part)
     whole = _whole(held.part, held.target, weight, len(sizes))
     rows = np.split(np.argsort(held.part, kind="stable"), np.cumsum(sizes)[:-1])

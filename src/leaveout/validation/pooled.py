@@ -17,7 +17,8 @@ UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones
 
 class Predictions:
     """Predictions of a kind, one for every unit that a refit scores, in the order of the plan, `[scored, ...]`; NaN where there
-    is none. `off` is how far each may be off, if they are `judged`, else zero."""
+    is none. `off` is how far each may be off, if they are `judged`, else zero.
+    """
 
     plan: Plan
     kind: str

@@ -306,7 +306,8 @@ class CRF(AbstractObjective):
 
     def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
-        the first of their sequence, where all its weights are put."""
+        the first of their sequence, where all its weights are put.
+        """
         sequences = self._sequences(index)
         block, _ = self._gathered(sequences)
         lane = jnp.argmax(sequences[:, None] == sequences, 1)

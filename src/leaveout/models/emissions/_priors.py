@@ -99,7 +99,8 @@ class Normal(AbstractPrior):
 
 class MatrixNormal(AbstractPrior):
     """Independent entries about a multiple c of the identity at the first lag and about zero at the others, `[…, lags, R, R]`:
-    `−½ ((v − c 1) / s)²`."""
+    `−½ ((v − c 1) / s)²`.
+    """
 
     identity: Float[np.ndarray, ""]
     sd: Float[np.ndarray, "..."]

@@ -67,7 +67,8 @@ class Regressors(Module):
 
     def matched(self, caller: str, index: Any) -> "Regressors":
         """Put into the order of the data's labels, where both have some; one row of them serves every sequence or field if
-        there are fewer than there are data."""
+        there are fewer than there are data.
+        """
         own = self.names.index
         if own is None or index is None or len(own) != len(index):
             return self

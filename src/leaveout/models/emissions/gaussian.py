@@ -15,7 +15,8 @@ from ._start import clusters
 
 def scale_prior(covariance: Covariance, square: np.ndarray) -> dict[str, AbstractPrior]:
     """Two pseudo-observations of a tenth of each channel's squared scale: `InverseGamma(1, s²/10)` for a variance, and
-    for a matrix the inverse Wishart with these margins, `R + 1` degrees of freedom and scale `diag(s²)/5`."""
+    for a matrix the inverse Wishart with these margins, `R + 1` degrees of freedom and scale `diag(s²)/5`.
+    """
     if covariance.value is not None:
         return {}
     if covariance.matrices:

@@ -156,7 +156,8 @@ STEP, FAR = 0.125, 1e5  # of the rule below, and where its integrand is nothing
 
 def _hypergeometric(a: Array, x: Array) -> Array:
     """₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2, by the trapezoid rule in v, where
-    tan θ = sinh(v) / √(1 + a x): SciPy's own overflows where a is in the hundreds."""
+    tan θ = sinh(v) / √(1 + a x): SciPy's own overflows where a is in the hundreds.
+    """
     width = 1 / np.sqrt(1 + a * x)
     total, most = np.zeros_like(width), np.arcsinh(FAR / np.min(width[np.isfinite(width)], initial=1.0))
     for v in np.arange(0.0, most, STEP):

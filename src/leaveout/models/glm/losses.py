@@ -299,8 +299,8 @@ class ClosedLink(NamedTuple):
 
     Examples
     --------
-    >>> from leaveout.models.losses import CLOSED
-    >>> CLOSED["log"].domain
+    >>> import leaveout as lo
+    >>> lo.losses.CLOSED["log"].domain
     (-inf, 0.0)
     """
 

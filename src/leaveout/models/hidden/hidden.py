@@ -222,7 +222,8 @@ def near_edge(
     free: np.ndarray | bool = True,
 ) -> list[str]:
     """The entries of a parameter that sit on the boundary, and their values; `spread` are the channels' variances, `free` says
-    which probabilities are not held."""
+    which probabilities are not held.
+    """
     constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:
         least = _least_eigenvalue(value, spread)

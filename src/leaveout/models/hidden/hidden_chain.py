@@ -137,7 +137,8 @@ class AbstractHiddenChain(AbstractHiddenStates):
         self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
     ) -> Float[Array, "some ..."]:
         """Derivatives of a function of the raveled θ by some of its entries, or by sums of several, a group of tangents at a
-        time."""
+        time.
+        """
         size = max(1, TANGENT_ENTRIES // (self.layout.place.size * self.num_states))
         derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
         if not len(entries):
@@ -274,7 +275,8 @@ def leaving(
     weights: Float[np.ndarray, "refits units"],
 ) -> Bool[np.ndarray, " refits"]:
     """Would F fall if a probability that the data put at zero left it? By `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, what it changes by as
-    the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker)."""
+    the others of its row make room: at a minimum not negative (Karush, Kuhn & Tucker).
+    """
     some = few_more(len(thetas))
     refits = thetas[some], padded_weights(hmm.padded, weights)[some]
     return np.asarray(_least_multipliers(hmm.padded, like, refits))[: len(thetas)] < 0

@@ -361,7 +361,8 @@ class HMM(AbstractHiddenChain):
     @float64
     def _held(self, theta):
         """The model of maximum likelihood that holds at zero what came out there of the initial distribution and the
-        transitions, its parameters, and what they are; None where nothing did, or a prior speaks."""
+        transitions, its parameters, and what they are; None where nothing did, or a prior speaks.
+        """
         states, found = self.states, jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
         zero = {name: where & (found[name] < BOUNDARY_SHARE) for name, where in free.items()}

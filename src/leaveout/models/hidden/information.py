@@ -108,7 +108,8 @@ def complete(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
     """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
-    and one for their distribution."""
+    and one for their distribution.
+    """
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
     prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))

@@ -208,7 +208,8 @@ class MRF(AbstractHiddenField):
     @float64
     def _start(self, seed):
         """A few steps of EM from clusters of the observations; in the order of the states that fits best, where fixed
-        potentials tell them apart."""
+        potentials tell them apart.
+        """
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
         prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
         orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]

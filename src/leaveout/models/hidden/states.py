@@ -43,7 +43,8 @@ class Dirichlet(Module):
 
 class States(Module):
     """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state; where some
-    probabilities are held at zero, against each row's last other, in one vector."""
+    probabilities are held at zero, against each row's last other, in one vector.
+    """
 
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None

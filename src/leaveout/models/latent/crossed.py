@@ -459,7 +459,8 @@ class Crossed:
 
     def _without(self, mode: CrossedMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
         """−log p of y of some rows given all others, jointly `[blocks]`, and the sum of those of single ones; of one block, or
-        of rows by themselves, K `[rows, 1, 1]`."""
+        of rows by themselves, K `[rows, 1, 1]`.
+        """
         count, size = K.shape[:2]
         W, apart = mode.bend[rows].reshape(count, size), (mode.eta - self.data.y)[rows].reshape(count, size)
         left = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)

@@ -79,7 +79,8 @@ class Grouped:
         self, theta: np.ndarray, lane: np.ndarray, cluster: np.ndarray, omega: np.ndarray | None = None
     ) -> tuple[Clusters, np.ndarray, np.ndarray]:
         """The listed clusters, each at the θ of a refit, their rows weighing one unless told otherwise `[rows gathered]`; where
-        their rows stand in the sorted ones, and of which of the listed each is."""
+        their rows stand in the sorted ones, and of which of the listed each is.
+        """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = Ragged.of(sizes)
         place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
@@ -149,7 +150,8 @@ class Grouped:
 
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
         """`∂²F/∂θ∂w_n` at weights one: of clusters their gradients; of rows differences as each is pushed, those of one place
-        in all clusters together."""
+        in all clusters together.
+        """
         if self.apart:
             return self.each(theta[None])[1][0]
         place = np.arange(len(self.order)) - self.rows.first[self.rows.cluster]

@@ -59,7 +59,8 @@ class Field:
     """u ~ N(0, Q(ψ)⁻¹): the matrices Q_k, `[size, size]`, sparse; `coefficients(ψ)` gives c `[lanes, terms]` and ∂c/∂ψ
     `[lanes, terms, psi]` of ψ `[lanes, psi]`; `logdet(ψ)` log|Q| on A u = 0 `[lanes]` and its gradient `[lanes, psi]`, None
     if Q is to be factorised for it; `constraint` is A `[k, size]`; `prior` −log p of ψ and φ `[lanes, psi + phi]` and its
-    gradient."""
+    gradient.
+    """
 
     terms: Sequence["scipy.sparse.sparray"]
     coefficients: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -286,7 +287,8 @@ class Latent:
 
     def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
         """The modes, from `start` or zero: Newton's method, one factor for as long as it shrinks steps quickly, steps halved
-        until what is minimised falls."""
+        until what is minimised falls.
+        """
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
         with np.errstate(all="ignore"):
             at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))

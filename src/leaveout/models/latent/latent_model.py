@@ -129,7 +129,8 @@ class AbstractRows(AbstractLatent):
 
     def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
         """Means and variances of the linear predictors of some units given what is seen, `[refits, width]`; φ as τ
-        `[own, refits, 1]`; the units, padding among them as the last."""
+        `[own, refits, 1]`; the units, padding among them as the last.
+        """
         at, some = self.mode(theta, weights, state), np.minimum(index, self.num_units - 1)
         lost = np.where(np.isfinite(at.value), 0.0, np.nan)[:, None]
         mean, variance = (np.take_along_axis(part, some, axis=1) for part in (at.eta, at.variance))

@@ -314,7 +314,8 @@ class Mixed(AbstractMixed):
 
     def _start(self, seed):
         """Coefficients of the model without random effects, near enough; standard deviations of a half, drawn about it by a
-        seed."""
+        seed.
+        """
         data, rng = self.data, np.random.default_rng(seed)
         first, tau = data.response.start(data.y)
         z = _without_effects(data, first, tau)

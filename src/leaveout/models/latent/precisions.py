@@ -194,7 +194,8 @@ class ICAR(AbstractStructure):
 
     def _pinned(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
         """R times its scale on every component, and a (1 e_jᵀ + e_j 1ᵀ) of one site j of each: as large as leaves it positive
-        definite, since on A u = 0 these are zero. Sites that touch none have one."""
+        definite, since on A u = 0 these are zero. Sites that touch none have one.
+        """
         out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
         for number in np.flatnonzero(np.bincount(self.components) > 1):
             own = np.flatnonzero(self.components == number)

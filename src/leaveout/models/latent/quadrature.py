@@ -60,7 +60,8 @@ class Ragged(NamedTuple):
 
 class ClusterSlopes(NamedTuple):
     """f of each cluster `[..., clusters]`, and ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, ∂f/∂τ `[own, ..., rows]`, a row's
-    share of it; and the modes."""
+    share of it; and the modes.
+    """
 
     value: NDArray[np.float64]
     e: NDArray[np.float64]
@@ -122,7 +123,8 @@ def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True, eq=False)
 class Clusters:
     """Rows as they enter the integrals: e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights
-    ω `[..., rows]`, and what is added to ℓ whatever θ is, `[rows]`."""
+    ω `[..., rows]`, and what is added to ℓ whatever θ is, `[rows]`.
+    """
 
     response: AbstractResponse
     rows: Ragged
@@ -186,7 +188,8 @@ class Clusters:
 
     def score(self, rule: Rule | None) -> NDArray[np.float64]:
         """f of each cluster by a rule; of one effect where fewer nodes say otherwise, as beside a step that is narrow for its
-        deviation, by even sums."""
+        deviation, by even sums.
+        """
         mode = self.mode()
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         found = self._value(mode, told)
@@ -293,7 +296,8 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
 
 def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> NDArray[np.float64]:
     """log ∫ exp(log(x)) dx over ± `reach`, by the trapezoidal rule; `log` takes x `[nodes, ...]` and makes `size` numbers of
-    each node."""
+    each node.
+    """
 
     def summed(share: NDArray) -> NDArray:
         parts = np.array_split(share, -(-len(share) * size // NODE_ROW_ENTRIES))
@@ -356,6 +360,7 @@ def _evenly_expected(
 
 def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> NDArray[np.float64]:
     """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
-    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″)."""
+    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″).
+    """
     rest = X - own @ (bend[:, None] * X)
     return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

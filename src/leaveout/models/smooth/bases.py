@@ -204,13 +204,15 @@ def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size few
 
 def straightened(basis: Basis) -> Float[Array, "size size"]:
     """The eigenvectors of how rough functions are: by these H stays well conditioned under a heavy penalty, once its diagonal
-    is scaled."""
+    is scaled.
+    """
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
 def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
     """Columns of mean square one, and penalties such that under λ = 1, of losses that bend by one, half of the functions that
-    one sees are seen more by it than by the rows; and the design."""
+    one sees are seen more by it than by the rows; and the design.
+    """
     size = np.sqrt(np.mean(design**2, axis=0))
     size[size == 0] = 1.0
     basis, design = under(basis, np.diag(1 / size)), design / size
