@@ -305,7 +305,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
 
     def one(theta, weights):
-        mean = objective.predict(unravel(theta, fit.theta), None, everyone, "response")
+        mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")
         terms = own * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
         return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
 
