@@ -317,9 +317,10 @@ def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     """Predict each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective
     assert isinstance(objective, GLM)
+    weights = jnp.ones(objective.num_units)
 
     def one(unit, theta):
-        return objective.predict(unravel(theta, fit.theta), None, unit[None], "response")[0]
+        return objective.predict(unravel(theta, fit.theta), weights, unit[None], "response")[0]
 
     mean = jax.vmap(one)(jnp.arange(objective.num_units), thetas)
     return mean, objective.loss_function.variance(mean)
