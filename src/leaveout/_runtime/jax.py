@@ -314,7 +314,7 @@ class Module(abc.ABC):  # noqa: B024
 
     _own_init: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **more: Any):
+    def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if type(cls) is not abc.ABCMeta:  # it makes its classes trees by itself, as Equinox does
             return

@@ -187,9 +187,9 @@ class AbstractClasses(AbstractLinear):
         if self.needs == "decision":
             return eta
         if self.needs == "label":
-            return (eta > 0) * 1.0
+            return np.where(eta > 0, 1.0, 0.0)
         with np.errstate(over="ignore"):
-            return np.asarray(1 / (1 + np.exp(-eta)), np.float64)
+            return 1 / (1 + np.exp(-eta))
 
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime.jax import Arrays
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -58,6 +59,12 @@ class LossOfSeveral(Loss, Protocol):
 
 class CachedLoss:
     """Loss whose methods are looked up once, as a module creates a new bound method at each access."""
+
+    self_concordance: float | Array | None
+    fourth: float | Array | None
+    ceiling: float | Array
+    peak: Callable[[Array], Array | None]
+    derivatives: Callable[..., tuple[Array, ...]]
 
     def __init__(self, loss: Loss):
         self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.jax import Array, PyTree, compiled, jax, jnp, picked, resident
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jax, jnp, picked, resident
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weighed
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -106,6 +106,11 @@ def work(objective: AbstractObjective, size: int) -> float:
 class LinearBatch:
     """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
 
+    model: Predictors
+    rows: RefitRows
+    num_units: int
+    constant: Callable[[], np.ndarray] | None
+
     def __init__(self, model: Predictors, rows: RefitRows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
         self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
 
@@ -173,6 +178,13 @@ class PenaltyBatch:
 
     Each evaluation keeps ℓ″ for the Hessian at the same place.
     """
+
+    model: Predictors
+    second: np.ndarray
+    weight: np.ndarray
+    kappa: np.ndarray
+    theta: np.ndarray
+    curvature: np.ndarray
 
     def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
         self.model, self.second = model, second
@@ -448,7 +460,7 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarra
 
 
 @compiled
-def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Array:
+def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arrays:
     return objective.jacobian(theta) @ root.T
 
 

@@ -501,7 +501,7 @@ class AbstractObjective(Module):
         del units
         return None
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -824,7 +824,7 @@ class AbstractLinearPredictor(AbstractObjective):
         """
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Arrays:
         """Compute `ω_n(1)` times the derivative of ℓ in η of the given order.
 
         Parameters

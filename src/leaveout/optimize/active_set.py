@@ -209,6 +209,10 @@ def _worth(kinked: FullModel, theta: Float[Array, " params"]) -> float:
 class Posed:
     """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
 
+    kinked: FullModel
+    weights: Array
+    second: Callable[[], np.ndarray] | None
+
     def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
         self.kinked, self.weights, model = kinked, weights, kinked.smooth
         narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)

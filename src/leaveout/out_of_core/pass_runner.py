@@ -12,6 +12,7 @@ from .._runtime.checkpoint import StepResult, again, keep, kept, making, there
 from .._runtime.progress import Slow
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
 from ..models.glm.glm import GLM
+from ..models.glm.loss import AbstractLoss
 from ..objectives.batched import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
@@ -29,6 +30,13 @@ Together = Callable[[StepResult, StepResult], StepResult]
 
 class PassRunner:
     """The passes of a scan in order; each is a step that `checkpoint` keeps."""
+
+    rows: Batches
+    model: GLM
+    folder: Path | None
+    loss: AbstractLoss
+    penalty: np.ndarray
+    passes: int
 
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
         self.rows, self.model, self.folder = rows, model, folder

@@ -40,7 +40,7 @@ from ..optimize.active_set import at_rest
 from ..optimize.fit import Fit, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
-from ..refit._anchor import anchored
+from ..refit._anchor import LinearFitCache, anchored
 from ..refit._descent import RefitDescent
 from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
@@ -103,6 +103,10 @@ class LossSlopes:
     Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
     once for all calls.
     """
+
+    build: Build
+    names: tuple[str, ...]
+    pooled: Pooled | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
         self.build, self.names, self.pooled = build, tuple(names), pooled
@@ -441,6 +445,12 @@ def _looked(fit: Fit, batch: Batch, gathered: EstimateBuilder) -> CertifiedBatch
 
 class Adjoint:
     """The sums Σ p_o and Σ p_o q_oᵀ, and the contributions of single rows to s, whitened."""
+
+    fit: Fit
+    anchor: LinearFitCache
+    pull: np.ndarray
+    bent: np.ndarray
+    turn: np.ndarray
 
     def __init__(self, fit: Fit):
         self.fit, self.anchor = fit, anchored(fit)

@@ -79,6 +79,16 @@ class BatchRunner:
     Where no parameters have to be `formed`, batches of single rows are large.
     """
 
+    fit: Fit
+    plan: Plan
+    refit: AbstractRefit
+    times: int
+    formed: bool
+    threads: int
+    whole: Batch | None
+    runs: Runs | None
+    kept: list[Batch] | None
+
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)

@@ -531,6 +531,16 @@ class BatchSummary:
 class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
+    asked: HeldOutLoss
+    found: Estimate
+    pooled: Predictions | None
+    tell: BatchSummary
+    candidates: Candidates
+    gradients: float
+    made: np.ndarray
+    draws: np.ndarray
+    left: np.ndarray
+
     def __init__(self, asked: HeldOutLoss, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
         self.asked, self.found, self.pooled = asked, blank, pooled
         self.tell = BatchSummary(asked, blank.elsewhere is not None, audit, pooled)

@@ -19,7 +19,7 @@ third order in 1 − w: derivatives at w = 1 are those of M up to the second.
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -285,7 +285,7 @@ class CRF(AbstractObjective):
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
-    def _sequences(self, index: Array) -> Int[Array, " width"]:
+    def _sequences(self, index: Arrays) -> Int[Arrays, " width"]:
         """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
@@ -316,7 +316,7 @@ class CRF(AbstractObjective):
         weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
-    def _row(self, index: Array) -> Int[Array, " width"]:
+    def _row(self, index: Arrays) -> Int[Arrays, " width"]:
         """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
@@ -426,16 +426,14 @@ class CRF(AbstractObjective):
         if not (lengths is None and scores is None and features is None):
             return self._of_new(theta, lengths, scores, features, kind)
         theta = self._whole(theta)
+        listed = cast(Array, index)
         if self.drop == "label":
-            states = self._unseen(theta, weights, index, jnp.ones(len(index)))
+            states = self._unseen(theta, cast(Array, weights), listed, jnp.ones(len(listed)))
             return states if kind == "state" else jnp.argmax(states, -1) * 1.0
-        return (
-            _lattice.shares(theta, self._gathered(index)[0])
-            if kind == "state"
-            else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
-        )
+        block, _ = self._gathered(listed)
+        return _lattice.shares(theta, block) if kind == "state" else _lattice.paths(theta, block) * 1.0
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
         theta = self._whole(theta)

@@ -25,6 +25,14 @@ Shapes = dict[str, tuple[int, ...]]
 class Indicators(AbstractByArrays):
     """Labels, features and scores of all steps, in their order; `free` are the places of the entries of θ among all parameters."""
 
+    shapes: Shapes
+    features: Any
+    codes: np.ndarray
+    scores: np.ndarray | None
+    free: np.ndarray
+    alpha: Vector
+    begun: slice
+
     def __init__(
         self,
         codes: Int[np.ndarray, " steps"],

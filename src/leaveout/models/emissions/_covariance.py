@@ -7,6 +7,7 @@ over folds, so matrices are inverted by sweeps of elementwise operations, and di
 """
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp

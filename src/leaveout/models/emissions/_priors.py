@@ -5,7 +5,7 @@ A prior that is not given takes its scale from the data, once, by `with_data`; h
 
 import abc
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -141,7 +141,7 @@ class DirichletPrior(AbstractPrior):
 
 
 Priors = dict[str, AbstractPrior]
-Choice = Mapping[str, tuple | None] | None | Literal["default"]
+Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
 
 
 def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, frozenset[str]]:

@@ -112,7 +112,7 @@ class Gaussian(AbstractWithPrior):
             first = jnp.einsum("krs,ks->kr", precision, mean)
         else:
             second, weight = x**2, jnp.broadcast_to(precision, (states, channels)) / 2
-            first = precision * mean
+            first = jnp.asarray(precision * mean)
         constant = -0.5 * (jnp.sum(first * mean, axis=1) + log_det + channels * LOG_TAU)
         return jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T + constant
 

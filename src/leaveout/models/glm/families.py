@@ -47,7 +47,7 @@ class Squared(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
-    fourth = 0.0
+    fourth: ClassVar[float] = 0.0
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
@@ -103,7 +103,7 @@ class Poisson(AbstractMeanLoss):
         "identity": None,
         "sqrt": None,
     }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
@@ -172,7 +172,7 @@ class Gamma(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
@@ -290,7 +290,7 @@ class NegativeBinomial(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)

@@ -208,7 +208,7 @@ class AbstractRegression(AbstractLinearPredictor):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
 
-    def _weighted(self, value: Array, index: Any) -> Array:
+    def _weighted(self, value: Arrays, index: Any) -> Arrays:
         """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there are any."""
         return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
 
@@ -246,8 +246,8 @@ class AbstractRegression(AbstractLinearPredictor):
             return super().perturbation(theta, index, delta)
         index, delta = self._touched(index, delta)
         omega = self._weighted(delta, index)
-        value = omega @ self._each(self._predictor(theta, index), index)
-        return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
+        value = jnp.asarray(omega @ self._each(self._predictor(theta, index), index))
+        return value if self.low_rank else value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -258,14 +258,14 @@ class AbstractRegression(AbstractLinearPredictor):
         change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
         if self.low_rank:
             return change
-        return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
+        return change + self._penalty_hessian(theta) * self.penalty.times(delta, self._weighted(delta, index))
 
     def _touched(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
         """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
         return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
 
-    def _gram(self, x: Any, curvature: Array) -> Array:
+    def _gram(self, x: Any, curvature: Arrays) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
@@ -275,7 +275,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
         z = self._predictor(theta, index)
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
@@ -316,7 +316,7 @@ class AbstractRegression(AbstractLinearPredictor):
         own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
 
-    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"] | slice, order: int) -> Arrays:
         return self._weighted(self._each(self._predictor(theta, index), index, order), index)
 
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:

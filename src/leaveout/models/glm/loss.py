@@ -5,7 +5,7 @@ A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with p
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -248,7 +248,8 @@ class AbstractMeanLoss(AbstractLoss):
         """Compute the loss of a mean. If y may be negative, so may the mean; do not use `log_mean` then."""
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
+        mean, log_mean = self.link.inverse(eta), self.link.log_inverse(eta)
+        return self.of_mean(cast(Array, mean), cast(Array, log_mean), y)
 
     def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)

@@ -5,13 +5,13 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
+from ..._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
 from . import links as links
 from .families import (
     SMALLEST_PREDICTOR,
@@ -395,7 +395,7 @@ class Huber(AbstractLoss):
 
     delta: Float[np.ndarray, ""]
     smooth = False
-    ceiling = 1.0
+    ceiling: ClassVar[float] = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
@@ -449,7 +449,7 @@ class PseudoHuber(AbstractLoss):
     """
 
     delta: Float[np.ndarray, ""]
-    ceiling = 1.0
+    ceiling: ClassVar[float] = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
@@ -496,7 +496,9 @@ class Straight(AbstractLoss):
     (array([1.5]), array([1.]))
     """
 
-    ceiling = self_concordance = fourth = 0.0
+    ceiling: ClassVar[float] = 0.0
+    self_concordance: ClassVar[float] = 0.0
+    fourth: ClassVar[float] = 0.0
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return eta
@@ -524,7 +526,7 @@ class SquaredHinge(AbstractLoss):
     """
 
     smooth = False
-    ceiling = 2.0
+    ceiling: ClassVar[float] = 2.0
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return jnp.maximum(1 - y * eta, 0.0) ** 2

@@ -1,9 +1,11 @@
 """Loss of several classes, with one linear predictor for each."""
 
+from typing import ClassVar
+
 import numpy as np
 import scipy
 
-from ..._runtime.jax import Scalar, jax, special_of
+from ..._runtime.jax import Arrays, Scalar, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
 from .loss import AbstractLoss, Formulas
 
@@ -20,7 +22,7 @@ class Multinomial(AbstractLoss):
     array([1.099, 1.099])
     """
 
-    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
+    self_concordance: ClassVar[float] = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, jnp
+from ..._runtime.jax import Array, Arrays, jnp
 from ...data.arrays import compressed, numbers, on_device
 from ...linalg.design import DENSE_BLOCK
 from ...linalg.device_design import Resident, is_finite, kept

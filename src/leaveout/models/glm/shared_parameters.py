@@ -331,7 +331,7 @@ class Ordinal(AbstractSharedLoss):
         return LOG_PROBABILITY
 
     @property
-    def own(self) -> int:
+    def own(self) -> int:  # type: ignore[override]
         return self.num_levels - 1
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Scalar, jax
+from ..._runtime.jax import Scalar, jax, jnp
 from .loss import AbstractLoss, Formulas, domain, positive
 
 Array = np.ndarray
@@ -81,7 +81,7 @@ class AbstractRounded(AbstractLoss):
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         terms = (a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
-        return sum(terms, jnp.zeros(()))
+        return jnp.asarray(sum(terms))
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         h = float(self.width)

@@ -28,7 +28,7 @@ class StandardisedGLM(GLM):
 
     shown = "GLM"
 
-    def _ratios(self, weights: Array) -> Array:
+    def _ratios(self, weights: Arrays) -> Array:
         """Compute v of many refits or of one, `[..., features]`."""
         x, total = cast(SparseDesign, self.design), weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))

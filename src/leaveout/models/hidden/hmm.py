@@ -283,6 +283,7 @@ class HMM(AbstractHiddenChain):
         if index is None:
             return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
         self.check_kind(kind, "steps", "sequence")
+        weights = jnp.ones(self.num_units) if weights is None else weights
         states = self.listed(posterior(self.whole(theta, weights)[0], self.layout).states, index)
         if kind == "state":
             return states

@@ -29,6 +29,9 @@ Given = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
 class SeriesLabels(Names):
     """Labels of the steps and of the channels."""
 
+    columns: Any | None
+    name: Hashable
+
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
         super().__init__(index)
         self.columns, self.name = columns, name
@@ -84,6 +87,9 @@ class SeriesLabels(Names):
 
 class FieldLabels(Names):
     """Labels of the sites, and of the fields if there are several, as the caller named them."""
+
+    fields: Any | None
+    single: bool
 
     def __init__(self, index: pd.Index | None, fields: pd.Index | None, single: bool):
         super().__init__(index)

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, PyTree, static
+from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names
 from ...objectives.closed_form import AbstractClosedForm, Looked, Points, State, Weights
 from .crossed import Crossed
@@ -72,5 +72,5 @@ class AbstractMixed(AbstractClosedForm):
         with np.errstate(all="ignore"):
             return self.engine.look(theta, np.asarray(weights, np.float64), state)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         return self.engine.jacobian(np.asarray(theta)) if hasattr(self.engine, "jacobian") else super().jacobian(theta)

@@ -12,6 +12,7 @@ alone takes away
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -51,7 +52,13 @@ def _rbf(r):
     return own, own
 
 
-KERNELS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52": _matern52}  # k(r), and −k′(r) / r
+# k(r), and −k′(r) / r
+KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "rbf": _rbf,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+}
 
 
 class ProcessFactor(NamedTuple):

@@ -15,7 +15,7 @@ at zero is an ordinary minimum in Λ. What the fit puts at zero is held there in
 flagged (`_singular`).
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -523,7 +523,7 @@ class Mixed(AbstractMixed):
         """
         if index is None:
             return predicted(self, theta, data, level, new, offset)
-        return super().predict(theta, weights, index, kind)
+        return super().predict(theta, cast(np.ndarray, weights), index, kind)
 
     @float64
     def components(self, fit: Any) -> pd.DataFrame:

@@ -185,7 +185,9 @@ class AbstractScaled(AbstractResponse):
 
 
 class GaussianResponse(AbstractScaled):
-    named, title, quadratic = "scale", "gaussian", True
+    named = "scale"
+    title = "gaussian"
+    quadratic = True
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         precision, r = np.exp(-2 * tau[0]), y - eta
@@ -223,7 +225,8 @@ class GaussianResponse(AbstractScaled):
 
 
 class GammaResponse(AbstractScaled):
-    named, title = "shape", "gamma"
+    named = "shape"
+    title = "gamma"
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         nu = np.exp(tau[0])
@@ -257,7 +260,8 @@ class GammaResponse(AbstractScaled):
 
 
 class NegativeBinomialResponse(AbstractScaled):
-    named, title = "dispersion", "negative_binomial"
+    named = "dispersion"
+    title = "negative_binomial"
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         s, x = np.exp(-tau[0]), eta + tau[0]
@@ -317,7 +321,8 @@ class OrdinalResponse(AbstractResponse):
     """Proportional odds: y the number of a level."""
 
     levels: int
-    title, intercept = "ordinal", False
+    title = "ordinal"
+    intercept = False
 
     @property
     def own(self) -> int:  # type: ignore[override]
