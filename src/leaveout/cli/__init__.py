@@ -1,4 +1,4 @@
-"""The command line, `leaveout COMMAND`: `report`, `glm`, `compare`, `tune`, `interval`, `influence`, `hmm`, `mrf`, `crf`, …"""
+"""Commands of the command line, `leaveout COMMAND`."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from .mrf import mrf
 from .report import report
 from .tune import tune
 
-app = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app: typer.Typer = typer.Typer(cls=OneLine, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -134,6 +134,19 @@ class Moves:
     The object also holds the change of the watched prediction and, where that is cheap, the change of F per remaining unit.
     """
 
+    fit: Fit
+    plan: Plan
+    watched: Watched | None
+    theta: np.ndarray
+    off: np.ndarray
+    value: np.ndarray
+    value_error: np.ndarray
+    cheap: bool
+    others: np.ndarray | None
+    now: float
+    u: np.ndarray
+    length: np.ndarray
+
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
         count = plan.num_refits
         self.fit, self.plan, self.watched = fit, plan, watched

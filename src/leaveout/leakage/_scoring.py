@@ -38,7 +38,7 @@ from ._score import (
     takes_weights,
 )
 
-Loss = str | losses.AbstractLoss | Callable[[NDArray, NDArray], ArrayLike]  # as users name one
+Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # as users name one
 CELLS = 1024  # of a table of classes, above which influences are by weights
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 LOG_LOSS = np.finfo(np.float64).eps  # probabilities are kept from 0 and 1 by so much, as scikit-learn does

@@ -215,7 +215,7 @@ def cross_val_predict(
     refit: AbstractRefit = DEFAULT_REFIT,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
-) -> NDArray:
+) -> np.ndarray:
     """Predict every row by the estimator of the fold that holds it out, from one fit.
 
     It returns what `sklearn.model_selection.cross_val_predict` returns.
@@ -273,7 +273,7 @@ def cross_val_predict(
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
 
-    def predict(k: int, host: Any) -> NDArray:
+    def predict(k: int, host: Any) -> np.ndarray:
         if host is None:
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
@@ -287,7 +287,7 @@ def cross_val_predict(
     return np.concatenate(parts)[np.argsort(tests)]
 
 
-def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> NDArray:
+def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> np.ndarray:
     """Put an estimator's output for its own classes into the columns of all classes."""
     if len(own) == len(classes):
         return found

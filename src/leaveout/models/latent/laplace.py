@@ -56,10 +56,12 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """u ~ N(0, Q(ψ)⁻¹): the matrices Q_k, `[size, size]`, sparse; `coefficients(ψ)` gives c `[lanes, terms]` and ∂c/∂ψ
-    `[lanes, terms, psi]` of ψ `[lanes, psi]`; `logdet(ψ)` log|Q| on A u = 0 `[lanes]` and its gradient `[lanes, psi]`, None
-    if Q is to be factorised for it; `constraint` is A `[k, size]`; `prior` −log p of ψ and φ `[lanes, psi + phi]` and its
-    gradient."""
+    """Gaussian field u ~ N(0, Q(ψ)⁻¹), Q = Σ_k c_k(ψ) Q_k, with A u = 0.
+
+    The matrices Q_k are sparse, `[size, size]`. `coefficients` maps ψ `[lanes, psi]` to c `[lanes, terms]` and ∂c/∂ψ `[lanes,
+    terms, psi]`. `logdet` maps ψ to log|Q| on A u = 0 `[lanes]` and its gradient `[lanes, psi]`; it is None if Q has to be
+    factorised for it. `constraint` is A `[k, size]`. `prior` maps ψ and φ `[lanes, psi + phi]` to −log p and its gradient.
+    """
 
     terms: Sequence["scipy.sparse.sparray"]
     coefficients: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -71,6 +73,11 @@ class Field:
 
 class Solver:
     """G = M⁻¹ of a batch of matrices on A u = 0: `E` with G = M⁻¹ − E Eᵀ, from the factor."""
+
+    factor: FrontalFactor
+    pattern: Pattern
+    edge: np.ndarray | None
+    logdet: np.ndarray
 
     def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
         self.factor, self.pattern, self.edge, self.logdet = factor, factor.pattern, None, factor.logdet
@@ -103,6 +110,18 @@ class Solver:
 
 class LaplaceMode:
     """A batch at its modes; lanes that have none have an infinite `value`."""
+
+    latent: "Latent"
+    theta: np.ndarray
+    weights: Rows
+    u: np.ndarray
+    lost: np.ndarray
+    beta: np.ndarray
+    psi: np.ndarray
+    phi: np.ndarray
+    c: np.ndarray
+    slopes: np.ndarray
+    fixed: np.ndarray
 
     def __init__(self, latent: "Latent", theta: np.ndarray, weights: Rows, u: Float[np.ndarray, "lanes size"]):
         self.latent, self.theta, self.weights, self.u = latent, theta, weights, u
@@ -268,8 +287,10 @@ class Latent:
         return Solver(self.pattern.factor(values), self.field.constraint)
 
     def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
-        """The modes, from `start` or zero: Newton's method, one factor for as long as it shrinks steps quickly, steps halved
-        until what is minimised falls."""
+        """Find the modes by Newton's method from `start`, or from zero.
+
+        A factor serves for as long as its steps shrink quickly. Steps are halved until the function falls.
+        """
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
         with np.errstate(all="ignore"):
             at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))
