@@ -33,8 +33,8 @@ reproductions: $(VENV)/.installed-dev ## the pages of docs/reproductions, from s
 release-check: $(VENV)/.installed-release ## build, check, install under each Python with oldest and newest dependencies
 	$(BIN)/python tools/release.py $(RELEASE)
 
-bench: $(VENV)/.installed-bench ## every program in benchmarks/, one after the other (long)
-	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+bench: $(VENV)/.installed-bench ## every program in benchmarks/ and benchmarks/speed/, one after the other (long)
+	@for program in $$(grep -l '^if __name__' benchmarks/*.py benchmarks/speed/*.py); do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
 
 mutants: $(VENV)/.installed-test ## small faults planted in a copy: do the quick tests see each? (hours)
 	$(BIN)/python tools/mutants.py

@@ -1,4 +1,4 @@
-"""Does a change of the code leave well-posed results as they were, to the last digit?
+"""Compare the results of well-posed problems before and after a change of the code, to the last digit.
 
 A fixed set of small, well-posed problems (MODELS) is fitted, and cross-validated under every plan that suits it and every
 strategy. Losses, errors and result codes are kept in one file and compared with those of another commit:
@@ -199,7 +199,7 @@ def everything(names: list[str]) -> dict[str, np.ndarray]:
 
 
 def compared(name: str, before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> bool:
-    """Print the line of one model; are its losses what they were?"""
+    """Print the line of one model, and return whether its losses are unchanged."""
     count, differing, ulps, apart, errors, codes, gone = 0, 0, 0.0, 0.0, 0.0, 0, 0
     for key in (key for key in before if key.startswith(f"{name}/")):
         old, new, part = before[key], now.get(key), key.rsplit("/", 1)[1]

@@ -53,9 +53,11 @@ def built(out: Path) -> Path:
 
 
 def environment(place: Path, python: str, resolution: str, wheel: Path, *more: str) -> Path | None:
-    """The interpreter of a clean environment with the wheel in it; None where there is no such Python. The dependencies are
-    asked for by name, as `lowest-direct` has the oldest of those only; nothing is compiled, so that "oldest" is the oldest that
-    has a wheel for this Python."""
+    """Create a clean environment with the wheel in it, and return its interpreter; None if there is no such Python.
+
+    Dependencies are named in the call, as `lowest-direct` applies to those only. Nothing is compiled, so the oldest version is
+    the oldest that has a wheel for this Python.
+    """
     if tool("uv", "venv", "--quiet", "--clear", "--python", python, "--no-python-downloads", place, check=False).returncode:
         return None
     own = place / "bin" / "python"

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .fingerprint import fingerprint
 
@@ -27,8 +26,8 @@ PAUSE = 2.0  # seconds between commits: a crash loses this much work at most, be
 OURS = 0x6C656176  # in the header of the file: "leav"
 TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
 
-File = str | os.PathLike
-StepResult = dict[str, NDArray]  # what a step made
+File = str | os.PathLike[str]
+StepResult = dict[str, np.ndarray]  # what a step made
 
 
 class Journal:

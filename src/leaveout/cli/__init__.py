@@ -1,4 +1,4 @@
-"""The command line, `leaveout COMMAND`: `report`, `glm`, `compare`, `tune`, `interval`, `influence`, `hmm`, `mrf`, `crf`, …"""
+"""Commands of the command line, `leaveout COMMAND`."""
 
 from typing import Annotated
 

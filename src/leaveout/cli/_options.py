@@ -56,12 +56,12 @@ def writable(file: Path | None) -> Path | None:
 
 
 def numbered(file: Path | None, number: int) -> Path | None:
-    """Number a file for each of several models: `run.ckpt`, `run-2.ckpt`, …"""
+    """Number a file for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
     return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
 
 
 def drawable(file: Path | None) -> Path | None:
-    """A callback: it must be possible to draw a picture into the file."""
+    """Check, as a callback, that a picture can be drawn into the file."""
     if file is not None and file.suffix.lower() not in PICTURES:
         fail(f"{file}: the name of a picture must end in one of {', '.join(PICTURES)}.")
     if file is not None and importlib.util.find_spec("matplotlib") is None:

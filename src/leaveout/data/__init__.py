@@ -1,4 +1,4 @@
-"""What callers hand in: arrays, frames, labels; CoNLL files; data sets."""
+"""Readers of arguments and files: arrays, frames and labels; CoNLL files; data sets."""
 
 import lazy_loader as _lazy
 

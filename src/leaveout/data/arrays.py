@@ -18,13 +18,13 @@ from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
 
-NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # what columns of numbers hold, as pandas tells
-MEMORY = 1, 3, 11  # what DLPack calls this machine's own: plain, or pinned for an accelerator
-DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices whose float64 is that of everyone
-TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}  # what pandas calls labels that have an order in time
+NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # pandas' types of columns of numbers
+MEMORY = 1, 3, 11  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
+DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices that have float64
+TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}  # pandas' types of labels that have an order in time
 PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
-ADVICE = {  # by what pandas calls them
+ADVICE = {  # by pandas' type
     **dict.fromkeys(("date", "time", "period"), TIME),
     "categorical": "Encode categories by pd.get_dummies; convert those that are numbers by .astype(float)",
     "complex": "Take the real part, or the modulus",
@@ -58,9 +58,9 @@ def index_of(value: Any) -> pd.Index | None:
 
 
 def pandas_of(caller: str, name: str, value: Any) -> Any:
-    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; anything else is returned as it is.
+    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; return anything else as it is.
 
-    Such frames have no labels, and the index of the result means nothing: call `index_of` before.
+    Such frames have no labels, and the index of the result carries no information. Call `index_of` before.
     """
     if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
         return value
@@ -75,14 +75,14 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
 
 
 def written(index: pd.Index) -> list[str]:
-    """Labels as text; dates without the midnight that all of them share."""
+    """Write labels as text. Dates that are all at midnight are written without the time."""
     return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
 
 
 def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None) -> None:
-    """Raise ValueError where labels are times that do not rise from row to row, by which order would be another.
+    """Raise ValueError if labels are times that do not rise from row to row.
 
-    `lengths` are those of sequences, each of which has times of its own.
+    With `lengths`, times must rise within each sequence.
     """
     if index is None or index.inferred_type not in TIMES:
         return
@@ -144,9 +144,9 @@ def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -
 
 
 def matched(caller: str, **given: Any) -> tuple[Any, ...]:
-    """Common labels as `Names`, then the arguments in the order of the first one that carries labels.
+    """Return the common labels as `Names`, then the arguments in the order of the first one that carries labels.
 
-    Arguments of another length are left as they are; whoever reads their numbers refuses them.
+    Arguments of another length stay as they are; the functions that read their numbers refuse them.
     """
     of, wanted, found = "", None, []
     for name, value in given.items():
@@ -167,7 +167,7 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
 
 @float64
 def on_device(caller: str, name: str, value: Any) -> Any:
-    """Array of real numbers on a device with float64, as JAX's array: JAX's own or another library's, through DLPack.
+    """Return an array of real numbers on a device with float64 as an array of JAX, through DLPack if need be.
 
     Returns None for arrays in this machine's memory and for anything else. Raises TypeError if JAX does not see the device.
     """
@@ -187,12 +187,12 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if not real or not any(foreign(device) and device.platform in DOUBLE for device in found.devices()):
         return None
-    with jax.ensure_compile_time_eval():  # also where a program of JAX makes the model
+    with jax.ensure_compile_time_eval():  # also inside a program of JAX that builds the model
         return jax.device_put(found, found.sharding)
 
 
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
-    """Numbers of an argument, NaN where missing or masked.
+    """Return an argument as float64, with NaN where a number is missing or masked.
 
     Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
     """
@@ -213,7 +213,7 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))
     if all(isinstance(dtype, np.dtype) and dtype.kind in PLAIN for dtype in frame.dtypes.unique()):
         return frame.to_numpy().reshape(value.shape)
-    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # whose names may be there twice
+    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # by position, since names may repeat
     read = [_column(column) for column in columns]
     wrong = [(label, c) for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True) if found is None]
     if wrong:
@@ -227,8 +227,8 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
 def compressed(caller: str, name: str, value: Any) -> Any:
     """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything that is not sparse.
 
-    Sparse are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they hold no
-    numbers.
+    Sparse arguments are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they do
+    not hold numbers.
     """
     if isinstance(value, pd.DataFrame):
         if not len(value.columns) or not all(isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes):
@@ -254,7 +254,7 @@ def compressed(caller: str, name: str, value: Any) -> Any:
 
 
 def _column(column: pd.Series) -> np.ndarray | None:
-    """Column as float64; None if it does not hold numbers."""
+    """Return a column as float64; None if it does not hold numbers."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return None
     if infer_dtype(column.to_numpy()) not in NUMBERS and not is_bool_dtype(column.dtype):
@@ -266,7 +266,7 @@ def _column(column: pd.Series) -> np.ndarray | None:
 
 
 def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entries"]:
-    """Truths as booleans; zeros and ones are accepted."""
+    """Return an argument as booleans; zeros and ones are accepted."""
     array = np.asarray(value)
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
         raise TypeError(f"{caller}: {name} must be true or false; got {_shown(array)}.")
@@ -274,7 +274,7 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entrie
 
 
 def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
-    """Whole numbers as int64. Others raise: an index that is cut to a whole number would be another unit's."""
+    """Return an argument as int64; raise if a number is not whole, since rounding it would name another unit."""
     array = np.asarray(value)
     if array.size == 0:
         return array.astype(np.int64)
@@ -284,7 +284,7 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries
 
 
 def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
-    """Check one whole number from `low` to `high`; `name` says whose it is, as in "kfold: k"."""
+    """Check one whole number from `low` to `high`; `name` is the function and its argument, as in "kfold: k"."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
@@ -301,7 +301,7 @@ def share(name: str, value: Any) -> float:
 
 
 def generator(caller: str, seed: Any) -> np.random.Generator:
-    """NumPy's generator from a seed, or the caller's own generator."""
+    """Return NumPy's generator from a seed, or the caller's own generator."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
@@ -340,6 +340,6 @@ def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " u
     found, levels = pd.factorize(plain)
     try:
         order = np.argsort(levels, kind="stable")
-    except TypeError:  # of several types
+    except TypeError:  # labels of several types have no order
         order = np.argsort([f"{type(level).__name__} {level}" for level in levels], kind="stable")
     return np.argsort(order)[found], np.asarray(levels)[order]

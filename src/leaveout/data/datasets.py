@@ -28,7 +28,7 @@ WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
 PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
-DERIVED = "derived from"  # such files cannot be fetched: their source has another form
+DERIVED = "derived from"  # marks files that cannot be fetched, as their source has another form
 
 # file: (SHA-256, source)
 REGISTRY = {
@@ -501,7 +501,7 @@ def wnut17() -> Corpus:
 
 
 def _text(name: str) -> str:
-    """Content of a file. In the folder named by `LEAVEOUT_DATA` it may be compressed."""
+    """Read a file as text. In the folder named by `LEAVEOUT_DATA` it may be compressed."""
     packed = Path(os.environ.get("LEAVEOUT_DATA") or ".") / f"{name}.gz"
     if os.environ.get("LEAVEOUT_DATA") and packed.exists():
         content = gzip.decompress(packed.read_bytes())
@@ -515,8 +515,8 @@ def philadelphia() -> Areas:
     """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts that touch.
 
     Columns are `violent_YEAR`, `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
-    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence: the two tables made of it are looked for in
-    the folder named by `LEAVEOUT_DATA`.
+    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence. The two tables derived from it are looked
+    for in the folder named by `LEAVEOUT_DATA`.
 
     Returns
     -------

@@ -1,15 +1,15 @@
-"""A formula learns from the rows: knots, means, spreads. A refit of the same columns does not leave it out."""
+"""Calls of a formula that learn knots, means or spreads from all rows, which a refit of the same columns does not leave out."""
 
 import re
 
-STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"  # of patsy and formulaic, which remember the rows
+STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"  # of patsy and formulaic, which learn from the rows
 CALL = re.compile(
     rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\("
 )
 
 
 def learned(formula: str) -> str:
-    """Remark on the calls of a formula that take something from all rows; empty if there are none."""
+    """Describe the calls of a formula that learn from all rows; empty if there are none."""
     names = dict.fromkeys(f"{name}(...)" for call in CALL.finditer(formula) if (name := _of(formula, call)))
     if not names:
         return ""
@@ -17,7 +17,7 @@ def learned(formula: str) -> str:
 
 
 def _of(formula: str, call: re.Match[str]) -> str:
-    """Name of a call, empty if its arguments leave nothing to learn."""
+    """Return the name of a call; empty if its arguments leave nothing to learn."""
     depth, end = 1, call.end()
     while end < len(formula) and depth:
         depth += {"(": 1, ")": -1}.get(formula[end], 0)

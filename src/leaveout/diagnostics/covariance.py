@@ -67,11 +67,6 @@ def covariance(
         The covariance, `[params, params]`. A row of weight two counts as one unit (as statsmodels' `var_weights`), and a row of
         weight zero as none.
 
-    Warns
-    -----
-    UserWarning
-        If there are fewer than 20 groups.
-
     Raises
     ------
     ValueError
@@ -79,6 +74,11 @@ def covariance(
         taken for independent.
     TypeError
         If units have no gradients that add up to the fit's, as the steps of one hidden chain.
+
+    Warns
+    -----
+    UserWarning
+        If there are fewer than 20 groups.
 
     Examples
     --------

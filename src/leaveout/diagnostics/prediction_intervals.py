@@ -118,11 +118,6 @@ def interval(
         `prediction`, `low` and `high` of every new row. The ends hold for exact refits: they are widened by the refits' errors,
         where these are known. `attrs` contains the method, the guaranteed coverage, and the largest widening.
 
-    Warns
-    -----
-    UserWarning
-        If a row lies outside the span of the data; its ends are infinite.
-
     Raises
     ------
     TypeError
@@ -132,6 +127,11 @@ def interval(
         the data of the fit, or `checkpoint` belongs to another run.
     Interrupted
         On Ctrl-C.
+
+    Warns
+    -----
+    UserWarning
+        If a row lies outside the span of the data; its ends are infinite.
 
     References
     ----------

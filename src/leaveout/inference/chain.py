@@ -26,7 +26,7 @@ from scipy.sparse.csgraph import breadth_first_order
 from .._runtime.jax import Module, static
 from ..objectives.objective import aligned
 
-FEW_STATES = 4  # up to which linking lanes is worth its matrix products
+FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
@@ -34,49 +34,147 @@ UNROLLED = 4  # states up to which a matrix product is written out
 
 
 class Layout(Module):
-    """Place of each step of the sequences: `place[row, lane]` is its number, or the number of steps or more for padding."""
+    """Places of the steps of several sequences in a table of rows and lanes.
+
+    Parameters
+    ----------
+    place : array of int, `[rows, lanes]`
+        The number of the step at each place; padding has the number of steps or more.
+    starts : array of bool, `[rows, lanes]`
+        Whether a sequence starts at that place.
+    inverse : array of int, `[steps]`
+        The place of each step in the table, counted row by row.
+    linked : bool
+        Whether lanes are parts of one sequence.
+    zeros : bool
+        Whether a potential may be −∞.
+
+    See Also
+    --------
+    layout : The quickest layout for given lengths.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> chain.layout(np.array([3, 2]), 5).shape
+    (3, 2)
+    """
 
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
     linked: bool = static()
-    zeros: bool = static()  # may a potential be −∞?
+    zeros: bool = static()  # whether a potential may be −∞
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of lanes."""
         rows, lanes = self.place.shape
         return rows, lanes
 
     def arrange(self, steps: Array, fill: float = 0.0) -> Array:
-        """Lay out an array over the steps."""
+        """Lay out an array over the steps.
+
+        Parameters
+        ----------
+        steps : array, `[steps, ...]`
+            The array.
+        fill : float, default 0
+            The value at places of padding.
+
+        Returns
+        -------
+        array, `[rows, lanes, ...]`
+            The table.
+        """
         return jnp.asarray(steps).at[self.place].get(mode="fill", fill_value=fill)
 
     def restore(self, laid: Array) -> Array:
-        """Put an array over rows and lanes back into the order of the steps."""
+        """Put an array over rows and lanes back into the order of the steps.
+
+        Parameters
+        ----------
+        laid : array, `[rows, lanes, ...]`
+            The table.
+
+        Returns
+        -------
+        array, `[steps, ...]`
+            The array over the steps.
+        """
         return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
 
     def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
-        """Lay out data of the steps in NumPy, once and for all."""
+        """Lay out data of the steps in NumPy.
+
+        Parameters
+        ----------
+        steps : ndarray, `[steps, ...]`
+            The data.
+        fill : float, default 0
+            The value at places of padding.
+
+        Returns
+        -------
+        ndarray, `[rows, lanes, ...]`
+            The table.
+        """
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
         return aligned(np.concatenate([steps, padding])[self.place])
 
     def slots(
         self, lengths: Int[np.ndarray, " sequences"], size: Callable[[int], int] = int
     ) -> Int[np.ndarray, "sequences longest"]:
-        """Places of the steps of each sequence, row by row; −1 is padding, up to `size` of the longest."""
+        """Find the places of the steps of each sequence.
+
+        Parameters
+        ----------
+        lengths : array of int, `[sequences]`
+            The length of each sequence.
+        size : callable, default `int`
+            Function that rounds up the length of the longest.
+
+        Returns
+        -------
+        array of int, `[sequences, longest]`
+            The places, counted row by row; −1 is padding.
+        """
         step = np.arange(size(int(lengths.max())))
         place = (np.cumsum(lengths) - lengths)[:, None] + step
         inside = step < lengths[:, None]
         return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
 
     def padded(self, steps: int) -> "Layout":
-        """Layout for `steps` steps, those beyond its own at places of padding, if there are any."""
+        """Extend the layout to more steps, which stand at places of padding.
+
+        Parameters
+        ----------
+        steps : int
+            The number of steps.
+
+        Returns
+        -------
+        Layout
+            The layout.
+        """
         slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
         inverse = aligned(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
         return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
-        """Layout of some sequences alone, one to a lane; `real` marks their steps."""
+        """Lay out some sequences alone, one in each lane.
+
+        Parameters
+        ----------
+        real : array of bool, `[longest, some]`
+            True where a sequence has a step.
+
+        Returns
+        -------
+        Layout
+            The layout.
+        """
         starts = ~real | (jnp.arange(len(real)) == 0)[:, None]
         return Layout(jnp.where(real, 0, 1), starts, np.zeros(1, np.int32), False, self.zeros)
 
@@ -88,9 +186,34 @@ def layout(
     size: Callable[[int], int] = int,
     parts: int = 1,
 ) -> Layout:
-    """Quickest layout of sequences of these lengths, with sizes rounded up by `size`.
+    """Find the quickest layout of sequences of given lengths.
 
-    `parts` is the number of parts in which sums may be made, if sequences are short enough.
+    Parameters
+    ----------
+    lengths : array of int, `[sequences]`
+        The length of each sequence.
+    num_states : int
+        The number of states.
+    zeros : bool, default False
+        Whether a potential may be −∞.
+    size : callable, default `int`
+        Function that rounds up the sizes of the table, so that few programs are compiled.
+    parts : int, default 1
+        The number of parts in which sums may be computed, if sequences are short enough.
+
+    Returns
+    -------
+    Layout
+        The layout.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> chain.layout(np.array([3, 2]), 5).place
+    array([[0, 3],
+           [1, 4],
+           [2, 5]], dtype=int32)
     """
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -135,8 +258,23 @@ def _packed(lengths: np.ndarray, capacity: int) -> list[list[int]]:
 class Potentials(NamedTuple):
     """Log-potentials of a chain.
 
-    `transition` is `[states, states]`, from row to column, with `initial` where a sequence starts; or `[rows, lanes, states,
-    states]`, into each step, with the initial one in every row where a sequence starts.
+    Parameters
+    ----------
+    initial : array, `[states]`, or None
+        The log-potential of the first state of a sequence; None if `transition` has it.
+    transition : array, `[states, states]` or `[rows, lanes, states, states]`
+        The log-potential of a move from row to column. With one matrix for each step, every row of the matrix of a first step
+        is the initial log-potential.
+    emission : array, `[rows, lanes, states]`
+        The log-likelihood of each step in each state.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))).emission.shape
+    (3, 1, 2)
     """
 
     initial: Float[Array, " states"] | None
@@ -147,13 +285,39 @@ class Potentials(NamedTuple):
 class Posterior(NamedTuple):
     """Results of a forward and a backward pass.
 
-    `initial` and `transition` are expected counts, weighted by `worth`, in the shape of the potentials.
+    Parameters
+    ----------
+    log_normaliser : array, `[rows, lanes]`
+        What each step adds to log Z.
+    states : array, `[rows, lanes, states]`
+        The probability of each state given all observations.
+    filtered : array, `[rows, lanes, states]`
+        The probability of each state given the observations up to its step.
+    ahead : array, `[rows, lanes, states]`
+        The likelihood of later observations given the state, by their likelihood given the observations so far.
+    initial : array, `[states]`, or None
+        The expected counts of first states, weighted by `worth`.
+    transition : array, in the shape of the potentials
+        The expected counts of moves, weighted by `worth`.
+
+    See Also
+    --------
+    posterior : The function that returns this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> potentials = chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2))))
+    >>> chain.posterior(potentials, layout).transition.round(3).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
     """
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
-    states: Float[Array, "rows lanes states"]  # p(z_t | everything)
-    filtered: Float[Array, "rows lanes states"]  # p(z_t | what came before, and t)
-    ahead: Float[Array, "rows lanes states"]  # p(what follows | z_t) / p(what follows | what came before, and t)
+    states: Float[Array, "rows lanes states"]  # p(z_t | x)
+    filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
+    ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
 
@@ -197,7 +361,7 @@ class _Logarithmic:
     def total(p, axis=0):
         top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
         top = jnp.where(jnp.isfinite(top), top, 0.0)
-        value = jnp.sum(jnp.exp(p - top), axis)  # double where: log has no derivative at zero
+        value = jnp.sum(jnp.exp(p - top), axis)  # where is used twice, as log has no derivative at zero
         some = value > 0
         return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(top, axis)
 
@@ -215,8 +379,8 @@ class _Inside:
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
         self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
-        self.moving = transition.ndim > 2  # do transitions differ from step to step?
-        self.late = not (self.moving or layout.zeros)  # does the matrix multiply the sum of pairs, rather than each?
+        self.moving = transition.ndim > 2  # whether transitions differ from step to step
+        self.late = not (self.moving or layout.zeros)  # whether the matrix multiplies the sum of pairs rather than each pair
         self.starts = jnp.asarray(layout.starts)
         self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
         self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
@@ -277,14 +441,45 @@ class _Inside:
         xs = (self.starts, self.steps, before, self.e, c, weigh)
         (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
         states = own.outside(filtered) * ahead
-        if self.late:  # one product of matrices a row takes less time than sums that go along
+        if self.late:  # one matrix product for each row takes less time than sums carried along
             rows = jnp.einsum("rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs)
             count, pairs = jnp.sum(rows, 0)[..., None], None
         return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
 
 
 def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
-    """Forward–backward pass. `worth`, one number for each sequence at all its steps, weighs the sums over steps."""
+    """Run the forward and the backward pass over all sequences.
+
+    Parameters
+    ----------
+    potentials : Potentials
+        The log-potentials.
+    layout : Layout
+        The places of the steps.
+    worth : array, `[rows, lanes]`, optional
+        The weight of each sequence, at all its steps, in the expected counts; one by default.
+
+    Returns
+    -------
+    Posterior
+        The posterior probabilities, the expected counts and log Z.
+
+    References
+    ----------
+    L. R. Rabiner, A tutorial on hidden Markov models and selected applications in speech recognition, Proceedings of the IEEE
+    77, 1989.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> layout = chain.layout(np.array([2]), 2)
+    >>> emission = np.log([[0.9, 0.1], [0.5, 0.5]])
+    >>> potentials = chain.Potentials(np.log([0.5, 0.5]), np.log([[0.8, 0.2], [0.2, 0.8]]), layout.arrange(emission))
+    >>> np.asarray(chain.posterior(potentials, layout).states[:, 0], np.float64).round(2)
+    array([[0.9 , 0.1 ],
+           [0.74, 0.26]])
+    """
     inside = _Inside(potentials, layout)
     own = inside.own
     top_of, below = _linked(inside) if layout.linked else _apart(inside)
@@ -341,7 +536,35 @@ def _linked(inside: _Inside) -> tuple[Array, Array]:
 
 @eqx.filter_custom_jvp
 def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout) -> Scalar:
-    """Sum `Σ_n worth_n log Z_n` over the sequences, `worth` one number for each at all its steps (by default one)."""
+    """Compute Σ_n worth_n log Z_n over the sequences.
+
+    Its gradient is the posterior. All higher derivatives exist too.
+
+    Parameters
+    ----------
+    potentials : Potentials
+        The log-potentials.
+    worth : array, `[rows, lanes]`, or None
+        The weight of each sequence, at all its steps; None is one.
+    layout : Layout
+        The places of the steps.
+
+    Returns
+    -------
+    scalar
+        The sum.
+
+    Examples
+    --------
+    Two states and three steps have eight paths:
+
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> potentials = chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2))))
+    >>> round(float(np.exp(chain.log_partition(potentials, None, layout))), 3)
+    8.0
+    """
     return _weighed(_summed(potentials, layout, None).log_normaliser, worth)
 
 
@@ -362,7 +585,7 @@ def _log_partition_jvp(primals, tangents):
 
 
 class _PosteriorSums(NamedTuple):
-    """Part of a `Posterior` that log Z and its gradient need."""
+    """The part of a `Posterior` that log Z and its gradient need."""
 
     log_normaliser: Float[Array, "rows lanes"]
     states: Float[Array, "rows lanes states"]
@@ -371,7 +594,7 @@ class _PosteriorSums(NamedTuple):
 
 
 def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
-    """Compute these sums; if lanes are several times `WIDE`, that many at a time, so that a cache holds all arrays."""
+    """Compute these sums; a multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache."""
     (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
 
     def one(part: tuple) -> _PosteriorSums:
@@ -403,7 +626,38 @@ def best_path(
     emission: Float[Array, "steps states"],
     starts: Bool[Array, " steps"],
 ) -> Int[Array, " steps"]:
-    """Most probable path of states (Viterbi 1967), for steps in their order."""
+    """Find the most probable path of states.
+
+    Parameters
+    ----------
+    initial : array, `[states]`
+        The log-potential of the first state of a sequence.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    emission : array, `[steps, states]`
+        The log-likelihood of each step in each state.
+    starts : array of bool, `[steps]`
+        Whether a sequence starts at that step.
+
+    Returns
+    -------
+    array of int, `[steps]`
+        The state of each step.
+
+    References
+    ----------
+    A. J. Viterbi, Error bounds for convolutional codes and an asymptotically optimum decoding algorithm, IEEE Transactions on
+    Information Theory 13, 1967.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> emission = np.log([[0.9, 0.1], [0.4, 0.6], [0.9, 0.1]])
+    >>> starts = np.array([True, False, False])
+    >>> chain.best_path(np.zeros(2), np.log([[0.9, 0.1], [0.1, 0.9]]), emission, starts).tolist()
+    [0, 0, 0]
+    """
 
     def forward(best, x):
         start, e = x
@@ -418,9 +672,35 @@ def best_path(
 
 
 def stationary(transition: Float[Array, "states states"]) -> Float[Array, " states"]:
-    """Stationary distribution, by eliminating states from the last on: no subtraction, no LAPACK.
+    """Compute the stationary distribution of a transition matrix.
 
-    The algorithm is that of Grassmann, Taksar & Heyman (1985).
+    States are eliminated one by one from the last on, which needs no subtraction and no LAPACK.
+
+    Parameters
+    ----------
+    transition : array, `[states, states]`
+        The probability of a move from row to column.
+
+    Returns
+    -------
+    array, `[states]`
+        The distribution p with p = p @ transition.
+
+    See Also
+    --------
+    has_stationary : Whether the elimination is possible.
+
+    References
+    ----------
+    W. K. Grassmann, M. I. Taksar and D. P. Heyman, Regenerative analysis and steady state distributions for Markov chains,
+    Operations Research 33, 1985.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> np.asarray(chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])), np.float64).round(3)
+    array([0.75, 0.25])
     """
     rest, columns = transition, []
     for n in range(len(transition) - 1, 0, -1):
@@ -434,5 +714,23 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
 
 
 def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
-    """Whether every state leads to the first, as the elimination in `stationary` needs."""
+    """Tell whether every state leads to the first, as the elimination in `stationary` needs.
+
+    Parameters
+    ----------
+    transition : ndarray, `[states, states]`
+        The probability of a move from row to column.
+
+    Returns
+    -------
+    bool
+        True if it does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import chain
+    >>> chain.has_stationary(np.eye(2))
+    False
+    """
     return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)

@@ -8,8 +8,8 @@ cliques are NumPy (`passes`). They are given to JAX as two primitives: sums, who
 of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives of marginals work under `jit` and
 `vmap`; third derivatives do not.
 
-They are primitives and no `pure_callback`, which hands its arrays to JAX again. That waits for itself where the program runs on
-all threads, and makes the arrays single precision in threads whose setting says so.
+A `pure_callback` would hand its arrays to JAX again: it deadlocks if the program runs on all threads, and rounds the arrays to
+single precision in threads with that setting.
 """
 
 import itertools
@@ -37,29 +37,139 @@ Sums = Passes | Messages
 def tree(
     num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = MEMORY, inference: str = "exact"
 ) -> Sums:
-    """Exact or approximate sums over a graph.
+    """Prepare exact or approximate sums over the configurations of a graph.
 
-    `inference` is "exact", which raises ValueError if it needs more than `memory` bytes, or one of the approximations "bethe",
-    "trw".
+    Parameters
+    ----------
+    num_sites : int
+        The number of sites.
+    edges : array of int, `[edges, 2]`
+        The two sites of each edge.
+    num_states : int
+        The number of states of a site.
+    memory : float, optional
+        The bytes that exact sums may take.
+    inference : {"exact", "bethe", "trw"}, default "exact"
+        Exact sums over a tree of cliques, loopy belief propagation, or tree-reweighted belief propagation.
+
+    Returns
+    -------
+    Passes or Messages
+        The sums, as the functions of this module take them.
+
+    Raises
+    ------
+    ValueError
+        If exact sums need more than `memory` bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> type(clique.tree(3, np.array([[0, 1], [1, 2]]), 2)).__name__
+    'Passes'
     """
     graph = num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states
     return passes(*graph, memory) if inference == "exact" else messages(*graph, inference)
 
 
 def log_partition(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "..."]:
-    """Compute `log Z`, whose gradient is the marginals."""
+    """Compute log Z, whose gradient is the marginals.
+
+    Parameters
+    ----------
+    sites : array, `[..., sites, states]`
+        The log-potentials of the sites.
+    edges : array, `[..., edges, states, states]`
+        The log-potentials of the edges.
+    tree : Passes or Messages
+        The sums over the graph, from `tree`.
+
+    Returns
+    -------
+    array, `[...]`
+        log Z.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> graph = clique.tree(3, np.array([[0, 1], [1, 2]]), 2)
+    >>> sites = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> edges = np.stack([np.eye(2), np.eye(2)])
+    >>> with jax.enable_x64(True):
+    ...     round(float(clique.log_partition(sites, edges, graph)), 3)
+    3.94
+    """
     return _sums(sites, edges, tree, 0)[0]
 
 
 def marginals(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "... sites states"]:
-    """Marginals `p(z_s = k)` of every site."""
+    """Compute the marginals p(z_s = k) of every site.
+
+    Parameters
+    ----------
+    sites : array, `[..., sites, states]`
+        The log-potentials of the sites.
+    edges : array, `[..., edges, states, states]`
+        The log-potentials of the edges.
+    tree : Passes or Messages
+        The sums over the graph, from `tree`.
+
+    Returns
+    -------
+    array, `[..., sites, states]`
+        The marginals.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> graph = clique.tree(3, np.array([[0, 1], [1, 2]]), 2)
+    >>> sites = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> edges = np.stack([np.eye(2), np.eye(2)])
+    >>> with jax.enable_x64(True):
+    ...     clique.marginals(sites, edges, graph).round(2).tolist()
+    [[0.73, 0.27], [0.61, 0.39], [0.55, 0.45]]
+    """
     return _sums(sites, edges, tree, 1)[1]
 
 
 def pair_marginals(
     sites: Sites, edges: Edges, tree: Sums
 ) -> tuple[Float[Array, "... sites states"], Float[Array, "... edges states states"]]:
-    """Marginals `p(z_s = k)` of every site and `p(z_s = j, z_t = k)` of every edge."""
+    """Compute the marginals p(z_s = k) of every site and p(z_s = j, z_t = k) of every edge.
+
+    Parameters
+    ----------
+    sites : array, `[..., sites, states]`
+        The log-potentials of the sites.
+    edges : array, `[..., edges, states, states]`
+        The log-potentials of the edges.
+    tree : Passes or Messages
+        The sums over the graph, from `tree`.
+
+    Returns
+    -------
+    of_sites : array, `[..., sites, states]`
+        The marginals of the sites.
+    of_edges : array, `[..., edges, states, states]`
+        The marginals of the edges.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> graph = clique.tree(3, np.array([[0, 1], [1, 2]]), 2)
+    >>> sites = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> edges = np.stack([np.eye(2), np.eye(2)])
+    >>> with jax.enable_x64(True):
+    ...     clique.pair_marginals(sites, edges, graph)[1].shape
+    (2, 2, 2)
+    """
     _, of_sites, of_edges = _sums(sites, edges, tree, 2)
     return of_sites, of_edges
 
@@ -71,14 +181,68 @@ def draw(
     num_draws: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "draws sites"]:
-    """Draw configurations from the roots down."""
+    """Draw configurations.
+
+    Parameters
+    ----------
+    sites : ndarray, `[sites, states]`
+        The log-potentials of the sites.
+    edges : ndarray, `[edges, states, states]`
+        The log-potentials of the edges.
+    tree : Passes or Messages
+        The sums over the graph, from `tree`.
+    num_draws : int
+        The number of draws.
+    rng : numpy.random.Generator
+        The random numbers.
+
+    Returns
+    -------
+    array of int, `[draws, sites]`
+        The state of each site in each draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> graph = clique.tree(3, np.array([[0, 1], [1, 2]]), 2)
+    >>> sites = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> edges = np.stack([np.eye(2), np.eye(2)])
+    >>> clique.draw(sites, edges, graph, 4, np.random.default_rng(0)).shape
+    (4, 3)
+    """
     return tree.walk(_column(sites, edges), num_draws, rng)
 
 
 def best(
     sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Sums
 ) -> Int[np.ndarray, " sites"]:
-    """Most probable configuration, found by maxima on the way up and read off on the way down."""
+    """Find the most probable configuration.
+
+    Parameters
+    ----------
+    sites : ndarray, `[sites, states]`
+        The log-potentials of the sites.
+    edges : ndarray, `[edges, states, states]`
+        The log-potentials of the edges.
+    tree : Passes or Messages
+        The sums over the graph, from `tree`.
+
+    Returns
+    -------
+    array of int, `[sites]`
+        The state of each site.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from leaveout.inference import clique
+    >>> graph = clique.tree(3, np.array([[0, 1], [1, 2]]), 2)
+    >>> sites = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> edges = np.stack([np.eye(2), np.eye(2)])
+    >>> clique.best(sites, edges, graph).tolist()
+    [0, 0, 0]
+    """
     return tree.walk(_column(sites, edges), 1, np.random.default_rng(0), best=True)[0]
 
 
@@ -108,7 +272,7 @@ def _dotted(shape: tuple[int, ...]) -> str:
 
 # log Z and, from level 1 on, the marginals of sites, at level 2 those of edges too
 sums_p = Primitive("field_sums")
-# dq, de = ∇² log Z (dφ_sites, dφ_edges), of which the edges' may be left out on either side
+# dq, de = ∇² log Z (dφ_sites, dφ_edges); those of edges may be left out on either side
 tangents_p = Primitive("field_tangents")
 sums_p.multiple_results = tangents_p.multiple_results = True
 
@@ -175,7 +339,7 @@ def _tangents_by_passes(
     change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
     change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
     found = np.empty_like(change)
-    up: Any  # of the kind that the tree makes
+    up: Any  # the messages of the tree
     for chunk in _chunks(count, tree.lanes):
         up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
         for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
@@ -213,7 +377,7 @@ def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Sums, given:
 def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
     """Lowering that calls a function of NumPy arrays from a compiled program.
 
-    Doubles come back as pairs of integers, which no thread's setting can make single precision.
+    Doubles come back as pairs of integers, which no thread's setting can round to single precision.
     """
 
     def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
@@ -222,7 +386,7 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
 
         pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
         ctx_of_pairs = ctx.replace(avals_out=pairs)
-        results: Any  # one value each, since each is an array
+        results: Any  # one value for each array
         results, _, _ = mlir.emit_python_callback(
             ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
         )

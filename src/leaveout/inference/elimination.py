@@ -26,11 +26,11 @@ SEARCHED = 80_000  # largest number of sites that the search sums out
 MAX_IDLE_TRIALS = 50  # trials in a row without improvement after which the search ends
 HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
-SEARCH_STATES = 3  # largest number of states that the search counts with: with more, the largest table alone would lead it
+SEARCH_STATES = 3  # largest number of states that the search counts with; with more, the largest table alone would decide
 MERGED_CLIQUE_ENTRIES = 2**6  # entries up to which cliques are merged although that makes more entries
 
 Graph = list[set[int]]  # the neighbours of each site
-Scopes = dict[int, set[int]]  # by site, in the order of elimination: the neighbours that it then has
+Scopes = dict[int, set[int]]  # the neighbours of each site when it is eliminated, in the order of elimination
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Clique:
 
     eliminated: list[int]
     separator: list[int]
-    parent: int  # number in the list of cliques, children first; −1 at a root
+    parent: int  # number of the parent in the list of cliques, children first; −1 at a root
     sites: list[int] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ def _fill(graph: Graph, v: int) -> tuple[int, int]:
 def _greedy(
     graph: Graph, cost: Callable[[Graph, int], object], most: int | None, budget: tuple[int, float] = (0, np.inf)
 ) -> Scopes:
-    """Eliminate the cheapest site next, whatever that leads to.
+    """Eliminate the cheapest site next, without looking ahead.
 
     It gives up if a site has more than `most` neighbours, or the tables more entries than a budget (states, entries) allows.
     `most` is None for costs that depend on a site's own neighbours only, the fewest first.
@@ -149,7 +149,8 @@ def _greedy(
         near = graph[v]
         if most is not None and len(near) > most:
             return scopes
-        if most is None and len(near) == len(graph) - len(scopes) - 1:  # all others are its neighbours: so are they of all
+        # all others are its neighbours, and so the graph is complete
+        if most is None and len(near) == len(graph) - len(scopes) - 1:
             return _rest(graph, scopes)
         left -= states ** (len(near) + 1)
         if left < 0:
@@ -180,7 +181,7 @@ def _given(graph: Graph, order: list[int], most: int) -> Scopes:
 
 
 def _join(graph: Graph, v: int) -> None:
-    """Remove v, and make its neighbours one another's."""
+    """Remove v, and join its neighbours to one another."""
     for u in graph[v]:
         graph[u] |= graph[v]
         graph[u] -= {u, v}

@@ -1,4 +1,4 @@
-"""Approximate sums over all configurations of a field, by messages along its edges: Bethe's and the tree-reweighted.
+"""Approximate sums over all configurations of a field by messages along its edges: Bethe's and the tree-reweighted ones.
 
 With weights ρ of the edges, one for Bethe's free energy (Yedidia, Freeman & Weiss 2005), for the other the shares of spanning
 trees that hold an edge (Wainwright, Jaakkola & Willsky 2005), a fixed point of
@@ -28,9 +28,9 @@ from .passes import Downward, Stack, Tangent
 MESSAGE_DAMPING = 0.25  # share of the last messages that each step keeps
 MESSAGE_TOLERANCE = 1e-12  # relative change at which messages have settled
 MAX_MESSAGE_ROUNDS = 5000
-CHECKED = 10  # steps between two looks at what has settled
+CHECKED = 10  # steps between two checks of convergence
 TREES = 64
-LOOPY_TABLE_ENTRIES = 2**21  # numbers in the tables of the lanes that are taken along
+LOOPY_TABLE_ENTRIES = 2**21  # numbers in the tables of the lanes of one call
 
 
 class FixedPoint(NamedTuple):
@@ -57,7 +57,8 @@ class Messages:
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
         ones = np.ones(len(edges))
         self.weights = np.tile(spanning(num_sites, edges) if kind == "trw" else ones, 2)[:, None, None]
-        self.start = np.concatenate([edges[:, 0], edges[:, 1]])  # of each message; those against the edges come second
+        # site at which each message starts; messages against the direction of the edges come second
+        self.start = np.concatenate([edges[:, 0], edges[:, 1]])
         self.end = np.roll(self.start, len(edges))
         where = (self.end, np.arange(2 * len(edges)))
         self.into = scipy.sparse.csr_array((self.weights.ravel(), where), shape=(num_sites, 2 * len(edges)))
@@ -76,7 +77,7 @@ class Messages:
         return self._settled(potentials).log_partition
 
     def both(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
-        del edges  # they come with the rest
+        del edges  # computed with the marginals of sites in any case
         found = self._settled(potentials)
         lanes = potentials.shape[1]
         return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
@@ -86,7 +87,7 @@ class Messages:
         del down
         shape = change.shape[1:]
         of_sites, psi = self._parts(change.reshape(len(change), -1))
-        spread = lambda part: np.repeat(part, shape[1], -1)  # a lane's beliefs, once for each of its tangents
+        spread = lambda part: np.repeat(part, shape[1], -1)  # repeat the beliefs of a lane for each of its tangents
         sites, pairs, origin = spread(known.sites), spread(known.edges), spread(known.origin)
 
         def step(m: np.ndarray) -> np.ndarray:
@@ -114,7 +115,7 @@ class Messages:
 
     def _settled(self, potentials: Stack) -> FixedPoint:
         of_sites, psi = self._parts(potentials)
-        top = of_sites.max(1, keepdims=True)  # of densities in the thousands, digits would be lost
+        top = of_sites.max(1, keepdims=True)  # keeps the digits of densities in the thousands
         top = np.where(np.isneginf(top), 0.0, top)
         of_sites = of_sites - top
 
@@ -143,15 +144,15 @@ class Messages:
         return potentials[self.sites].reshape(-1, K, lanes), psi
 
     def _total(self, of_sites: np.ndarray, m: np.ndarray) -> np.ndarray:
-        """Sums λ of a site's potential and the messages to it."""
+        """Compute λ, the sum of each site's potential and the messages to it."""
         return of_sites + (self.into @ m.reshape(len(m), -1)).reshape(of_sites.shape)
 
     def _out(self, total: np.ndarray, m: np.ndarray) -> np.ndarray:
-        """Sums λ at the start of each message, without the message that goes back."""
+        """Compute λ at the start of each message, without the message that goes back."""
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
     def _fixed(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
-        """Fixed point of `step` from m, and which lanes have settled. All lanes go on until the last has."""
+        """Iterate `step` from m until all lanes have settled; return its fixed point and which lanes have settled."""
         change = np.zeros(m.shape[-1])
         for count in range(MAX_MESSAGE_ROUNDS):
             new = step(m)

@@ -1,4 +1,4 @@
-"""First and second moments of what a chain's paths count, for each sequence by itself.
+"""First and second moments of the counts of a chain's paths, for each sequence by itself.
 
     s(z) = (1{z_T = k}, 1{z_1 = k}, #{t : z_{t−1} = j, z_t = k})        "end", "start", "transition", `[params]`
 
@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .chain import SMALLEST_NORMALISER, Layout, Posterior
 from .sparse import SparseFeatures
 
-MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion takes along, for the columns of some states
-STEP_PRODUCT_ENTRIES = 2**18  # numbers of as many steps as go into one product
+MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion carries along, for the columns of some states
+STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
@@ -58,7 +58,42 @@ def expected_counts(
     unit: Int[Array | np.ndarray, "rows lanes"],
     count: int,
 ) -> Float[Array, "sequences params"]:
-    """Expected counts `E[s]` of each of `count` sequences; `unit` is the sequence at each place."""
+    """Compute the expected counts E[s] of each sequence.
+
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    ends : array of bool, `[rows, lanes]`
+        Whether a sequence ends at that place.
+    unit : array of int, `[rows, lanes]`
+        The sequence at each place.
+    count : int
+        The number of sequences.
+
+    Returns
+    -------
+    array, `[sequences, params]`
+        The expected counts of last states, first states and moves.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> ends = np.array([[False], [False], [True]])
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.expected_counts(found, transition, layout, ends, np.zeros((3, 1), int), 1).round(3).tolist()
+    [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
+    """
 
     def back(carry, x):
         last, pairs, out = carry
@@ -75,7 +110,30 @@ def expected_counts(
 
 
 def memory(lanes: int, sequences: int, K: int, F: int) -> float:
-    """Bytes that `covariance` takes, about."""
+    """Estimate the bytes that `covariance` takes.
+
+    Parameters
+    ----------
+    lanes : int
+        The number of lanes of the layout.
+    sequences : int
+        The number of sequences.
+    K : int
+        The number of states.
+    F : int
+        The number of features.
+
+    Returns
+    -------
+    float
+        The bytes.
+
+    Examples
+    --------
+    >>> from leaveout.inference import moments
+    >>> moments.memory(1, 1, 2, 0)
+    752.0
+    """
     wide = K + K * K + F * K
     return 8.0 * (F * K * wide + K * F * F + 2 * lanes * K * wide + sequences * wide + (wide + K) ** 2)
 
@@ -89,9 +147,48 @@ def covariance(
     worth: Float[Array, " sequences"],
     features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
-    """Sum `Σ_n worth_n Cov(s_n)` over sequences.
+    """Compute Σ_n worth_n Cov(s_n) over the sequences.
 
-    With features, dense or `Sparse` over all places, s has `Σ_t x_t[f] 1{z_t = k}` as well.
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    ends : array of bool, `[rows, lanes]`
+        Whether a sequence ends at that place.
+    unit : array of int, `[rows, lanes]`
+        The sequence at each place.
+    worth : array, `[sequences]`
+        The weight of each sequence.
+    features : array, `[places, features]`, or SparseFeatures, optional
+        Features of the steps at all places. With these, s has Σ_t x_t[f] 1{z_t = k} as well.
+
+    Returns
+    -------
+    array, `[params, params]`
+        The sum of the covariances.
+
+    References
+    ----------
+    G. S. Mann and A. McCallum, Efficient computation of entropy gradient for semi-supervised conditional random fields, NAACL
+    2007.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> ends = np.array([[False], [False], [True]])
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.covariance(found, transition, layout, ends, np.zeros((3, 1), int), np.ones(1))[0, 0].round(3).item()
+    0.25
     """
     count, (rows, lanes, K) = len(worth), found.states.shape
     F = 0 if features is None else features.shape[1]
@@ -151,7 +248,7 @@ class _Steps(NamedTuple):
     own: Float[Array, "rows lanes states own"]
     shared: Float[Array, "rows lanes states shared"]
     worth: Float[Array, "rows lanes"]
-    unit: Int[Array, "rows lanes"]  # the number of the sequence that starts here, or of sequences
+    unit: Int[Array, "rows lanes"]  # number of the sequence that starts here; else the number of sequences
 
 
 def spread_of_sums(
@@ -162,16 +259,49 @@ def spread_of_sums(
     worth: Float[Array, "rows lanes"],
     count: int,
 ) -> Float[Array, "params params"]:
-    """Sum `Σ_n worth_n Cov(s_n)` of `count` sequences, with sums of terms over the steps.
+    """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
 
-    s has starts `[K]` and transitions `[K, K]`, then sums over the steps of `terms`: those that each state has for itself, `[K,
-    own]`, and those that states share, `[shared]`. `worth` is one number for each sequence at all its steps. The recursion is
-    that of the module, some columns at a time, with products for several steps together.
+    s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms that each state has for
+    itself, `[states, own]`, and of those that states share, `[shared]`.
+
+    Parameters
+    ----------
+    found : Posterior
+        The posterior of the chain.
+    transition : array, `[states, states]`
+        The log-potential of a move from row to column.
+    layout : Layout
+        The places of the steps.
+    terms : tuple of array, `[rows, lanes, states, own]` and `[rows, lanes, states, shared]`
+        The terms of each step in each state: those of the state alone, and those that states share.
+    worth : array, `[rows, lanes]`
+        The weight of each sequence, at all its steps.
+    count : int
+        The number of sequences.
+
+    Returns
+    -------
+    array, `[params, params]`
+        The sum of the covariances.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from leaveout.inference import chain, moments
+    >>> layout = chain.layout(np.array([3]), 2)
+    >>> transition = np.zeros((2, 2))
+    >>> potentials = chain.Potentials(np.zeros(2), transition, np.zeros((3, 1, 2)))
+    >>> terms = np.ones((3, 1, 2, 1)), np.ones((3, 1, 2, 0))
+    >>> with jax.enable_x64(True):
+    ...     found = chain.posterior(potentials, layout)
+    ...     moments.spread_of_sums(found, transition, layout, terms, np.ones((3, 1)), 1).shape
+    (8, 8)
     """
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
     laid = [found.filtered, found.states, *terms, worth, starts, real]
-    if layout.linked:  # else each lane would wait for the one below
+    if layout.linked:  # otherwise each lane would wait for the lane below
         laid = [layout.restore(part)[:, None] for part in laid]
     filtered, states, own, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
@@ -202,8 +332,8 @@ def _columns(
 ) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
     """Products of the counts in each state with what comes after it, and expectations, for some columns.
 
-    Counts are starts, transitions into the state, and sums. The columns are what `some` states have of their `own`, transitions
-    out of them first; or what states share, if `some` is one for all.
+    Counts are starts, transitions into the state, and sums. The columns are the `own` terms of `some` states, after the
+    transitions out of them; or the shared terms, if `some` is one for all.
     """
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
@@ -229,7 +359,7 @@ def _columns(
         steps, terms = x
         origin, now = _origin(steps.before, transition), steps.states[..., None] * terms
         ahead, here = jax.lax.scan(back, ahead, (origin, now, steps.states), reverse=True)
-        half = here - 0.5 * some[..., None] * now[..., None, :]  # of what is counted at the step itself
+        half = here - 0.5 * some[..., None] * now[..., None, :]  # half of the counts at the step itself
         weigh = steps.worth[..., None, None]
         times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
         start = jnp.broadcast_to((steps.unit < count)[..., None, None], (*steps.states.shape, 1)).astype(here.dtype)

@@ -1,4 +1,4 @@
-"""Sums over all paths of chains by NumPy: sequences side by side, step by step, the longest first, so that none is padded.
+"""Sums over all paths of chains in NumPy, with sequences side by side and the longest first, so that none is padded.
 
     α_t = (Mᵀ α_{t−1}) ∘ ε_t,    β_{t−1} = M (ε_t ∘ β_t),    p(z_t | x) = α_t ∘ β_t,    M = exp(transition),
 
@@ -26,10 +26,10 @@ Weight = Float[np.ndarray, " steps"]
 class Packed(NamedTuple):
     """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
-    order: Int[np.ndarray, " steps"]  # of those of all sequences, one after another
-    bounds: list[int]  # where the steps of each time begin, and the end
-    unit: Int[np.ndarray, " steps"]  # the sequence of each
-    last: Int[np.ndarray, " sequences"]  # where sequences end
+    order: Int[np.ndarray, " steps"]  # numbers of the steps, as they stand in all sequences one after another
+    bounds: list[int]  # first step of each time, and the end
+    unit: Int[np.ndarray, " steps"]  # sequence of each step
+    last: Int[np.ndarray, " sequences"]  # last step of each sequence
 
     @property
     def moves(self) -> list[tuple[slice, slice]]:
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
 
 
 def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
-    """Pack sequences of these lengths."""
+    """Order the steps of sequences of given lengths."""
     longest_first = np.argsort(-lengths, kind="stable")
     first = (np.cumsum(lengths) - lengths)[longest_first]
     active = [int(np.count_nonzero(lengths > t)) for t in range(int(lengths.max()))]
@@ -54,7 +54,7 @@ class Passed(NamedTuple):
     """Results of a forward and a backward pass."""
 
     where: Packed
-    matrix: Table  # M, by its largest entry
+    matrix: Table  # M divided by its largest entry
     log_normaliser: Weight  # what each step adds to log Z
     forward: Steps  # α
     backward: Steps  # β

@@ -13,16 +13,15 @@ from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, fit, standing, unsettled
 from ..optimize.hessian_factor import warn
 
-ITERATED = "raise max_iter or scale the columns"  # what its user can do
+ITERATED = "raise max_iter or scale the columns"  # advice to the user
 
 
 @float64
 def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATED) -> Fit:
-    """The fit at a host's θ̂; where its solver stopped early, at the minimum to which Newton's method goes on from there, with a
-    warning of how far that is.
+    """Fit at a host's θ̂ or, if its solver stopped early, at the minimum that Newton's method reaches from there.
 
-    A host may also be far from a minimum as it was fitted on other data: `stopped` is asked only there, and says whether it
-    was on these. Raises ValueError where it was not.
+    A host may also be far from a minimum because it was fitted on other data. `stopped` is called only then, and returns
+    whether the host's solver stopped early on these data. Raises ValueError if it did not.
     """
     found, left = standing(objective, theta)
     if left <= WARN:
@@ -40,7 +39,7 @@ def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: C
 
 
 def _apart(theta: PyTree, there: PyTree) -> str:
-    """By how much a number of the host's is off."""
+    """Describe by how much the host's parameters differ from the minimum."""
     both = [np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves_of(each)]) for each in (theta, there)]
     if len(both[0]) != len(both[1]):
         return ""
@@ -48,7 +47,7 @@ def _apart(theta: PyTree, there: PyTree) -> str:
 
 
 def noted(found: Fit, remark: str) -> Fit:
-    """The fit, whose results say this, where its model has remarks."""
+    """Add a remark to the printed results of a fit, if its model has remarks."""
     model: Any = found.objective
     if not remark or "remark" not in vars(model):
         return found
@@ -59,7 +58,7 @@ def noted(found: Fit, remark: str) -> Fit:
 
 
 def is_repeated(again: Callable[[], Any], theta: np.ndarray) -> bool:
-    """Does the host, fitted again to these data, stop where it did? Then it was fitted on them."""
+    """Tell whether the host, fitted again to these data, ends at the same parameters, and so was fitted on them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

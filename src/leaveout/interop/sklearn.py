@@ -61,7 +61,7 @@ class Described:
     ridge: float | np.ndarray
     intercept: bool
     labels: bool = False  # is the target one of classes?
-    class_weight: dict | Literal["balanced"] | None = None
+    class_weight: dict[str, Any] | Literal["balanced"] | None = None
     averaged: bool | Literal["rows"] = (
         False  # is the sum divided by Σ w, or by the number of rows: the penalty shrinks with it?
     )
@@ -190,7 +190,7 @@ SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
 }
-READERS: dict[type, Callable[[Any], Described]] = {
+READERS: dict[type[Any], Callable[[Any], Described]] = {
     linear_model.LinearRegression: _least_squares,
     linear_model.Ridge: _least_squares,
     linear_model.Lasso: _net,
@@ -347,8 +347,10 @@ def read(
 
 
 def _center(host: Described, X: Any) -> np.ndarray | None:
-    """The means of columns, where some mean is so far beyond its column's spread that float64 would lose the spread beside it,
-    of least squares with an intercept, which such a shift leaves as they are."""
+    """Return the means of columns if a mean is so large that float64 would lose the spread of its column, else None.
+
+    Only for least squares with an intercept, whose predictions a shift of the columns does not change.
+    """
     plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
     if host.loss != "squared" or not host.intercept or host.labels or host.l1 or host.scaled or not plain or np.ndim(X) != 2:
         return None
@@ -360,8 +362,10 @@ def _center(host: Described, X: Any) -> np.ndarray | None:
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:
-    """The columns that a fitted pipeline hands to its last step, by the names that its transformers give them; none where a
-    transformer gives none, or some twice."""
+    """Return the names of the columns that a fitted pipeline passes to its last step.
+
+    Empty if a transformer gives no names, or repeats one.
+    """
     if searches(estimator):
         return _feature_names(estimator.best_estimator_)
     if isinstance(estimator, TransformedTargetRegressor):

@@ -136,7 +136,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
 
 
 def _stopped(results: Any) -> bool:
-    """Does the host say itself that its solver did not arrive?"""
+    """Tell whether the host reports that its solver did not converge."""
     told = getattr(results, "mle_retvals", None) or {}
     return not told.get("converged", getattr(results, "converged", True))
 
@@ -305,7 +305,7 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
     return objective, {"coef": params}
 
 
-MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict]]] = {
+MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict[str, Any]]]] = {
     "OLS": _linear,
     "WLS": _linear,
     "GLM": _generalised,

@@ -1,10 +1,10 @@
-"""Small blocks of the graph of pairs, and draws of their partitions without a Markov chain: sums over subsets.
+r"""Small blocks of the graph of pairs, and draws of their partitions without a Markov chain: sums over subsets.
 
 With W(B) the weight of a cluster B, zero unless it hangs together, the sum over all partitions of a set S of records is
 
-    Z(S) = Σ_{B ⊆ S, B ∋ min S} W(B) Z(S \\ B),
+    Z(S) = Σ_{B ⊆ S, B ∋ min S} W(B) Z(S \ B),
 
-and a draw takes B with probability W(B) Z(S \\ B)/Z(S), and goes on with S \\ B: 3ᵏ/2 terms for k records, where the
+and a draw takes B with probability W(B) Z(S \ B)/Z(S), and goes on with S \ B: 3ᵏ/2 terms for k records, where the
 partitions themselves are the Bell numbers (for eight records 3,280 against 4,140; for twelve 265,720 against 4,213,597).
 """
 

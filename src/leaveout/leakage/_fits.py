@@ -117,7 +117,7 @@ class LeastSquares(AbstractLinear):
     def name(self) -> str:
         return "ridge regression, batched" if self.penalty else "least squares, batched"
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         place = lengths(train)
         fits, size, d = *train.shape, self.X.shape[1]
         coef = np.zeros((fits, d + 1))
@@ -156,7 +156,7 @@ class LeastSquares(AbstractLinear):
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
-    def solve(self, X, y):
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         fits, _, d = X.shape
         mean, centre = np.zeros((fits, d)), np.zeros(fits)
         if self.intercept:
@@ -183,18 +183,18 @@ class AbstractClasses(AbstractLinear):
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Coefficients `[fits, params]` where both classes occur; the last column of Z is the intercept's, if there is one."""
 
-    def response(self, eta):
+    def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.needs == "decision":
             return eta
         if self.needs == "label":
             return (eta > 0) * 1.0
         with np.errstate(over="ignore"):
-            return 1 / (1 + np.exp(-eta))
+            return np.asarray(1 / (1 + np.exp(-eta)), np.float64)
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
-    def solve(self, X, y):
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
         theta = np.zeros((fits, Z.shape[2]))
@@ -214,7 +214,7 @@ class AbstractMargin(AbstractClasses):
     @property
     @abc.abstractmethod
     def steady(self) -> bool:
-        """Does the second derivative change smoothly, so that an old Hessian serves a while?"""
+        """Whether the second derivative changes smoothly, so that an old Hessian serves for some steps."""
 
     def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """The first two derivatives."""
@@ -229,7 +229,7 @@ class AbstractMargin(AbstractClasses):
         """Return the penalty of each coefficient, the intercept last."""
         return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
         if fits == 1 or not self.steady or self.scaled > self.intercept:
@@ -256,7 +256,7 @@ class AbstractMargin(AbstractClasses):
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.scaled else False)
 
-    def minimise(self, Z, y):
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Each fit until its decrement is at rounding; fits that are done drop out."""
         theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
@@ -301,12 +301,12 @@ class LogisticFits(AbstractMargin):
     def steady(self) -> bool:
         return True
 
-    def slopes(self, eta, y):
+    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         with np.errstate(over="ignore"):
             mu = 1 / (1 + np.exp(-eta))
         return mu - y, mu * (1 - mu)
 
-    def derivatives(self, eta, y):
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         tail = np.exp(-np.abs(eta))
         mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
         return np.maximum(eta, 0) + np.log1p(tail) - y * eta, mu - y, mu * (1 - mu)
@@ -323,10 +323,10 @@ class SupportVector(AbstractMargin):
     def steady(self) -> bool:
         return False
 
-    def ridge(self):
+    def ridge(self) -> Float[np.ndarray, " params"]:
         return np.full(self.X.shape[1] + int(self.intercept), self.penalty)
 
-    def derivatives(self, eta, y):
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         sign = 2 * y - 1
         short = np.maximum(1 - sign * eta, 0.0)
         return short**2, -2 * sign * short, 2.0 * (short > 0)

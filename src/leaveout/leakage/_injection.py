@@ -375,7 +375,7 @@ def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
 
 
 def _beside(fold: LeakageFold, leakage: Leakage) -> NDArray[np.bool_]:
-    """Has a tested record a mate among those that are tested with it?"""
+    """Tell which tested records have a mate among the records that are tested with them."""
     if not (isinstance(leakage, MatePairs) and leakage.knows_pairs):
         return np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
     tested, out = np.zeros(len(fold.clusters), bool), np.zeros(len(fold.clusters), bool)

@@ -142,8 +142,10 @@ class Linkage(Printed):
 
         Parameters
         ----------
-        pairs, ids
-            As in `from_pairs`.
+        pairs : table, Series, array or sequence
+            Pairs of rows, in any form that `from_pairs` takes.
+        ids : array_like, frame or int, optional
+            The names of all rows, or their number.
         sides : (rows to train on, rows to test on), optional
             The numbers of rows of a split. Left then names a row of the training data and right one of the test data, each
             from 0, and the rows are numbered training data first.

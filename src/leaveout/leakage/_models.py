@@ -133,8 +133,10 @@ class RecordLeakage:
 
         Parameters
         ----------
-        pairs, ids
-            As in `Linkage.from_pairs`.
+        pairs : table, Series, array or sequence
+            Pairs of records and the probabilities that they match.
+        ids : array_like, frame or int, optional
+            The names of all rows, or their number.
 
         Returns
         -------

@@ -110,8 +110,28 @@ def leakage_slope_test(
 
     Parameters
     ----------
-    estimator, X, y, groups, loss, scoring, injection, cv, seed, n_jobs, checkpoint
-        As in `leakage_corrected`.
+    estimator : estimator or Fit
+        A scikit-learn estimator, or the `Fit` of a `GLM`.
+    X : array_like, `[records, features]`
+        The data.
+    y : array_like, `[records]`
+        The response.
+    groups : array_like, `[records]`
+        The clusters as they are filed; whole clusters are left out.
+    loss : str, loss or callable, optional
+        The loss of a record, as in `leakage_corrected`.
+    scoring : str or scorer, optional
+        Instead of a loss, a score of scikit-learn, where more is better.
+    injection : Injection, optional
+        The draws.
+    cv : int, splitter or pairs, optional
+        The number of folds (5, balanced by size), a splitter, or pairs of rows.
+    seed : int, default 0
+        The seed.
+    n_jobs : int, optional
+        The jobs of joblib.
+    checkpoint : path, optional
+        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
 
     Returns
     -------

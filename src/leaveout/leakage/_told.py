@@ -393,7 +393,6 @@ class LeakageReport(Printed, AbstractComparable):
         Path
             The file that was written.
         """
-
         return provided("report").report(self, path, title=title)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

@@ -3,7 +3,8 @@
 A parameter rests if θ_j is low_j, high_j or, where a_j > 0, zero, as long as −∇_jL lies between the slopes of a_j |θ_j| there
 (−∞ at the lower bound, ∞ at the upper). A convex quadratic is at its minimum if this holds for the parameters that rest, and
 for all others the gradient with a_j sign θ_j is zero. An active set is changed until it is so (C. L. Lawson and R. J. Hanson,
-*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and all parameters that ask for it are released at once).
+*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and all parameters that violate their condition are
+released at once).
 """
 
 from typing import Protocol
@@ -13,7 +14,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
-MAX_BOUND_CHANGES = 20  # largest number of changes of the active set, a parameter
+MAX_BOUND_CHANGES = 20  # largest number of changes of the active set for each parameter
 BOUND_ROUNDING = 1e-13  # violation that counts as none, relative to the terms of the gradient
 
 
@@ -63,7 +64,7 @@ def _segments(bounds: tuple[Array, Array], sign: Array) -> tuple[Array, Array]:
 
 
 def joined(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
-    """Signs of parameters that leave their resting place, where ∇L exceeds by `beyond` what holds them."""
+    """Signs of the parameters that leave their resting place; `beyond` is how far ∇L exceeds the bound that holds them."""
     return np.where(a > 0, np.where(theta == 0, -np.sign(beyond), np.sign(theta)), 0.0)
 
 

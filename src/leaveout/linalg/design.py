@@ -23,11 +23,11 @@ class Loss(Protocol):
 
     @property
     def self_concordance(self) -> float | Float[Array, "*rows"] | None:
-        """M of |ℓ‴| ≤ M ℓ″, or None; for several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
+        """Constant M of |ℓ‴| ≤ M ℓ″, or None; for several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
 
     @property
     def fourth(self) -> float | Float[Array, "*rows"] | None:
-        """K of |ℓ⁗| ≤ K ℓ″ for one output, or None."""
+        """Constant K of |ℓ⁗| ≤ K ℓ″ for one output, or None."""
 
     @property
     def ceiling(self) -> float | Float[Array, "*rows"]:
@@ -57,7 +57,7 @@ class LossOfSeveral(Loss, Protocol):
 
 
 class CachedLoss:
-    """Loss whose members are looked up once: a module makes a new bound method each time it is asked for one."""
+    """Loss whose methods are looked up once, as a module creates a new bound method at each access."""
 
     def __init__(self, loss: Loss):
         self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
@@ -71,7 +71,7 @@ class Beside:
 
     units: Loss
     penalty: Loss
-    split: tuple[int, int]  # how many there are of each
+    split: tuple[int, int]  # numbers of rows of each
 
     def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
         return np.concatenate([np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)])
@@ -103,7 +103,7 @@ class Beside:
 
 
 class Extent(NamedTuple):
-    """Effect on every unit of moves of length one, ‖δ‖_A = 1, as arrays `[..., units]`.
+    """Effect of moves of length one, ‖δ‖_A = 1, on every unit, as arrays `[..., units]`.
 
     One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest
     share of A that the unit's curvature B Bᵀ has; an upper bound of the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a
@@ -122,7 +122,7 @@ def scale_units(weight: Float[Array, "... units"], part: Float[Array, "..."]) ->
 
 
 def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Multiply numbers of units by weights, zero where the weight is: a row that is out may lie outside the domain of ℓ."""
+    """Multiply numbers of units by weights; zero where the weight is zero, as a left-out row may be outside the domain of ℓ."""
     with np.errstate(invalid="ignore"):
         out = scale_units(weight, part)
     if not np.isfinite(out.sum()):
@@ -131,7 +131,7 @@ def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Flo
 
 
 def apply_curvature(curvature: Array, move: Array) -> Array:
-    """Multiply moves of η by ∇²ℓ: by numbers, or by matrices for several outputs."""
+    """Multiply moves of η by ∇²ℓ, a number for one output and a matrix for several."""
     return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
 
 
@@ -240,7 +240,7 @@ class DenseDesign:
             out[:, i, j] = out[:, j, i] = half
             return out
         for k, own in enumerate(weight):
-            if (own >= 0).all():  # of a matrix with itself NumPy makes one half
+            if (own >= 0).all():  # NumPy computes one half of a matrix times its own transpose
                 half = self.x if (own == 1).all() else self.x * np.sqrt(own)[:, None]
                 np.matmul(half.T, half, out=out[k])
             else:
@@ -287,7 +287,7 @@ class DenseDesign:
 class MultiOutputDesign:
     """Design of several outputs: θ is `[outputs, features]`, raveled, and η_n = θ x_n."""
 
-    each: Any  # `Dense`, or `sparse_design.Sparse`
+    each: Any  # `DenseDesign`, or `sparse_design.SparseDesign`
     outputs: int
 
     @property
@@ -330,11 +330,11 @@ class MultiOutputDesign:
     ) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
 
-        Blocks on the diagonal follow from the others, as a common shift of all outputs is flat.
+        Blocks on the diagonal follow from the others, as F is flat along a common shift of all outputs.
         """
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
         (k, other), q = np.triu_indices(self.outputs, 1), self.features
-        if (curvature == curvature[:, :1]).all():  # alike in all rows, as where a fit starts
+        if (curvature == curvature[:, :1]).all():  # the same in all rows, as at the start of a fit
             whole = self.each.products(omega)
             return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
         out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
@@ -375,7 +375,7 @@ class MultiOutputDesign:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are the factors B of the curvatures."""
         n, size, inverse = self.shape[0], max(1, DENSE_BLOCK // self.outputs**2), self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
-        common = self.each.forms((shift.T @ shift)[None])[:, 0]  # of the shift that `inverse` has nothing of
+        common = self.each.forms((shift.T @ shift)[None])[:, 0]  # the common shift, which `inverse` lacks
         blocks = (slice(k, k + size) for k in range(0, n, size))
         parts = [self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -400,8 +400,8 @@ class MultiOutputDesign:
 
 
 OUTER_PRODUCT_ENTRIES = 2**22  # largest number of entries of all x xᵀ together that are kept
-DENSE_BLOCK = 2**20  # numbers that one block of rows makes
-CACHED = 2**16  # numbers of a block that is passed over twice: half a core's cache
+DENSE_BLOCK = 2**20  # numbers in one block of rows
+CACHED = 2**16  # numbers in a block that is read twice: half a core's cache
 GATHER_COST = 16  # cost of gathering a row, in products with one
 
 
@@ -410,12 +410,12 @@ class Predictors:
     """Model of one linear predictor a unit, or of several outputs, as data; the losses of several are `LossOfSeveral`.
 
     `weigh` maps weights `[refits, units]` to ω and κ. `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
-    out changes their own terms only. Parts of the penalty that are no quadratic are further rows of `design`, behind those of
-    the units: `loss` covers all rows, and so does ω; `unit_loss` is that of the units, which alone are left out or scored.
+    out changes their own terms only. Parts of the penalty that are not quadratic are further rows of `design`, behind those of
+    the units. `loss` and ω cover all rows; `unit_loss` is the loss of the units, which alone are left out or scored.
     `inverse_link` maps η to predictions.
     """
 
-    design: Any  # `Dense`, `Several`, or `sparse_design.Sparse`
+    design: Any  # `DenseDesign`, `MultiOutputDesign`, or `sparse_design.SparseDesign`
     offset: Float[Array, "rows ..."] | float
     y: Float[Array, " units"]
     unit_loss: Loss
@@ -423,8 +423,8 @@ class Predictors:
     penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
-    inverse_link: Callable[[Array], Array]
-    norms: Norms | None  # of groups of which none is zero, in the penalty
+    inverse_link: Callable[[Arrays], Arrays]
+    norms: Norms | None  # the penalty's norms of groups, none of which is zero
 
     def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
         """Value and gradient of the penalty beside the rows."""
@@ -446,7 +446,7 @@ class Predictors:
         return self.norms is None and concordance is not None and not np.any(concordance)
 
     def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
-        """Linear predictors of every row."""
+        """Compute the linear predictors of every row."""
         out = self.design.predictors(theta)
         out += self.offset
         return out
@@ -456,7 +456,7 @@ class Predictors:
         return curvature if self.design.outputs == 1 else cast(LossOfSeveral, self.loss).roots(eta)
 
     def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
-        """Linear predictors of the listed units; if these are many, computed for all rows, which takes no longer."""
+        """Compute the linear predictors of the listed units, through those of all rows if the list is long."""
         if units.shape[1] == len(self.y):
             return self.eta(theta)[:, : len(self.y)]
         if GATHER_COST * units.shape[1] >= len(self.y):

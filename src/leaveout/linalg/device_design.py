@@ -1,9 +1,9 @@
-"""Rows of linear predictors that stay on a device, where products with them are made.
+"""Rows of linear predictors that stay on a device, which computes the products with them.
 
-Products are made in blocks, by JAX, in double precision whatever the rows are stored in. Only arrays as long as the parameters
-or the units come back; no copy of the rows is made. The members are those of `linalg.design.Dense`. Refits and rows go in
-groups of powers of two, so that few programs are compiled. Where a refit takes one of JAX's own programs, that sees the rows
-written out on the device, once.
+JAX computes products block by block in double precision, whatever the precision of the rows. Only arrays as long as the
+parameters or the units come back; the rows are never copied. The members are those of `linalg.design.DenseDesign`. Refits and
+rows go in groups of powers of two, so that few programs are compiled. Programs of JAX see the rows written out on the device,
+once.
 """
 
 import functools
@@ -18,14 +18,14 @@ from .._runtime.jax import Array, Arrays, Module, compiled, float64, jax, jnp
 from .design import EVERYONE, Extent, weighed
 from .mapped_design import COPIED
 
-DEVICE_BLOCK = 2**22  # numbers that one block of rows makes
+DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
 
 
 def kept(array: Array) -> Array | None:
-    """Copy of many rows on their device, float32 if that loses nothing, else float64; None for few rows.
+    """Copy many rows on their device, in float32 if that loses nothing, else in float64; None for few rows.
 
-    Memory can hold few rows twice.
+    Few rows fit into memory twice.
     """
     if array.ndim != 2 or array.size < COPIED:
         return None
@@ -50,7 +50,7 @@ class Resident(Module):
 
     source: Any
     ones: bool
-    dtype: Any = np.float64  # what products are made in
+    dtype: Any = np.float64  # precision of products
 
     @property
     def outputs(self) -> int:
@@ -74,8 +74,8 @@ class Resident(Module):
     def __repr__(self) -> str:
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
 
-    def __reduce__(self) -> tuple:
-        """Pickle the rows: another process has them in its memory, or on its own device."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the rows, for the memory or the device of another process."""
         return _again, (np.asarray(self.source), self.ones, self.dtype)
 
     @functools.cached_property
@@ -175,7 +175,7 @@ class Resident(Module):
         out = np.empty((len(weight), *2 * self.shape[1:]))
         for some in _powers(len(weight)):
             out[some] = self._sum(_products, weight[some])
-        return 0.5 * (out + out.swapaxes(1, 2))  # which in float32 are not symmetric to the last digit
+        return 0.5 * (out + out.swapaxes(1, 2))  # float32 products are not symmetric to the last digit
 
     def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""

@@ -13,15 +13,14 @@ So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss wit
 |ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
 
 For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1. Secants lie between (1 − e_i)
-W_i
-and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for
-a_i k_i². For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor
-between the least and the greatest ratio of their probabilities. Along the common shift of all outputs F is flat where it is not
-penalised: A has curvature put there, no gradient points along it, and all of this holds on its complement, which contains every
-move.
+W_i and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i
+k_i². For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor
+between the least and the greatest ratio of their probabilities. Along a common shift of all outputs that is not penalised, F is
+flat and no gradient points along it. Curvature is added to A there, and the theorem holds on the complement, which contains
+every move.
 
-Norms of groups (`linalg.group_norms`), a penalty that is no quadratic, are in A with their Hessian at the reference. The change
-of that Hessian within the radius, as a share of A, is added to both C.
+Norms of groups (`linalg.group_norms`), a penalty that is not quadratic, are in A with their Hessian at the reference. The
+change of that Hessian within the radius, as a share of A, is added to both C.
 """
 
 import functools
@@ -34,7 +33,7 @@ from jaxtyping import Float
 from .design import Loss, LossOfSeveral
 
 Array = np.ndarray
-TIMES = (1.0, 3.0)  # the τ that are tried, rising, in typical ratios of gap and curvature
+TIMES = (1.0, 3.0)  # the τ to try, in rising order, in typical ratios of gap and curvature
 EVERYONE = slice(None)
 SMALLEST_CURVATURE = 1e-200  # curvature of a unit below which it counts as none
 FINITE = 500.0  # largest predictor of losses that grow exponentially
@@ -93,16 +92,16 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 
     `size` is w_i k_i², or for several outputs the unit's share of A.
     """
-    clamped = reference < SMALLEST_CURVATURE  # of these (e − τa)₊ is at most (e − τ LEAST)₊ + τ LEAST
+    clamped = reference < SMALLEST_CURVATURE  # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
     part = 1 + SMALLEST_CURVATURE * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
     reference = np.maximum(reference, SMALLEST_CURVATURE)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio, weight = gap / reference, size * reference
         total, mass = np.vecdot(weight, ratio), weight.sum(-1)
-        best = np.fmin(total, ratio.max(-1) * part)  # from its largest ratio on the sum is zero
+        best = np.fmin(total, ratio.max(-1) * part)  # beyond its largest ratio the sum is zero
         typical = np.where(np.isfinite(total) & (mass > 0), total / mass, 0.0)
         for tau in np.multiply.outer(TIMES, typical):
-            np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is that less τ
+            np.maximum(ratio, tau[..., None], out=ratio)  # (ratio − τ)₊ is this minus τ
             best = np.fmin(best, tau * part + np.vecdot(weight, ratio) - tau * mass)
     return np.where(np.isnan(best), np.inf, best)
 
@@ -110,7 +109,7 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 class Ball(NamedTuple):
     """Radii of two balls that contain a refit's minimiser: `distance` around the candidate, `after` around the end of the step.
 
-    They are infinite where nothing is proved.
+    The radii are infinite if nothing is proved.
     """
 
     distance: Float[Array, " refits"]
@@ -122,7 +121,7 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, 
     beyond = share(gap.beyond, reference, size) + more
     below = (
         beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
-    )  # the gaps below are no larger
+    )  # the gaps at smaller radii are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = slope / (1 - below)
         proved = (below < 1) & (distance < radius) | (slope == 0)
@@ -146,12 +145,12 @@ class RadiusTable:
     are no larger than sums over all.
     """
 
-    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, where there is an M
-    TWICE = 3  # places further on a radius is at least twice as large
+    RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
+    TWICE = 3  # steps in the grid after which a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
-    ALIKE = 1.1  # times: so much more of a sum has about the same best level, which takes an eighth of the time of them all
-    BINS = 10.0 ** (-np.arange(80) / 20)  # of k, relative to its largest: rounded up by an eighth at most
-    FAR = 400  # of such bins on either side of M k = 1
+    ALIKE = 1.1  # factor of a sum within which the best level hardly changes; one level takes an eighth of the time of all
+    BINS = 10.0 ** (-np.arange(80) / 20)  # bins of k relative to the largest k, which round up by at most an eighth
+    FAR = 400  # bins on either side of M k = 1
 
     def __init__(
         self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None
@@ -185,9 +184,9 @@ class RadiusTable:
 
     @classmethod
     def tallied(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
-        """Contribution of some units to a table over all of them, to be added up and given to `of`.
+        """Contribution of some units to a table over all units; `of` takes the sum of these contributions.
 
-        It consists of the sums, or where there is an M of the masses in bins of M k, from 1e20 down.
+        It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20 down.
         """
         if loss.self_concordance is None:
             return cls._summed(loss, y, eta, reference, size, norm)
@@ -221,14 +220,14 @@ class RadiusTable:
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
-        """Level that is best if all rows stay, and the sum above it, for every radius of every anchor."""
+        """Find the best level if all rows stay, and the sum above it, for every radius of every anchor."""
         best = np.argmin(self.LEVELS + part, axis=-1)
         return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
     def _share(self, which: int, place: Array, ratio: Array) -> Array:
         """C from one of the three sums, times `ratio`.
 
-        The level that is best for a ratio of one is used as long as the ratio is near it.
+        Ratios near one use the level that is best for a ratio of one.
         """
         level, above = (part.take(place) for part in self.near[which])
         out = above * ratio + level
@@ -251,8 +250,8 @@ class RadiusTable:
     def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None, anchor: Array | int = 0) -> Ball:
         """Apply the theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
 
-        For a candidate that `moved` from the anchor, the ball of radius b around the anchor holds the ball of radius b −
-        `moved` around the candidate: ℓ″ is within e^{±x} of a_i in it, x = M b k_i. The sums at 2b cover that:
+        For a candidate that `moved` from the anchor, the ball of radius b around the anchor contains the ball of radius b −
+        `moved` around the candidate. There ℓ″ is within e^{±x} of a_i, with x = M b k_i, which the sums at 2b cover, as
         (e²ˣ − 1)/2x > eˣ.
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
@@ -280,27 +279,27 @@ class RadiusTable:
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
     """Largest difference of a convex loss over `center ± half` from the loss at `reported`.
 
-    For several outputs it is over moves from `center` whose range is `half`.
+    For several outputs the moves from `center` have the range `half`.
     """
     if center.ndim > half.ndim:
         return _change_of_several(cast(LossOfSeveral, loss), y, reported, center, half)
     known = np.isfinite(half)
     wide = half if known.all() else np.where(known, half, 0.0)
     slope, most = _rise(loss, y, center, wide)
-    if reported is not center:  # else no fall is larger than the rise on the other side
+    if reported is not center:  # otherwise no fall is larger than the rise on the other side
         (here,), (base,) = (loss.derivatives(at, y, (0,)) for at in (center, reported))
         with np.errstate(invalid="ignore"):
             most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
-    if np.isinf(loss.ceiling):  # exponentials that are no numbers any more
+    if np.isinf(loss.ceiling):  # exponentials that overflow
         known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= FINITE
     return np.where(known, np.maximum(most, 0.0), np.inf)
 
 
 def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
-    """|ℓ′| at the center, and a bound of the rise of ℓ over `center ± wide`.
+    """Compute |ℓ′| at the center, and a bound of the rise of ℓ over `center ± wide`.
 
-    For short ways it is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of ℓ″, which
-    is one of ℓ.
+    For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of
+    ℓ″, which is a pole of ℓ.
     """
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)

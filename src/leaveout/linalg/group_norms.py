@@ -1,4 +1,4 @@
-"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but neither a quadratic nor one of rows.
+"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but neither a quadratic nor a loss of rows.
 
     h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,      u_g = θ_g/‖θ_g‖
 
@@ -96,13 +96,13 @@ class Norms:
             return np.minimum(np.sum(gap * reach.each, axis=-1), gap.max(-1) * reach.whole)
 
     def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
-        """Part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
+        """Compute the part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
         length = self.lengths(gradient)
         left = np.divide(length - self.weight, length, out=np.zeros_like(length), where=length > self.weight)
         return gradient * self.each(left)
 
 
-GROUP_SWEEPS = 2000  # over all groups, of a quadratic beside them
+GROUP_SWEEPS = 2000  # sweeps over all groups when h stands beside a quadratic
 
 
 def descended(
@@ -114,8 +114,9 @@ def descended(
 ) -> Float[Array, " params"]:
     """Minimise ½ θᵀGθ − pullᵀθ + h(θ) by descent along one group after another; ungrouped parameters follow from the others.
 
-    It ends when the violation of the optimality conditions is below `tolerance` of the largest a. The step of a group minimises
-    an upper bound, largest(G_gg) ‖·‖²/2 beside h (Z. Qin, K. Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5, 2013).
+    It ends when the violation of the optimality conditions is below `tolerance` times the largest a. The step of a group
+    minimises h plus an upper bound, largest(G_gg) ‖·‖²/2 (Z. Qin, K. Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5,
+    2013).
     """
     grouped = norms.member.any(0)
     free, rest = np.flatnonzero(~grouped), np.flatnonzero(grouped)

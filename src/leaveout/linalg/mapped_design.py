@@ -1,7 +1,7 @@
 """Rows of linear predictors that stay in a memory-mapped file, or in float32.
 
-Blocks of rows in turn are written out in float64, with a one at the end of each row if there is an intercept; no copy of all
-rows is made. The members are those of `linalg.design.Dense`. Where a refit takes one of JAX's programs, that sees a copy in
+One block of rows after another is written out in float64, with a one at the end of each row if there is an intercept. All rows
+are never copied at once. The members are those of `linalg.design.DenseDesign`. Programs of JAX see a copy in
 float64.
 """
 
@@ -17,7 +17,7 @@ from .._runtime.jax import Module
 from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weighed
 
 Array = np.ndarray
-COPIED = 2**21  # numbers below which a copy in float64 does no harm
+COPIED = 2**21  # numbers below which a copy in float64 is cheap
 
 
 def elsewhere(array: Array) -> bool:
@@ -54,7 +54,7 @@ class Mapped(Module):
 
     source: Any
     ones: bool
-    dtype: Any = np.float64  # what blocks are written out in
+    dtype: Any = np.float64  # precision of the blocks
 
     @property
     def outputs(self) -> int:

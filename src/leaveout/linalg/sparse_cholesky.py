@@ -5,7 +5,7 @@ share their rows below (a supernode), and these rows (Duff & Reid 1983). Back do
 fronts, G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ − Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
 
 The order is SuperLU's minimum degree. Fronts of one height and shape are computed together, and so are the matrices of a batch:
-there is no loop over columns, and none over matrices.
+there is no loop over columns or over matrices.
 """
 
 from dataclasses import dataclass
@@ -16,22 +16,23 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-RELAXED = ((16, 0.5), (64, 0.2))  # two supernodes of so many columns are merged if this share of the result, at most, is zeros
+# two supernodes of at most so many columns are merged if at most this share of the result is zeros
+RELAXED = ((16, 0.5), (64, 0.2))
 TRIANGULAR = 64  # columns from which LAPACK inverts triangles, one matrix at a time
 
 
-Front = tuple[int, int, np.ndarray]  # its first column, how many, and the rows below
+Front = tuple[int, int, np.ndarray]  # first column, number of columns, rows below
 
 
 class Group(NamedTuple):
     """Fronts of one shape, none above another, side by side in the workspace."""
 
     shape: tuple[int, int, int]  # fronts, columns and rows of each
-    columns: slice  # of all, in the order of elimination
+    columns: slice  # the columns of all fronts, in the order of elimination
     rows: Int[np.ndarray, "fronts r"]  # where there
-    at: slice  # in the workspace
-    above: Int[np.ndarray, " entries"]  # where in the workspace what is left of their rows goes
-    summed: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, where several go to one place
+    at: slice  # place of the fronts in the workspace
+    above: Int[np.ndarray, " entries"]  # places in the workspace to which the updated rows are added
+    summed: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place
     summed_rows: "scipy.sparse.csr_array | None"
 
 
@@ -122,7 +123,7 @@ class FrontalFactor:
         space = np.empty((len(self.logdet), self.pattern.length))
         for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             count, k, r = group.shape
-            front = space[:, group.at].reshape(-1, count, k + r, k + r)  # a view: what is written stays
+            front = space[:, group.at].reshape(-1, count, k + r, k + r)  # a view of the workspace, which is written to
             own = inverse.swapaxes(-1, -2) @ inverse
             if r:
                 rest = space[:, group.above].reshape(-1, count, r, r)
@@ -173,14 +174,14 @@ def _ordered(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarra
     while stack:
         post.append(at := stack.pop())
         stack.extend(children[at])
-    post = post[::-1]  # parents before children, turned round
+    post = post[::-1]  # children before parents
     place = np.empty(size, np.int64)
     place[post] = np.arange(size)
     return first[post], [np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post]
 
 
 def _supernodes(below: list[np.ndarray]) -> list[Front]:
-    """Fronts, each by its first column, number of columns and rows below; neighbours are merged where that adds few zeros."""
+    """Fronts, each by its first column, number of columns and rows below; neighbours are merged if that adds few zeros."""
     found: list[Front] = []
     for at, rows in enumerate(below):
         first, k = at, 1

@@ -1,7 +1,7 @@
 """Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is made.
 
-The members are those of `linalg.design.Dense`. JAX's programs (for a user's own loss, or a τ that all rows share) see the same
-object: `@` sums over stored entries, and only some rows at a time are written out.
+The members are those of `linalg.design.DenseDesign`. JAX's programs (for a user's own loss, or a τ that all rows share) see the
+same object: `@` sums over stored entries, and only some rows at a time are written out.
 """
 
 import functools
@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
 from .design import Extent, weighed
 
-SPARSE_BLOCK = 2**20  # numbers that one block of rows makes
-FASTER = 16  # products in dense blocks in the time of one over stored entries
+SPARSE_BLOCK = 2**20  # numbers in one block of rows
+FASTER = 16  # speed of products in dense blocks, relative to one over stored entries
 
 
 class SparseDesign(Module):
@@ -67,7 +67,7 @@ class SparseDesign(Module):
     def __pow__(self, power: int) -> "SparseDesign":
         return replace(self, data=self.data**power)
 
-    __array_ufunc__ = None  # `array @ rows` is asked of the rows
+    __array_ufunc__ = None  # NumPy leaves `array @ rows` to the rows
 
     def __matmul__(self, other: Array) -> Array:
         if isinstance(other, NUMPY):
@@ -97,7 +97,7 @@ class SparseDesign(Module):
         values = jnp.where(there, jnp.asarray(self.data)[entry], 0.0)
         return jnp.zeros((len(units), self.shape[1])).at[jnp.arange(len(units))[:, None], column].add(values, mode="drop")
 
-    # what refits ask of rows
+    # the members that refits use
 
     @property
     def outputs(self) -> int:

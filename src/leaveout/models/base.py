@@ -1,4 +1,4 @@
-"""The contract of a model: an objective F(θ, w), and what it says of its units, its parameters and its costs."""
+"""The contract of a model: an objective F(θ, w) with records of its units, its parameters and its costs."""
 
 from ..objectives.closed_form import AbstractClosedForm as AbstractClosedForm
 from ..objectives.objective import (

@@ -1,1 +1,1 @@
-"""F(θ, w): the contract, closed forms, batches of refits, folds that are runs of units."""
+"""The objective F(θ, w): its contract, closed forms, batches of refits, folds that are runs of units."""

@@ -1,8 +1,8 @@
 """F(·, w) of many refits as functions of raveled θ: values, gradients, Hessians and their products, held-out losses.
 
 Linear models have them in closed form (`linalg.design`), and so do models whose author gives F and its gradient
-(`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives them, in few programs that are compiled
-for few shapes and pass over the data for some refits at a time.
+(`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives them. The programs are few, are
+compiled for few shapes, and pass over the data for some refits at a time.
 """
 
 import functools
@@ -30,11 +30,11 @@ from .objective import (
     unravel,
 )
 
-PASS_ENTRIES = 2**19  # numbers that one pass over the data makes for a group of refits: about what a cache holds
+PASS_ENTRIES = 2**19  # numbers that one pass over the data computes for a group of refits: about the size of a cache
 JOINT_UNITS = 256  # units that refits of few units evaluate together
 SMALL_NUM_UNITS = 512  # units up to which every refit lists all of them, so that there is one shape
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
-SPARED = 4e6  # the same for refits that are only padding, in every call, so that other plans find the same programs
+SPARED = 4e6  # operations of padding, in every call, that are accepted so that other plans find the same programs
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 
@@ -78,9 +78,9 @@ def preconditioner(
 
 
 def listed(objective: AbstractObjective) -> bool:
-    """Whether every refit lists all units, so that all plans have one shape.
+    """Tell whether every refit lists all units, so that all plans have one shape.
 
-    It does if units are few and every pass goes over all of them.
+    This is so if units are few and every pass goes over all of them.
     """
     return not objective.local and objective.num_units <= SMALL_NUM_UNITS
 
@@ -156,7 +156,7 @@ class LinearBatch:
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F of each refit as a function that multiplies it by a vector."""
+        """Return, for each refit, the function that multiplies ∇²F by a vector."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
         norms = self.model.norms
         bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
@@ -202,7 +202,7 @@ class PenaltyBatch:
 def _looked(
     model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradients from the terms of the units and the penalty's value and gradient."""
+    """Compute F and its gradients from the terms of the units and the penalty's value and gradient."""
     value = loss.sum(1) + kappa * penalty[0]
     return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * penalty[1]
 
@@ -236,16 +236,16 @@ class Derived:
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F of each refit as a function that multiplies it by a vector."""
+        """Return, for each refit, the function that multiplies ∇²F by a vector."""
         return lambda vector: self._mapped(_products, lanes, theta, vector)
 
     def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
-        """Change of ∇²F at `like` that the units which leave make, `chunk` refits at a time."""
+        """Compute the change of ∇²F at `like` when units are left out, `chunk` refits at a time."""
         objective, rows = self._shaped
         return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
 
     def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
-        """Change of ∇F at `like` from weights of one, for models where only the units that leave matter."""
+        """Compute the change of ∇F at `like` from weights of one, for models where only the left-out units matter."""
         return self._mapped(_moved, lanes, local=True)
 
     def losses(
@@ -302,7 +302,7 @@ class Derived:
         """Number of refits in one call of a program that costs so many gradients a refit.
 
         It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
-        of refits there are, and at least a number that does not depend on it, so that other plans find the same program.
+        of refits, and at least a number that does not depend on that, so that other plans find the same program.
         """
         objective, total = self._shaped[0], len(self.rows.index)
         operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
@@ -318,15 +318,21 @@ class HostBatch(Derived):
     def arrays(self) -> AbstractByArrays:
         return cast(Any, self.objective.costs.arrays)()
 
-    def look(self, theta, lanes):
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
-    def gradient(self, theta, lanes):
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
         return self.look(theta, lanes)[1]
 
-    def products(self, theta, lanes):
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
@@ -340,13 +346,13 @@ Functions = LinearBatch | Derived | Given
 
 
 def functions(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Functions:
-    """F of a batch of refits, in closed form for linear models."""
+    """Return F of a batch of refits, in closed form for linear models."""
     model = objective.predictors
     return derived(objective, like, rows) if model is None else LinearBatch(model, rows, objective.num_units)
 
 
 def derived(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Derived | Given:
-    """F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
+    """Return F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
         return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
     return (Derived if objective.costs.arrays is None else HostBatch)(objective, like, rows)
@@ -369,7 +375,7 @@ class Function:
         return self.of.hessian(vector[None], ONE)[0]
 
     def products(self, vector: Float[np.ndarray, " params"]) -> Callable[[np.ndarray], Float[np.ndarray, " params"]]:
-        """∇²F at raveled parameters as a function that multiplies it by a vector."""
+        """Return the function that multiplies ∇²F at raveled parameters by a vector."""
         of = self.of.products(vector[None], ONE)
         return lambda along: of(along[None])[0]
 
@@ -382,7 +388,7 @@ ONE = np.zeros(1, int)
 
 
 def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
-    """F at the given weights, by default one."""
+    """Return F at the given weights, by default one."""
     given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
     of = functions(objective, like, whole(given[None]))
     if isinstance(of, LinearBatch) and of.model.quadratic:
@@ -393,12 +399,12 @@ def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarr
 
 @cached_on
 def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]:
-    """∇²F of a quadratic F at weights of one."""
+    """Compute ∇²F of a quadratic F at weights of one."""
     return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
 
 
 def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
-    """∇²F of a quadratic model at any weights."""
+    """Compute ∇²F of a quadratic model at any weights."""
     return LinearBatch(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
 
 
@@ -423,8 +429,8 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
 
-def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
-    """Held-out losses of one refit as a function of raveled θ, zero where not scored."""
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable[..., Any]:
+    """Compute the held-out losses of one refit at raveled θ, zero for units that are not scored."""
     weights = fold_weights(objective, index, weight)
 
     def losses(vector):

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import PyTree
+from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar
 from ..plans.plan import RefitRows
 from .objective import AbstractObjective
 
 GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
 WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
-STATE_ENTRIES = 2**21  # weights and states that are held together
+STATE_ENTRIES = 2**21  # entries of weights and states that are in memory together
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # of a first derivative
 BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # of a second one
 
@@ -148,7 +148,7 @@ class AbstractClosedForm(AbstractObjective):
     ) -> Points:
         """Gradients of the summed held-out losses, by central differences.
 
-        They only give directions along which errors are looked for, so the gradient of a similar sum will do.
+        Errors are looked for along these directions only, so the gradient of a similar sum will do.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class AbstractClosedForm(AbstractObjective):
         found = np.stack(columns, axis=2)
         return (found + found.swapaxes(1, 2)) / 2
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
 
         Parameters
@@ -280,41 +280,43 @@ class AbstractClosedForm(AbstractObjective):
         ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
         return (ends[0] - ends[1]) / (2 * step[:, k : k + 1])
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return self.look(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0][0]
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         return self.hessians(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0]
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
         return self.losses(*at, np.asarray(index)[None], np.asarray(held, bool)[None])[0]
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
         return self.predictions(*at, np.asarray(index)[None], kind)[0]
 
     @property
-    def local(self):
+    def local(self) -> bool:
         return False
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return type(self).losses is not AbstractClosedForm.losses
 
 
 @dataclass(eq=False)
 class Given:
-    """F(·, w) of a batch of refits of an `AbstractClosedForm`; keeps where each refit's next evaluation begins."""
+    """F(·, w) of a batch of refits of an `AbstractClosedForm`, with the state of each refit's last evaluation."""
 
     objective: AbstractClosedForm
     like: PyTree
     rows: RefitRows
-    weigh: Callable[[np.ndarray], np.ndarray]  # the weights of some refits, over all units
-    known: dict[int, Any] = field(default_factory=dict)  # of a refit, where its next look begins
+    weigh: Callable[[np.ndarray], np.ndarray]  # returns the weights of some refits over all units
+    known: dict[int, Any] = field(default_factory=dict)  # state from which the next evaluation of each refit begins
 
     def __copy__(self) -> "Given":
-        return replace(self, known={})  # each start of a fit goes by its own
+        return replace(self, known={})  # each start of a fit has states of its own
 
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -354,7 +356,7 @@ class Given:
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
-        """∇²F of each refit as a function that multiplies it by a vector."""
+        """Return, for each refit, the function that multiplies ∇²F by a vector."""
         hessian = self.hessian(theta, lanes)
         return lambda vector: np.einsum("lij,lj->li", hessian, vector)
 
@@ -394,9 +396,9 @@ class Given:
         return at, np.stack(apart, axis=1)
 
     def path(self, direction: Float[np.ndarray, "lanes params"] | None = None) -> Float[np.ndarray, "lanes params"]:
-        """Derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
+        """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
 
-        It is the first derivative, or the second if `direction`, the path's first derivative, is given.
+        This is the first derivative, or the second if `direction`, the first derivative of the path, is given.
         """
         lanes, at = np.arange(len(self.rows.index)), self._center()
         move, (places, shares) = (np.zeros_like(at), STENCIL) if direction is None else (direction, BENDS)

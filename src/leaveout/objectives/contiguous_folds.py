@@ -2,7 +2,7 @@
 
     F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
 
-where the units of fold o weigh nothing and F is a negative log-likelihood: leaving them out takes away their joint score, and
+where the units of fold o have weight zero and F is a negative log-likelihood: leaving them out removes their joint score and
 nothing else. If the `costs.runs` of a model gives the scores of all folds together, the same pass, pushed forward along two
 directions, gives their first and second derivatives. For a closed form they are central differences.
 """
@@ -19,10 +19,10 @@ from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, repeatable, unravel
 
 LENGTH = 0.05  # step of differences along a direction; their error goes with its square
-PUSHED_TANGENTS = 2**16  # units times derivatives that are pushed over them together: the fastest size
+PUSHED_TANGENTS = 2**16  # units times derivatives that one call pushes forward: the fastest size
 
-Scores = tuple[np.ndarray, np.ndarray]  # of units, and joint ones of folds
-Told = Callable[[PyTree], tuple[Array | None, Array]]  # what a model says of runs at a θ
+Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
+Told = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
 Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
@@ -42,7 +42,7 @@ class Runs:
     def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
         """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o `[folds]`.
 
-        Entries behind the end of a run, or where an observation is missing, have any value.
+        Entries behind the end of a run or without an observation have an arbitrary value.
         """
         given = isinstance(self.objective, AbstractClosedForm)
         return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
@@ -55,7 +55,7 @@ class Runs:
         return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
 
     def shaped(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
-        """Losses in the shape that the model gives: one a fold where they are joint."""
+        """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
     def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
@@ -91,7 +91,7 @@ class Runs:
         return joint[:, None] if found[0] is None else np.asarray(found[0])[: len(self.first)], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
-        """Split `count` places into groups of one size, so that one program does; with the number of real places.
+        """Split `count` places into groups of one size, for one program; return the number of real places too.
 
         The last place is repeated to fill a group.
         """
@@ -102,7 +102,7 @@ class Runs:
 
 
 def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | None:
-    """Folds of a batch as `Runs`; None unless all are runs of units of weight zero and the model can evaluate them together."""
+    """Return the folds of a batch as `Runs`; None unless all are runs of weight zero that the model evaluates together."""
     if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
         return None
     real = rows.index < objective.num_units

@@ -45,12 +45,12 @@ def stored(value: Any) -> np.ndarray:
     return aligned(np.asarray(value, np.float64))
 
 
-def leaves_of(theta: PyTree) -> list:
+def leaves_of(theta: PyTree) -> list[Any]:
     """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
     return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
 
 
-def mapped(function: Callable, theta: PyTree) -> PyTree:
+def mapped(function: Callable[..., Any], theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
@@ -81,8 +81,8 @@ def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
 class DiagonalBlocks(NamedTuple):
     """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
 
-    entries: Int[Array, "blocks size"]
-    matrices: Float[Array, "blocks size size"]
+    entries: Int[Arrays, "blocks size"]
+    matrices: Float[Arrays, "blocks size size"]
 
 
 def _same(theta: PyTree) -> PyTree:
@@ -93,14 +93,14 @@ def _sizes(theta: PyTree) -> int:
     return sum(np.size(leaf) for leaf in leaves_of(theta))
 
 
-LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # scores that are normalised
+LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # names of normalised scores
 
 
 class Distribution(NamedTuple):
     """Predictive distribution of a response beside its mean.
 
     `dispersion` maps (rows, raveled θ `[refits, params]`) to the dispersion of each refit, `[refits, 1]`. `scores` holds scores
-    by name, functions of mean, dispersion and y. `said` is a sentence about them for printed results.
+    by name, functions of mean, dispersion and y. `said` is a sentence about the distribution for printed results.
     """
 
     dispersion: Callable[[Any, np.ndarray], np.ndarray]
@@ -139,6 +139,8 @@ class Units:
         Number of classes, if `target` is the number of a class.
     distribution : callable, optional
         Function without arguments that returns the predictive distribution of the target, or None.
+    predict_new : callable, optional
+        Function of (fit, data, kind, offset) that returns predictions of other units, where the model has some.
     features : callable, optional
         Function without arguments that returns columns of numbers of the rows, by name.
     score : str, default: ""
@@ -151,26 +153,27 @@ class Units:
     False
     """
 
-    names: Any = None  # the caller's labels, a pandas index
-    serial: bool | None = False  # do neighbours depend on one another, so that standard errors must go by blocks? None: unknown
-    blocks: Int[np.ndarray, " units"] | None = None  # of neighbours, where these are not the next in order
-    observed: Bool[np.ndarray, " units"] | None = None  # which have an observation; the others are never scored
-    # (refits, units, weights) of left-out entries -> which have a loss there, where that depends on what else is left out
+    names: Any = None  # labels of the caller, a pandas index
+    # whether neighbours depend on one another, so that standard errors go by blocks; None if unknown
+    serial: bool | None = False
+    blocks: Int[np.ndarray, " units"] | None = None  # blocks of neighbours, if neighbours are not the next in order
+    observed: Bool[np.ndarray, " units"] | None = None  # units that have an observation; others are never scored
+    # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on other left-out units
     scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
-    weight: Float[np.ndarray, " units"] | None = None  # in the mean loss, where units differ
-    target: Float[np.ndarray, " units"] | None = None  # what predictions are measured against
-    response: np.ndarray | None = None  # what losses are of, where that is not `target`
-    kinds: tuple[str, ...] = ("response", "link")  # of predictions
-    classes: int = 0  # of the target, where it is the number of one
-    distribution: Callable[[], Distribution | None] = lambda: None  # of the target, where one is asked for
-    # (fit, data of other units, kind, offset) -> their predictions, where the model has some
+    weight: Float[np.ndarray, " units"] | None = None  # weights in the mean loss, if units differ
+    target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
+    response: np.ndarray | None = None  # response that the loss is a function of, if that is not `target`
+    kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
+    classes: int = 0  # number of classes, if the target is the number of a class
+    distribution: Callable[[], Distribution | None] = lambda: None  # predictive distribution of the target, computed on demand
+    # (fit, data of other units, kind, offset) -> their predictions, if the model has any
     predict_new: Callable[[Any, Any, str, Any], Any] | None = None
-    features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers by name, of rows
-    score: str = ""  # what a held-out loss is: `LOG_DENSITY`, `LOG_PROBABILITY`, or what else; "" where that is not known
+    features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers of the rows, by name
+    score: str = ""  # name of the held-out loss, such as `LOG_DENSITY`; "" if it is not known
 
     @property
     def repeatable(self) -> bool:
-        """Whether a weight of two means a unit that is seen twice. For units that may be dependent it only sharpens F."""
+        """Whether a weight of two means a unit that is seen twice. For units that may depend on one another it does not."""
         return self.serial is False
 
     def scored(
@@ -200,7 +203,7 @@ class Units:
 class Parameters:
     """How θ is read, started and described.
 
-    Each attribute is a function with a default; a model sets those that it has an answer for, in its property `parameters`. θ
+    Each attribute is a function with a default. A model overrides some of them in its property `parameters`. θ
     is the pytree of unconstrained arrays that F is a function of.
 
     Parameters
@@ -279,6 +282,12 @@ class Costs(NamedTuple):
         contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
+    formed : float, default 0
+        Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
+
+    See Also
+    --------
+    AbstractObjective : The objective whose property `costs` returns this.
 
     Examples
     --------
@@ -288,14 +297,14 @@ class Costs(NamedTuple):
     """
 
     lanes: int | None = None  # refits that share a pass
-    work: float | None = None  # operations of one gradient, if not about four for each unit and parameter
-    # (a θ, first units, lengths) of runs of units -> a pass near that θ that says of each, left out, the losses of its units,
-    # None where these are one, and the joint one by which F falls; or None
+    work: float | None = None  # operations of one gradient, by default about four for each unit and parameter
+    # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run left out, the losses of its
+    # units (None for runs of one unit) and the joint score by which F falls; or None
     runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
-    # the same objective of one of few numbers of units, for which programs are compiled: those behind its own say nothing
+    # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
-    arrays: Callable[[], Any] | None = None  # F by array code, an `AbstractByArrays`
-    formed: float = 0.0  # bytes that making ∇²F takes, where these are more than a few times its own
+    arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
+    formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
 
 
 class AbstractObjective(Module):
@@ -397,7 +406,7 @@ class AbstractObjective(Module):
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
 
         Parameters
@@ -525,7 +534,7 @@ class AbstractObjective(Module):
         try:
             known = len(self.parameters.names())
             return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
-        except Exception:  # without its arrays, as inside JAX, or half made
+        except Exception:  # without its arrays, as inside JAX, or half constructed
             return super().__repr__()
 
     @property
@@ -568,7 +577,7 @@ class AbstractObjective(Module):
 
     @property
     def note(self) -> str:
-        """Sentence that printed results carry; "" if there is none."""
+        """Sentence to show with printed results; "" if there is none."""
         return ""
 
 
@@ -585,7 +594,7 @@ def display_name(objective: AbstractObjective) -> str:
 
 
 def repeatable(objective: AbstractObjective) -> AbstractObjective:
-    """Objective for which programs are compiled: padded to one of few numbers of units, if the model can be padded."""
+    """Return the objective for which programs are compiled, padded to one of few numbers of units if the model allows it."""
     padded = objective.costs.padded
     return objective if padded is None else padded()
 
@@ -649,43 +658,48 @@ class Separable(AbstractObjective):
         self.theta0 = theta0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Send the data to other processes as NumPy arrays: there no setting of JAX can cut them to float32."""
+        """Send the data to other processes as NumPy arrays, which no setting of JAX there can round to float32."""
         return vars(self) | {"data": jax.tree.map(np.asarray, self.data)}
 
     @property
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def loss(self, theta, weights):
-        total = weights @ self._losses(theta, self.data)
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        total = jnp.asarray(weights) @ self._losses(theta, self.data)
         return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
-        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # what is on a device may be in float32
+        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # data on a device may be in float32
 
-    def score(self, theta, weights, index, held):
-        del weights, held  # independent units: what else is seen does not matter
-        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
-        return self._losses(theta, datum)
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
+        del weights, held  # units are independent, so the other seen units do not matter
+        return self._listed(theta, index)
 
-    def perturbation(self, theta, index, delta):
-        losses = self.score(theta, None, index, None)
-        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+    def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
+        return self._losses(theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data))
 
-    def hessian_change(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+        return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
+
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(names=self.names.index)
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
-DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # and what Units.serial says of it
+DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}  # by the value of `Units.serial`
 
 
 class Objective(AbstractObjective):
@@ -749,7 +763,7 @@ class Objective(AbstractObjective):
         self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(serial=DEPENDENCE[self.dependence])
 
     @property
@@ -757,13 +771,15 @@ class Objective(AbstractObjective):
         return self.size
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return self.score_function is not None
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return traced("Objective: loss", self.loss_function, theta, weights)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
         return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))

@@ -1,4 +1,4 @@
-"""Minimiser of F under a penalty with kinks or bounds: which parameters these hold, and the smooth model on the others.
+"""Minimiser of F under a penalty with kinks or bounds: the parameters that these hold, and the smooth model on the others.
 
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
     |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
@@ -32,18 +32,16 @@ from .hessian_factor import far_out
 from .newton import newton
 
 Array = np.ndarray
-TIED = 1e-9  # distance, relative to a_j, at which a gradient may be at the edge of what holds it
+TIED = 1e-9  # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
-QUADRATIC_ROUND_TOLERANCE = 0.1  # first tolerance if L is a quadratic: one round then gets all but few signs right
+QUADRATIC_ROUND_TOLERANCE = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
 TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
 POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
 KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
 MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
 SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
 SHORTEST_STEP = 1e-8  # shortest step of the line search
-INDEPENDENT_SINGULAR_VALUE = (
-    1e-9  # least singular value, relative to the largest, of independent columns of length one
-)
+INDEPENDENT_SINGULAR_VALUE = 1e-9  # least singular value, relative to the largest, of independent columns of length one
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
@@ -89,14 +87,14 @@ def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tu
 def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
     """Excess of F at θ over F at its minimiser, both given in natural parameters; 0 if F is smooth.
 
-    For smooth F the decrement tells this. Parameters beyond their bounds count as on them.
+    For smooth F the decrement measures this. Parameters beyond their bounds count as on them.
     """
     known = kinks(objective)
     if known is None:
         return 0.0
     kinked, ones = known.whole, np.ones(objective.num_units)
     both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
-    if len(both[0]) < len(kinked.slope):  # of a model on some of the parameters
+    if len(both[0]) < len(kinked.slope):  # a model on some of the parameters
         return 0.0
     here, there = (look(kinked, ones, np.clip(each, *kinked.bounds)).value for each in both)
     return max(here - there - TIED * TIED * abs(there), 0.0)
@@ -131,7 +129,7 @@ def without(caller: str, objective: AbstractObjective) -> None:
 
 
 def _said(kinked: FullModel, found: ActiveMinimiser) -> str:
-    """Sentence that counts the coefficients that are not held and names the one nearest to being released."""
+    """Count the coefficients that are not held in a sentence, and name the one nearest to being released."""
     theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
     if np.isfinite(limits).any():
@@ -156,7 +154,7 @@ def _said(kinked: FullModel, found: ActiveMinimiser) -> str:
 
 
 def _said_of_groups(kinked: FullModel, norms: Norms, found: ActiveMinimiser) -> str:
-    """Sentence that counts the groups that are not zero and names the one nearest to being released."""
+    """Count the groups that are not zero in a sentence, and name the one nearest to being released."""
     length = norms.lengths(found.theta)
     text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
     margin = np.where(length > 0, np.inf, 1 - norms.lengths(found.at.gradient) / (found.at.kappa * norms.weight))
@@ -176,7 +174,7 @@ def at_rest(kinked: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " 
 
 
 class ActivePoint(NamedTuple):
-    """F at some parameters, with ∇L, the slopes and curvatures of the units, and a, ridges and κ under the weights."""
+    """F at some parameters, with ∇L, the slopes and curvatures of the units, and with a, the ridges and κ under the weights."""
 
     value: float
     gradient: Float[Array, " params"]
@@ -185,7 +183,7 @@ class ActivePoint(NamedTuple):
     a: Float[Array, " params"]
     ridge: Float[Array, " params"]
     kappa: float
-    unit: Float[Array, " params"]  # what a gradient is measured by: a, or where that is zero what all units may add to it
+    unit: Float[Array, " params"]  # scale of a gradient: a or, if that is zero, a bound of the sum over all units
 
 
 def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
@@ -243,8 +241,11 @@ def _active(kinked: FullModel, theta: Array) -> tuple[Int[Array, " active"], Flo
 
 
 def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
-    """θ moved along what no row and no ridge sees, where F is the same, until no active columns depend on one another; and
-    whether it was moved. Of all levels of a factor under an l1 penalty the coefficients are not unique, but predictions are."""
+    """Move θ along directions in which F is constant until the active columns are linearly independent.
+
+    Returns θ and whether it moved. With all levels of a factor under an l1 penalty the coefficients are not unique, but the
+    predictions are.
+    """
     kinked, theta, moved = posed.kinked, theta.copy(), False
     limits = np.stack(kinked.bounds)
     if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
@@ -302,14 +303,14 @@ def _polished(posed: Posed, theta: Array) -> ActiveMinimiser | None:
 
 
 def _held_by(kinked: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
-    """Least and greatest ∇L that hold each parameter, under the weights."""
+    """Compute the least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
         least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
     return least, most
 
 
 def _beyond(kinked: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
-    """Excess of ∇L over what can hold each resting parameter; zero for parameters that nothing holds."""
+    """Compute the excess of ∇L over the bounds that hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(kinked, theta, at)
     beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
     return np.where(at_rest(kinked, theta), beyond, 0.0)
@@ -391,7 +392,7 @@ def _by_products(
 ) -> Float[Array, " some"] | None:
     """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of columns.
 
-    Columns without a kink are eliminated first; None if that loses too many digits. Of the rows it needs Σ y² only.
+    Columns without a kink are eliminated first; None if that loses too many digits. Only Σ y² of the rows is needed.
     """
     free, out = a == 0, np.empty(len(a))
     own = gram[np.ix_(free, free)]
@@ -439,14 +440,14 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
 
     more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": COORDINATE_SWEEPS}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions tell
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions are checked later
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
 
 
 def _scaled(
     kinked: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]
 ) -> Array:
-    """Columns of the rows √c x and, where there are ridges, √ridge, one after another in memory."""
+    """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major order."""
     x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))
     np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])

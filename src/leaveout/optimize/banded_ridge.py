@@ -1,8 +1,8 @@
 """Ridge regression of many targets with one penalty for each band of columns, and every fold in closed form.
 
-With X, Y the rows times the roots s of their weights, less what the intercept u = s/‖s‖ takes of them, V = X_b/√α_b beside one
-another, W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB. If the units h are left out, their residuals
-are
+X and Y are the rows times the roots s of their weights, projected off the intercept u = s/‖s‖. V has the columns X_b/√α_b of
+all bands. With W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB. If the units h are left out, their
+residuals are
 
     e_h = S_h⁻¹ R_h,      S_h = I − W_hV_hᵀ − u_hu_hᵀ,
 
@@ -36,13 +36,14 @@ from ..models.glm.banded import BandedRidge
 from ..plans.plan import Plan
 
 Array = np.ndarray
-LEVELS = 7  # penalties, the same for all bands, that targets start from
+LEVELS = 7  # number of penalties, the same for all bands, from which targets start
 ROUND_REACH = 2.0  # largest change of a log penalty in a round
-GAIN = 1e-4  # least relative gain of a target's loss for which a round is made
-DAMPING = (0.1, 1e-3, 3.0, 5.0)  # of the first step, the least there is; by what it falls after a step that helps, or rises
-POINTS_A_ROUND = 48  # points that targets go to in a round, or as many as cost no more than their products
-REFINED = 2  # solves of (I + VVᵀ) e = y, each for the residual of the last
-TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of some targets
+GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
+# damping of the first step; the least; the factor by which it falls after a step that helps, and rises otherwise
+DAMPING = (0.1, 1e-3, 3.0, 5.0)
+POINTS_A_ROUND = 48  # points to which targets go in a round, or as many as cost no more than their products
+REFINED = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
+TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of one batch of targets
 
 
 class BandedFold(NamedTuple):
@@ -53,8 +54,8 @@ class BandedFold(NamedTuple):
 class TargetLosses(NamedTuple):
     """Results of some targets at one point.
 
-    They are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and losses of all scored
-    entries.
+    The results are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and the losses of
+    all scored entries.
     """
 
     loss: Float[Array, " targets"]
@@ -78,7 +79,7 @@ class BandedRows:
         parts, band = [], []
         for b in range(self.bands):
             x = self.whole[:, model.band == b]
-            if x.shape[1] > n:  # as many columns as there are rows have the same products
+            if x.shape[1] > n:  # a square matrix with the same products replaces the columns
                 left, size, _ = scipy.linalg.svd(x, full_matrices=False)
                 x = left * size
             parts.append(x)
@@ -119,7 +120,7 @@ class BandedFactor:
 
     @functools.cached_property
     def directions(self) -> list[Float[Array, "out params"]]:
-        """S⁻¹W of each fold."""
+        """Compute S⁻¹W of each fold."""
         return [inverse @ self.w[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
 
     def residuals(self, y: Float[Array, "units targets"]) -> tuple[Float[Array, "params targets"], list[Array]]:
@@ -168,14 +169,14 @@ class BandedFactor:
 
 
 def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
-    """Distinct points, each with the targets that stand there."""
+    """Group targets by their point."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
     return list(zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True))
 
 
 class Search:
-    """Descent of the targets: where each stands, what is known there, and how bold its next step is."""
+    """Descent of the targets: the point of each, the results there, and the damping of its next step."""
 
     def __init__(self, rows: BandedRows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
         self.rows, self.ends, self.shared = rows, ends, shared
@@ -246,7 +247,7 @@ class Search:
                 bar.advance()
 
     def _proposed(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
-        """Point to which each target would go, one of few, and about how much its loss would fall."""
+        """Propose a point for each target, one of few, and predict by how much its loss falls."""
         slope, curvature = self.known.slope, self.known.curvature
         size = np.einsum("tbb->tb", curvature)
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
@@ -313,7 +314,7 @@ class PerTarget(Printed):
     alpha: Float[Array, "targets bands"]
     losses: Float[Array, "entries targets"]
     error: Float[Array, " targets"]
-    null: Float[Array, " targets"]  # the loss without any column
+    null: Float[Array, " targets"]  # mean held-out loss without any column
     how: str
     tried: Float[Array, "candidates targets"] | None = None
 
@@ -345,7 +346,8 @@ class PerTarget(Printed):
         for rho, who in _grouped(self.alpha):
             point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
-            for _ in range(REFINED):  # columns far larger than their penalties lose digits: what is left of y is asked again
+            # columns far larger than their penalties lose digits, so the residual of y is solved for again
+            for _ in range(REFINED):
                 rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
                 left += rest - point.v @ (point.w.T @ rest)
             coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T
@@ -424,7 +426,7 @@ def _of(model: BandedRidge) -> str:
 
 
 def _begun(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
-    """Log penalties to start from."""
+    """Choose the log penalties from which the descent starts."""
     if not isinstance(start, Mapping) or set(start) != set(model.bands):
         got = list(start) if isinstance(start, Mapping) else repr(start)
         raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
@@ -459,7 +461,7 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
 
 
 def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
-    """Mean held-out losses without any column."""
+    """Compute the mean held-out losses without any column."""
     empty, own = np.zeros((model.num_units, 1)), model.sample_weight
     rows = BandedRows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
     return BandedFactor(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

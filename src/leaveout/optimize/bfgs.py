@@ -1,12 +1,12 @@
-"""BFGS with unlimited memory, and Newton steps that use the inverse Hessian it has learnt.
+"""BFGS with unlimited memory, and Newton steps that use its inverse Hessian.
 
-From an approximate inverse Hessian P₀, moves s and the changes y of the gradient along them make of P
+An approximate inverse Hessian P₀ is updated by moves s and the changes y of the gradient along them,
 
     P ← P + s vᵀ + v sᵀ,      v = ½ (1 + yᵀPy / sᵀy) s / sᵀy − Py / sᵀy,
 
-kept as these pairs, so that a product costs four with matrices of as many rows as there are moves (J. Nocedal and S. J. Wright,
-Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients preconditioned by P, until the
-remaining error, as bounded by the smallest Ritz value, is a small part of the step.
+and P is kept as these pairs of vectors, so that a product with it takes four products with matrices of one row a move (J.
+Nocedal and S. J. Wright, Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients
+preconditioned by P, until the remaining error, as bounded by the smallest Ritz value, is a small part of the step.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,20 @@ import scipy
 from ..objectives.batched import Function
 from .newton import OBJECTIVE_ROUNDING, Vector
 
-MOVES, NUMBERS = 1000, 2**25  # that are remembered before it begins anew, and numbers in them: a quarter of a gigabyte
+MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
 MAX_LINE_LOOKS = 30  # largest number of evaluations along one direction
-FALL, FLATTER = 1e-4, 0.9  # of what the slope promises; of the slope, when a move is long enough
-PRODUCTS, PART = 100, 0.1  # of a Newton step at most; of its length that may be left to solve (0.3 takes as long in all)
-# Products that look for directions down. Beside a saddle of a hidden Markov model of 2,751 parameters, whose loss there was 8.6
-# from the minimiser's and said to be within 1.9, 15 saw one in the metric learnt, and none at five places that were minimisers.
+FALL, FLATTER = 1e-4, 0.9  # Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach
+# largest number of products of a Newton step; share of its length that may remain unsolved (0.3 takes as long in all)
+PRODUCTS, PART = 100, 0.1
+# Products in the search for a direction along which F curves down. At a saddle of a hidden Markov model of 2,751 parameters,
+# whose loss was 8.6 above the minimum and bounded by 1.9, 15 products found one; at five minimisers they found none.
 SADDLE = 20
 
 Solve = Callable[[Vector], Vector]
 
 
 class BFGS:
-    """State of a descent, and the inverse Hessian learnt on its way; `start` multiplies by P₀."""
+    """State of a descent, and its approximate inverse Hessian; `start` multiplies by P₀."""
 
     def __init__(self, F: Function, theta: Vector, start: Solve):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
@@ -64,7 +65,7 @@ class BFGS:
             return False
         s, y = -length * self.step, gradient - self.gradient
         step, change = self.newton(gradient), float(s @ y)
-        if self.count == len(self.moves):  # begin anew
+        if self.count == len(self.moves):  # restart
             self.count, step = 0, self.start(gradient)
         elif change > 0:
             turned = step - self.step
@@ -76,7 +77,7 @@ class BFGS:
         return True
 
     def _searched(self, promised: float) -> tuple[float, float, Vector]:
-        """Length of step at which F has fallen enough and flattened, with F and its gradient there; zero if there is none.
+        """Find a length of step that meets Wolfe's conditions, with F and its gradient there; zero if there is none.
 
         A first step is no longer than one, as it may lead over a hill.
         """
@@ -96,7 +97,7 @@ class BFGS:
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Length between two lengths, or beyond the first, where the line through their slopes is zero."""
+    """Find the length, between two lengths or beyond the first, at which the line through their slopes is zero."""
     (a, falling), (b, rising) = low, high
     if not np.isfinite(b):
         return 4 * a
@@ -105,27 +106,27 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
 
 
 class NewtonDirection(NamedTuple):
-    """Newton step, and the share of its length, in the norm of the Hessian, still to be solved: infinite if F curves down."""
+    """Newton step, and the share of its length, in the norm of the Hessian, still unsolved: infinite if F curves down."""
 
     step: Vector
     rest: float
 
 
 def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
-    """Whether F curves down along a direction that conjugate gradients meet from a random gradient.
+    """Tell whether F curves down along a direction that conjugate gradients meet from a random gradient.
 
-    F's own gradient sees nothing of a saddle that it passes.
+    The gradient of F itself need not show the saddle.
     """
     return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
 
 
 def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> NewtonDirection:
-    """Newton step by conjugate gradients preconditioned by `solve`, at most `most`, until `part` of its length is left."""
+    """Compute a Newton step by at most `most` conjugate gradients preconditioned by `solve`, until `part` of it is unsolved."""
     step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
     square, length, rest = float(residual @ towards), 0.0, np.inf
     if square == 0:
         return NewtonDirection(step, 0.0)
-    diagonal, beside = np.zeros(most), np.zeros(most)  # of the Lanczos matrix
+    diagonal, beside = np.zeros(most), np.zeros(most)  # diagonals of the Lanczos matrix
     for k in range(most):
         image = product(towards)
         curvature = float(towards @ image)

@@ -1,7 +1,7 @@
 """The fit that every refit starts from: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1), factored once.
 
 `fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way H must be positive definite.
-The distance of θ from stationary is kept as the Newton decrement √(gᵀH⁻¹g); half its square is the loss still to be gained.
+The distance of θ from stationary is measured by the Newton decrement √(gᵀH⁻¹g); half its square is the fall of F that remains.
 """
 
 import re
@@ -49,12 +49,14 @@ from .null_space import unseen
 from .starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
-DOUBTFUL = 1e-10  # of a parameter's curvature, left given the others': of repeated columns rounding leaves 1e-15 or so
-SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # in a representation
+# share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
+DOUBTFUL = 1e-10
+SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # a scalar array in a representation
 PRINTED_PARAMETERS = 12  # names of parameters in a printed fit
 WORDS = 60  # characters of the description of an objective's part
-DENSE, KEPT = 12_000, 700  # parameters up to which H is formed, a gigabyte; and its factor kept in a checkpoint, four megabytes
-FORMED = 2.0**33  # bytes that making it may take
+# parameters up to which H is formed (a gigabyte), and its factor is kept in a checkpoint (four megabytes)
+DENSE, KEPT = 12_000, 700
+FORMED = 2.0**33  # bytes that forming H may take
 
 Curvature = Literal["auto", "dense", "products", "rows"]
 
@@ -111,12 +113,12 @@ class Fit(Module, Printed):
     value: Float[np.ndarray, ""]
     gradient: Float[np.ndarray, " params"]
     factor: Float[np.ndarray, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
-    whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or what makes H about the identity
-    null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0: they keep off flat directions
+    whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or a scaling that makes H about the identity
+    null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0, so they avoid flat directions
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
-    minima: Minima = static()  # the distinct ones that the starts of `fit` reached, this one first
-    sent_alone: ClassVar[bool] = True  # to other processes, once for all that is made of it
+    minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
+    sent_alone: ClassVar[bool] = True  # is sent to another process once, whatever is computed from it
 
     @property
     def parameters(self) -> PyTree:
@@ -218,7 +220,7 @@ class Fit(Module, Printed):
     @property
     @cached_on
     def learnt(self) -> DeflationPreconditioner:
-        """Approximate inverse that solves with H learn, where H is not formed."""
+        """Approximate inverse that is learnt from solves with H, if H is not formed."""
         return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
 
     @property
@@ -280,7 +282,7 @@ class Fit(Module, Printed):
         if not len(self.null_space):
             return moved
         flat = self.null_space / np.linalg.norm(self.null_space[0])
-        return moved - (moved @ flat.T) @ flat  # these coordinates do not keep off flat directions
+        return moved - (moved @ flat.T) @ flat  # these coordinates contain flat directions
 
     def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
@@ -390,7 +392,7 @@ class Fit(Module, Printed):
 
     @property
     def of_rank(self) -> str:
-        """Rank, in words, if the data leave directions undetermined that are no symmetries of the model; else ""."""
+        """Rank, in words, if the data leave directions undetermined that are not symmetries of the model; else ""."""
         known = len(self.objective.parameters.symmetries(self.theta))
         return f" of rank {self.num_params - len(self.null_space) + known}" if len(self.null_space) > known else ""
 
@@ -427,12 +429,12 @@ def fit(
     Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are formed; between them L-BFGS goes on in
     coordinates in which the last one is the identity.
 
-    The lowest minimum is the fit, whichever start led there. All that were found are `Fit.minima`, and `cross_validate`
-    compares its refits at them. For a particular basin give its θ as `theta0`, with `num_starts=1`.
+    The lowest minimum is the fit, whichever start led there. `Fit.minima` has all minima found, and `cross_validate`
+    compares refits at them. For a particular basin give its θ as `theta0`, with `num_starts=1`.
 
-    If rows and penalty of a convex model of linear predictors leave directions unseen (repeated columns, p > n), the minimiser
-    of least norm is taken, the norm being that of the coefficients if there is an intercept; `Fit.rank` counts the other
-    directions. Probabilities of a hidden Markov model and variances of a mixed model whose maximum likelihood is at zero are
+    If rows and penalty of a convex model of linear predictors leave directions undetermined (repeated columns, p > n), the
+    minimiser of least norm is taken, without the intercept in the norm; `Fit.rank` counts the directions that are
+    determined. Probabilities of a hidden Markov model and variances of a mixed model whose maximum likelihood is at zero are
     held there, with a warning. Coefficients that an l1 penalty puts at zero are held there too. The fit's `objective` is then
     the model that holds them.
 
@@ -497,7 +499,7 @@ def fit(
 
 
 def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
-    """Fit at the lowest minimum to which the starts lead."""
+    """Fit at the lowest minimum that a start reaches."""
     starts, flat = _begun(objective, theta0, num_starts, seed, curvature)
     runs = _runs(objective, starts, flat)
     try:
@@ -522,14 +524,14 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
 def _begun(
     objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
 ) -> tuple[list[PyTree], Flat | None]:
-    """Starts, and directions in which F never changes, if H is formed."""
+    """Return the starts and, if H is formed, the directions in which F never changes."""
     starts: list[PyTree] = []
 
     def make() -> StepResult:
         starts[:] = starts_of(objective, theta0, num_starts, seed)
         flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
-            starts[:] = [stored_leaves(started(objective, seed))]  # of least norm, along which steps stay
+            starts[:] = [stored_leaves(started(objective, seed))]  # the start of least norm, which steps preserve
         told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
         return told if flat is None else told | {"flat": flat}
 
@@ -541,7 +543,7 @@ def _begun(
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
-    """Directions in which F never changes; searched if H at θ says that there may be more than the symmetries."""
+    """Return the directions in which F never changes; search for them if H at θ may have more than the symmetries."""
     known = np.asarray(objective.parameters.symmetries(theta), float)
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
@@ -551,7 +553,7 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Minimisation]:
-    """Descents from each start, lowest first."""
+    """Descend from each start, and sort the results, lowest first."""
     F, ones = function(objective, starts[0]), np.ones(objective.num_units)
     at = [np.asarray(ravel(start)) for start in starts]
     if flat is None:
@@ -560,7 +562,7 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
 
 
 def _reached(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
-    """Fit at the end of a descent; raises if that is no minimum."""
+    """Fit at the end of a descent; raise if that is not a minimum."""
     value, vector, converged = run
     theta = mapped(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
     if flat is None or len(vector) > KEPT:
@@ -573,7 +575,7 @@ def _reached(objective: AbstractObjective, run: Minimisation, like: PyTree, flat
 
 
 def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
-    """Message that says why there is no minimiser, as far as it is known, and what to do."""
+    """Explain in a message why there is no minimiser, as far as it is known, and what to do."""
     name, largest = kind_of(objective), np.abs(vector).max(initial=0)
     if found.decrement > WARN:
         what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
@@ -643,7 +645,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
 
 @float64
 def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
-    """The fit at a θ found elsewhere, and how far that is from stationary, as a decrement."""
+    """Return the fit at a θ found elsewhere, and its decrement."""
     whole = turned(_checked(objective, "anchor"), curvature, "anchor")
     objective, least = restrict_to_active(whole, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
@@ -657,7 +659,7 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
 
 
 def unsettled(objective: AbstractObjective, left: float) -> str:
-    """Say how far a θ is from stationary, and what to do."""
+    """Explain in a message how far a θ is from stationary, and what to do."""
     return (
         f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
         f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
@@ -676,7 +678,7 @@ def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
 
 
 def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str) -> bool:
-    """Is H left unformed?"""
+    """Tell whether H is left unformed."""
     if curvature not in ("auto", "dense", "products", "rows"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
     auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > FORMED)
@@ -684,7 +686,7 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
-    """Fit at θ, off the directions that are known to be flat; by Hessian products if `flat` is None."""
+    """Fit at θ without the directions that are known to be flat; by Hessian products if `flat` is None."""
     theta = mapped(np.asarray, theta)
     if flat is not None:
         return _formed(objective, theta, _curved(objective, theta, caller, flat))
@@ -695,12 +697,12 @@ def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: 
 
 
 def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> StepResult:
-    """F at θ, its gradient, and a factor of its Hessian."""
+    """Compute F at θ, its gradient, and a factor of its Hessian."""
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = stored(scaled_flat(flat, hessian))
-    if len(null_space) and getattr(objective, "cut", None):  # these directions F does see, but their host does not
+    if len(null_space) and getattr(objective, "cut", None):  # F depends on these directions, but the host's fit ignores them
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
     known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
@@ -708,8 +710,9 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
 
 
 def _formed(objective: AbstractObjective, theta: PyTree, told: StepResult) -> Fit:
-    """Fit from F, its gradient and the factor of its Hessian."""
-    gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))  # none twice
+    """Build a fit from F, its gradient and the factor of its Hessian."""
+    # so that none is in memory twice
+    gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))
     whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
     return _anchored(objective, theta, told["value"], gradient, (factor, whitener, null_space))
 

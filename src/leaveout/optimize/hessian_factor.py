@@ -12,7 +12,7 @@ from ..objectives.objective import AbstractObjective, stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 
-CONSTANT_COLUMN_SPREAD = 3e-6  # of the mean: the spread of a column that float64 hardly tells from an intercept
+CONSTANT_COLUMN_SPREAD = 3e-6  # spread of a column, relative to its mean, that float64 hardly tells from an intercept
 
 
 class IndefiniteHessianError(ValueError):
@@ -20,7 +20,7 @@ class IndefiniteHessianError(ValueError):
 
 
 def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
-    """Factor H. It is judged with its diagonal scaled to one, so that units of measurement do not matter."""
+    """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of measurement do not matter."""
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
         correlation = hessian / scale
@@ -79,7 +79,7 @@ def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
 
 
 def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:
-    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit that is no minimiser."""
+    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit that is not a minimiser."""
     if limit := objective.parameters.limit(theta):
         raise RuntimeError(f"{caller}: {limit}")
     if not all(np.isfinite(part).all() for part in parts):
@@ -90,7 +90,7 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
 
 
 def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
-    """Coordinates in which H is about the identity, for H that is not formed, and flat directions."""
+    """Return coordinates in which an H that is not formed is about the identity, and the flat directions."""
     whitener = scaling(objective, F, theta)
     null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
     if not objective.convex:
@@ -102,7 +102,7 @@ def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, ca
 
 
 def warn(message: str) -> None:
-    """Issue a warning that points at the line outside this package that led here."""
+    """Issue a warning that points at the line of the caller outside this package."""
     if not message:
         return
     level, frame = 0, inspect.currentframe()

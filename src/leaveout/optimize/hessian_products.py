@@ -3,12 +3,12 @@
 Everything is done in coordinates u in which the Hessian is near the identity, θ − θ̂ = S u, with S a positive diagonal: solves
 by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton steps after it.
 
-Solves with nearly the same matrix learn from one another. Directions W that some of them went along, made H-orthonormal, and
-their images Y = HW with WᵀY = 1, give
+A solve uses what earlier solves with nearly the same matrix have found. The directions W of some of them, made H-orthonormal,
+and their images Y = HW with WᵀY = 1, give
 
     (1 − W Yᵀ) D (1 − Y Wᵀ) + W Wᵀ
 
-as an approximate inverse: it is H's own on the span of W and D beside it, and positive definite whatever H it is used for
+as an approximate inverse. It equals H⁻¹ on the span of W and D beside it, and is positive definite for whatever H it is used
 (Gratton, Sartenaer & Tshimanga 2011). Unlike eigenvectors it costs no product of its own. D is the identity; if a model knows
 the diagonal of H, D is the inverse of its square root, half-way between coordinates in which few directions are steep and those
 in which few are flat (for a CRF of 65,169 weights, solves to 0.1 and 0.01 took 12 and 21 products without it, 6 and 12 with
@@ -28,18 +28,19 @@ from ..objectives.batched import ONE, Function, Functions, HostBatch, LinearBatc
 from ..objectives.objective import AbstractObjective, stored
 from .newton import Minimisation, Vector, contract, descended
 
-# Residuals of a solve, of the gradient: of steps at first, and at last; of one that is not corrected, of one for users.
+# Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not corrected, of one for
+# users.
 ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
-DIAGONAL_PROBES = 32  # products for an estimate of the diagonal
-SOLVES = 2  # that are learnt from (of a CRF they halve products to 38 % of 38; two more, to 34 %)
-# Of these at most, where products are derived and by array code, which takes no longer than going through as many directions;
-# and numbers in them: a quarter of a gigabyte.
+DIAGONAL_PROBES = 32  # number of products for an estimate of the diagonal
+SOLVES = 2  # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more to 34 %)
+# Largest number of learnt directions, for derived products and for products in array code, which take no longer than a pass
+# over so many directions; and largest number of entries in them (a quarter of a gigabyte).
 DIRECTIONS, NUMBERS = (128, 48), 2**25
-SMALLEST_RESOLVED_CURVATURE = 1e-8  # of the largest, the least of what H makes of directions that is told from rounding
-MAX_SOLVE_PRODUCTS = 1000  # products of a solve
-MAX_PRODUCT_NEWTON_STEPS = 30  # of Newton's method by products
-CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, of the root of F: of a minimum; after which no step is made
-NEARBY = (1e-4, 1e-6)  # of F, by which a step of L-BFGS lowers it where Newton's are tried: by array code, of other models
+SMALLEST_RESOLVED_CURVATURE = 1e-8  # least curvature of a direction, relative to the largest, that is told from rounding
+MAX_SOLVE_PRODUCTS = 1000  # largest number of products of a solve
+MAX_PRODUCT_NEWTON_STEPS = 30  # largest number of Newton steps by products
+CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, relative to √F: that of a minimum; one after which no further step is taken
+NEARBY = (1e-4, 1e-6)  # relative fall of F by a step of L-BFGS at which Newton steps are tried: in array code; for other models
 
 
 class Coordinates(Protocol):
@@ -100,7 +101,7 @@ def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPre
 
 
 def _inverse_root(F: Function, coordinates: "Scaling", theta: Vector) -> Vector:
-    """Diagonal D, in coordinates u."""
+    """Compute the diagonal D in coordinates u."""
     if not isinstance(F.of, HostBatch):
         return np.ones(theta.size)
     return 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
@@ -150,7 +151,8 @@ class Solve:
         self.F, self.coordinates, self.null_space = F, coordinates, null_space
         self.learnt, self.keep, self.most = learnt, keep, MAX_SOLVE_PRODUCTS
         self.kept: list[tuple[Vector, Vector]] = []
-        self.rest: Float[np.ndarray, " refits"] = np.zeros(0)  # what was left to solve, in the norm of the Hessian, about
+        # estimate of the part that is not solved, in the norm of the Hessian
+        self.rest: Float[np.ndarray, " refits"] = np.zeros(0)
 
     def __call__(
         self,
@@ -230,7 +232,7 @@ def learn(
 ) -> DeflationPreconditioner:
     """Learn an approximate inverse at θ from a few solves of random right sides.
 
-    Sparse rows learn nothing, as a product then takes less time than the learnt inverse would add to it.
+    Nothing is learnt for sparse rows, as a product takes less time than the learnt inverse would add.
     """
     learnt, most = unlearnt(F, scaling, theta), most_learnt(F, theta.size)
     if _compressed(F):
@@ -261,21 +263,21 @@ def decrement_of(
 
 
 def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
-    """Coordinates at θ."""
+    """Choose coordinates at θ."""
     return Scaling(stored(_diagonal(objective, F, theta) ** -0.5))
 
 
 def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """Positive diagonal whose inverse is S².
+    """Choose the positive diagonal whose inverse is S².
 
-    It is the penalty's curvature, beside which the data say little in most directions and much in a few. Where the penalty has
-    next to none, it is diag(H) by Hutchinson's estimate `E[z ∘ Hz]`, z of random signs.
+    It is the curvature of the penalty, to which the data add little in most directions and much in a few. If the penalty has
+    next to none, it is Hutchinson's estimate of diag(H), `E[z ∘ Hz]`, z of random signs.
     """
     if isinstance(F.of, LinearBatch) and _compressed(F):
         return F.of.diagonal(theta)
     known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (DIAGONAL_PROBES, len(known)))
-    for some in (signs[:1], signs):  # one tells whether all are wanted
+    for some in (signs[:1], signs):  # the first product decides whether all are needed
         found = np.mean(some * products(F, theta, some), axis=0)
         least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
         if (known > least).all():
@@ -284,7 +286,7 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
 
 
 def _compressed(F: Function) -> bool:
-    """Whether the rows are sparse."""
+    """Tell whether the rows are sparse."""
     return isinstance(F.of, LinearBatch) and isinstance(F.of.model.design, SparseDesign)
 
 
@@ -300,7 +302,8 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np
     start = np.random.default_rng(0).standard_normal(size)
     try:
         values, vectors = scipy.sparse.linalg.eigsh(operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2)
-    except scipy.sparse.linalg.ArpackNoConvergence as stopped:  # of a cluster near its end: not negative, so well enough known
+    # a cluster of eigenvalues near the end, not negative, is known well enough
+    except scipy.sparse.linalg.ArpackNoConvergence as stopped:
         if not len(stopped.eigenvalues):
             vector = start / np.linalg.norm(start)
             return float(vector @ along(vector)), vector
@@ -354,5 +357,5 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
-    """Flat directions of the model, scaled to the size of the curvature."""
+    """Return the flat directions of the model, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

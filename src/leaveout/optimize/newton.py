@@ -1,11 +1,11 @@
 """Minimisation of `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
 
-There is one ladder, of which a model takes the rungs that it can afford:
+A minimisation goes down one ladder, of which each model takes the rungs that it can afford:
 
-    rung      goes by                                       taken
-    walk      L-BFGS, preconditioned by what the model has  where a Hessian costs many gradients, or F is not convex
-    approach  BFGS, L-BFGS                                  the same, where nothing stands in for the Hessian
-    near      Newton steps, of one Hessian while it does    after a walk, up to 2,000 parameters
+    rung      method                                        used
+    walk      L-BFGS with the model's preconditioner        where a Hessian costs many gradients, or F is not convex
+    approach  BFGS, L-BFGS                                  the same, if there is no preconditioner
+    near      Newton steps that share Hessians              after a walk, up to 2,000 parameters
     few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
     products  Newton steps by conjugate gradients           where H is never formed (`hessian_products`)
     newton    a Hessian each step, with a line search       everywhere else, and at the end
@@ -25,19 +25,20 @@ from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, D
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
 COSTLY_HESSIAN_PARAMETERS = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
-HESSIANS, WALK = 20, 200  # Hessians of such a model, and steps of L-BFGS with each
-PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a cheap preconditioner, and the memory of L-BFGS
-PIVOT = 1e-14  # least pivot, relative to the parameter's curvature: below it most is rounding, as far down a separation
+HESSIANS, WALK = 20, 200  # largest number of Hessians of such a model, and of steps of L-BFGS with each
+PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a preconditioner of the model, and the memory of L-BFGS
+PIVOT = 1e-14  # least pivot, relative to the parameter's curvature; below it most is rounding, as under separation
 SMALLEST_ADDED_CURVATURE = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
-CLOSE = (1e-4, 1e-6)  # slopes in its coordinates at which L-BFGS stops to see whether its steps contract
-NEARBY = (1.0, 0.1, 1e-2, 1e-4)  # slopes at which Newton's steps are tried; the first is that of the data's noise at the truth
-SINGLE_PRECISION_TOLERANCE = 1e-3  # least pivot with products in float32: their steps leave at most a hundredth of the way
+CLOSE = (1e-4, 1e-6)  # slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
+# slopes at which Newton steps are tried; the first is the size of the noise at the true parameters
+NEARBY = (1.0, 0.1, 1e-2, 1e-4)
+SINGLE_PRECISION_TOLERANCE = 1e-3  # least pivot with products in float32, whose steps are off by at most a hundredth
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
-PROVED_REACH = 1e-6  # proved distance of a minimiser that counts as reached, relative to the length of θ
-STEP_ROUNDING = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; down a separation they are 1e-2
-FLOOR_DECREMENT = 1e-5  # decrement at which no more than rounding is left
-CANCELLATION_NOISE = 1e-10  # relative noise of F where terms 1e6 times as large cancel
-RUNAWAY_STEP = 1e-3  # largest last step, relative to a parameter or to one: a longer one means that parameters run away
+PROVED_REACH = 1e-6  # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
+STEP_ROUNDING = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; under separation they are 1e-2
+FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
+CANCELLATION_NOISE = 1e-10  # relative noise of F if terms 1e6 times as large cancel
+RUNAWAY_STEP = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
 OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F
 SMALLEST_DECREASE = 1e-12  # least share of a step that is tried
 SMALL_SYSTEM = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
@@ -47,7 +48,7 @@ Flat = Float[np.ndarray, "flat params"]
 
 
 class Minimisation(NamedTuple):
-    """End of a minimisation: F, raveled θ, and whether that is a minimum."""
+    """Result of a minimisation: F, raveled θ, and whether that is a minimum."""
 
     value: float
     theta: Vector
@@ -56,14 +57,15 @@ class Minimisation(NamedTuple):
 
 def dear(objective: AbstractObjective, size: int) -> bool:
     """Whether a Hessian costs many gradients."""
-    several = objective.predictors is not None and objective.predictors.design.outputs > 1  # a block for each two of them
+    # the Hessian has a block for each pair of outputs
+    several = objective.predictors is not None and objective.predictors.design.outputs > 1
     return size > COSTLY_HESSIAN_PARAMETERS and (several or not isinstance(objective, AbstractLinearPredictor))
 
 
 def minimise(
     objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat
 ) -> Minimisation:
-    """Minimise F from one start, off the directions that are known to be flat; `weights` are those of F."""
+    """Minimise F from one start, without the directions that are known to be flat; `weights` are those of F."""
     theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
@@ -82,15 +84,15 @@ def minimise(
 
 
 def _learnt(F: Function, near: "LBFGSState") -> Minimisation | None:
-    """Minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
+    """Find the minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
     value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
     return Minimisation(value, theta, True) if left < FLOOR_DECREMENT else None
 
 
 def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
-    """Minimum to which Newton steps contract, always downhill; None if they do not.
+    """Find the minimum to which Newton steps contract, always downhill; None if they do not.
 
-    Each step uses the Hessian of the one before for as long as that leaves little.
+    A Hessian serves for as many steps as contract quickly with it.
     """
     factor, before, lowest = None, np.inf, np.inf
     for _ in range(MAX_NEWTON_STEPS):
@@ -112,7 +114,7 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
 
 
 def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
-    """Newton step of a gradient, and its decrement; the gradient itself, and infinity, without a factor."""
+    """Return the Newton step of a gradient and its decrement; without a factor, the gradient itself and infinity."""
     if factor is None:
         return gradient, np.inf
     step = scipy.linalg.cho_solve((factor, True), gradient)
@@ -120,7 +122,7 @@ def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) 
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
-    """Whether a minimiser lies within rounding of θ, proved for linear predictors whose steps ended there."""
+    """Tell whether a minimiser is proved to lie within rounding of θ, for linear predictors whose steps ended there."""
     if not isinstance(F.of, LinearBatch) or not np.isfinite(theta).all():
         return False
     hessian = F.hessian(theta)
@@ -140,7 +142,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
 
 
 def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """Descend to the neighbourhood of a minimum where nothing stands in for the Hessian."""
+    """Descend to the neighbourhood of a minimum without a preconditioner."""
     if theta.size <= 500 and not objective.convex:
         return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
     ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE_NUM_PARAMETERS else (1e-15, theta.size // 2)
@@ -171,14 +173,14 @@ def descended(
 
 
 class LBFGSState(NamedTuple):
-    """End of a run of L-BFGS, the inverse Hessian that it learnt, and the coordinates of that inverse."""
+    """Result of a run of L-BFGS, its inverse Hessian, and the coordinates of that inverse."""
 
     theta: Vector
     unwhitener: "scipy.sparse.linalg.LinearOperator"
     inverse: "scipy.sparse.linalg.LinearOperator"
 
     def newton(self, slope: Vector) -> Vector:
-        """Step for a gradient, by the learnt inverse Hessian."""
+        """Step for a gradient by the inverse Hessian of L-BFGS."""
         return self.unwhitener @ (self.inverse @ (self.unwhitener.T @ slope))
 
 
@@ -201,7 +203,7 @@ def walk(
             return None
         unwhitener = _unwhitener(parts)
         theta, found = descended(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
-        if learnt is None or found.nit >= MEMORY:  # else what was learnt before is better
+        if learnt is None or found.nit >= MEMORY:  # otherwise the earlier inverse Hessian is better
             learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:
             break
@@ -210,7 +212,7 @@ def walk(
 
 
 def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
-    """Operator S with S Sᵀ the inverse of the blocks' matrix; curvatures count without their sign, and are kept off zero."""
+    """Operator S with S Sᵀ the inverse of the blocks' matrix, whose curvatures are made positive and kept away from zero."""
     roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
     size = sum(entries.size for entries, _ in roots)
 
@@ -226,7 +228,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
 
 
 def _floor(part: DiagonalBlocks) -> float:
-    """Least curvature that indefinite blocks are given."""
+    """Least curvature that indefinite blocks get."""
     return SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
@@ -259,7 +261,7 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
     """Minimise by Newton steps that share one Hessian, where a Hessian a step would cost too much.
 
     As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or the Hessian
-    plus the multiple of the identity that makes it positive definite. Where that leads, a new Hessian is formed.
+    plus the multiple of the identity that makes it positive definite. At the end of that run a new Hessian is formed.
     """
     for _ in range(HESSIANS):
         hessian = with_flat(F.hessian(theta), flat)
@@ -291,7 +293,7 @@ def contract(
         value, gradient = F.look(theta)
         step = solve(theta, gradient)
         before, size = size, max(float(gradient @ step), 0.0) ** 0.5
-        if not size < 0.9 * before:  # at the floor, or no contraction
+        if not size < 0.9 * before:  # rounding, or no contraction
             break
         theta = theta - step
         if size <= enough:
@@ -300,7 +302,7 @@ def contract(
 
 
 class Arrived(NamedTuple):
-    """End of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
+    """Result of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
 
     value: Float[np.ndarray, " refits"]
     theta: Float[np.ndarray, "refits params"]
@@ -316,9 +318,9 @@ def newton(
     metric: Float[np.ndarray, "params params"] | None = None,
     origin: Vector | None = None,
 ) -> Arrived:
-    """Newton's method with a backtracking line search, by descent only, for several refits side by side.
+    """Run Newton's method with a backtracking line search, by descent only, for several refits side by side.
 
-    The refits have come to `start` from `origin`. A Hessian that costs much serves for as long as its steps shrink quickly.
+    The refits have come to `start` from `origin`. A costly Hessian serves for as long as its steps shrink quickly.
     Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start): under
     separation the decrement in the current metric goes to zero while the parameters run away.
     """
@@ -345,7 +347,7 @@ def newton(
         short &= (size[some] <= STEP_ROUNDING * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
         converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
         going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
-        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # else the next step is this one again
+        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # otherwise the next step would repeat this one
         slow = not isinstance(F, LinearBatch | PenaltyBatch)
         fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
     return Arrived(value, theta, converged, size)
@@ -363,7 +365,7 @@ def _searched(
     """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
 
     A step is halved until F falls enough, or does not rise while its slope along the step falls (Hager and Zhang 2005). It is
-    taken whole where F is too flat to tell, and not at all if no share of it helps.
+    taken whole where F is too flat to decide, and not at all if no share of it helps.
     """
     promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
@@ -372,7 +374,8 @@ def _searched(
         theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
         value[which], gradient[which] = F.look(theta[which], lanes[which])
         enough = value[some] <= before - 1e-4 * share * promised
-        slope = np.abs(np.sum(gradient[some] * step, axis=1))  # F's last digits do not tell where that has fallen enough
+        # the last digits of F are rounding where the slope has fallen enough
+        slope = np.abs(np.sum(gradient[some] * step, axis=1))
         enough |= (value[some] <= before + CANCELLATION_NOISE * np.abs(before)) & (slope <= 0.8 * promised)
         wanting &= ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
         share[wanting] /= 2
@@ -384,9 +387,9 @@ def _searched(
 def _curved(
     F: Functions | PenaltyBatch, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
-    """Factors of Hessians, whether each exists, and whether the Hessian is finite.
+    """Compute factors of Hessians, whether each exists, and whether the Hessian is finite.
 
-    Rows in float32 are used as long as their Hessians do for steps.
+    Rows in float32 are used as long as their Hessians are accurate enough for steps.
     """
     if isinstance(F, LinearBatch) and F.rough is not None:
         factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, SINGLE_PRECISION_TOLERANCE)
@@ -417,7 +420,7 @@ def _factors(
 def _solved(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
-    """Solve with each factor; small matrices together, which saves a call for each."""
+    """Solve with each factor; small matrices in one call."""
     if len(factors) > 1 and factors.shape[1] <= SMALL_SYSTEM:
         once = np.linalg.solve(factors, gradient[..., None])
         return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
@@ -425,7 +428,7 @@ def _solved(
 
 
 def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
-    """Cholesky factor; None if the matrix is not positive definite beyond rounding."""
+    """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     try:
         factor = np.linalg.cholesky(hessian)
     except np.linalg.LinAlgError:

@@ -8,7 +8,7 @@ with an intercept that is none of the columns, the identity without it. Displace
     F = (N M Nᵀ)⁻¹ N M,
 
 by the curvature FᵀF added to H: steps for gradients, which N never sees, do not change along N by it. A direction that is flat
-at θ̂ only, as under separation, is none of these.
+at θ̂ only, as under separation, is not among these.
 """
 
 from typing import Any
@@ -21,15 +21,15 @@ from .._runtime.jax import Array, Arrays, PyTree, compiled, jnp
 from ..objectives.batched import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
-REPEATED_COLUMN_PIVOT = 1e-11  # of the largest pivot: float64 gives 1e-15 for a repeated column, and H no longer resolves 1e-7
-PENALISED = 1e-13  # of the largest curvature, a parameter: below it a penalty is as good as none
-NULL_SPACE_BLOCK = 2**22  # numbers of rows in a block
+REPEATED_COLUMN_PIVOT = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
+PENALISED = 1e-13  # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
+NULL_SPACE_BLOCK = 2**22  # numbers in a block of rows
 
 
 def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
-    """Functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
+    """Return the functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
 
-    A model that is not convex, or not of linear predictors, is not examined: it has its symmetries only.
+    Models that are not convex, or not of linear predictors, are not examined: only their symmetries are returned.
     """
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return np.asarray(objective.parameters.symmetries(theta), float)
@@ -49,7 +49,7 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
 
 
 def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
-    """Directions that the host takes for unseen: those of its centred rows' smallest singular values."""
+    """Return the directions that the host treats as unseen: those of its centred rows' smallest singular values."""
     x, weight = objective.design[:, : objective.num_features], objective.sample_weight
     weight = np.ones(len(x)) if weight is None else weight
     mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
@@ -60,13 +60,13 @@ def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
 
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
-    """Triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
+    """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
     weight, model = objective.units.weight, objective.predictors
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
     block = max(size, NULL_SPACE_BLOCK // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
-        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last one repeated
+        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last unit is repeated
         rows = _rows(objective, some) if model is None else model.design.whitened(some, np.eye(size))
         root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
     return root
@@ -89,7 +89,10 @@ def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
 
 
 def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
-    """Orthonormal rows in the null space of a matrix: with pivots, `matrix[:, order] = Q [R S; 0 0]`, where R⁻¹S is short."""
+    """Compute orthonormal rows in the null space of a matrix.
+
+    With pivots `matrix[:, order] = Q [R S; 0 0]`, where R⁻¹S is short.
+    """
     triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
     pivots = np.abs(np.diag(triangle))
     rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]

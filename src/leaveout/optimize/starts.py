@@ -25,10 +25,10 @@ from ..objectives.objective import AbstractObjective, mapped, ravel, stored, unf
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
-WIDER = (1, 2, 4)  # factors of the distance: a first start in a narrow basin says little of how far off others are
+WIDER = (1, 2, 4)  # factors of the distance, as a first start in a narrow basin does not show how far off others are
 FLAT_START_CURVATURE = 1e-3  # least curvature that moves are scaled by, relative to the median
 SAME_MINIMUM = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
-START_ROUNDING = 1e-10  # the same relative to F
+START_ROUNDING = 1e-10  # the same, relative to F
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Minima:
     starts: int
 
     def __eq__(self, other: object) -> bool:
-        """Equal to any other: compiled programs never look at minima, so a fit with one more compiles nothing anew."""
+        """Return True for any other minima: compiled programs ignore them, so a fit with one more compiles nothing anew."""
         return isinstance(other, Minima)
 
     def __hash__(self) -> int:
@@ -92,7 +92,7 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
     for k, seed in enumerate(seeds):
         away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
         while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
-            away = away / 2  # out of the domain of a link, or where exponentials overflow
+            away = away / 2  # the move leaves the domain of a link, or exponentials overflow
         yield unflatten(centre + away, first)
 
 
@@ -118,7 +118,7 @@ class Watched(Function):
 
 @dataclass(frozen=True, eq=False)
 class StartRunner:
-    """Descent from a start, given by its number, with a line of progress; holds all that another process needs."""
+    """Descent from a start, given by its number, with a line of progress; contains everything that another process needs."""
 
     starts: list[np.ndarray]
     F: Function
@@ -139,7 +139,7 @@ class StartRunner:
         some.
         """
         count = len(self.starts)
-        alone = 1 if count == 1 or workers() < 2 else 0  # else the first tells whether sending the others pays
+        alone = 1 if count == 1 or workers() < 2 else 0  # the first run decides whether sending the others pays
         yield from (kept(lambda: self(0)) for _ in range(alone))
         for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
             yield told
@@ -148,27 +148,27 @@ class StartRunner:
 def descended_from(
     starts: list[np.ndarray], F: Function, minimise: Callable[[Function, np.ndarray], Minimisation]
 ) -> list[Minimisation]:
-    """Run the descent from each start; lowest minimum first."""
+    """Run the descent from each start, and sort the results, lowest minimum first."""
     runs: list[Minimisation] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton's steps come after it
+        warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton steps follow
         for told in StartRunner(starts, F, minimise, bar).each():
             runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
-            bar.advance(max(len(runs) - bar.done, 0))  # of what was made before, or elsewhere
+            bar.advance(max(len(runs) - bar.done, 0))  # of runs from the checkpoint or another process
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 
 def alone(value: np.ndarray, theta: PyTree) -> Minima:
-    """Minima of a fit with one start."""
+    """Return the minima of a fit with one start."""
     return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
 
 
 def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTree, starts: int) -> Minima:
-    """Distinct minima that runs, lowest first, reached.
+    """Return the distinct minima that runs, lowest first, reached.
 
     Values that differ by rounding belong to one minimum, whatever the order of interchangeable parts.
     """
-    found: list[list] = []  # F, θ and times of each
+    found: list[list] = []  # F, θ and number of runs of each
     for value, vector, converged in runs:
         if not (converged and np.isfinite(value)):
             continue
@@ -181,7 +181,7 @@ def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTre
 
 
 def started(objective: AbstractObjective, seed: int) -> PyTree:
-    """Start of the objective's own."""
+    """Return the objective's own start for a seed."""
     start = objective.parameters.start
     if start is None:
         raise ValueError(f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}}).")

@@ -23,8 +23,8 @@ class Pass(NamedTuple):
 
     function: Callable[..., Told]
     ones: bool
-    given: tuple
-    each: list[tuple] | None = None  # what is given of each part
+    given: tuple[Any, ...]
+    each: list[tuple[Any, ...]] | None = None  # what is given of each part
 
     def of(self, data: Batches, part: FilePart) -> Told:
         own = () if self.each is None else self.each[part.number]

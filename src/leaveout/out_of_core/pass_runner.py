@@ -32,8 +32,11 @@ class PassRunner:
 
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
         self.rows, self.model, self.folder = rows, model, folder
-        self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
-        self.passes, self.known = 0, dict[str, Any]()
+        predictors = model.predictors
+        assert predictors is not None
+        self.loss, self.penalty = model.loss_function, np.asarray(predictors.penalty)
+        self.passes = 0
+        self.known: dict[str, Any] = {}
 
     def added(
         self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None

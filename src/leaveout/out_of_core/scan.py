@@ -37,7 +37,7 @@ Together = Callable[[StepResult, StepResult], StepResult]
 def scan(
     data: Any,
     target: Any,
-    loss: str | AbstractLoss | Callable,
+    loss: str | AbstractLoss | Callable[..., Any],
     penalty: AbstractPenalty | None = None,
     *,
     columns: Sequence[str] | None = None,

@@ -47,7 +47,7 @@ class RefitRows(NamedTuple):
 
     @staticmethod
     def of_all(num_units: int, num_refits: int) -> "RefitRows":
-        """Batch of one refit that holds every unit at weight one: it scores the full fit itself."""
+        """Return a batch of one refit that scores every unit at weight one, which scores the full fit itself."""
         index, one = np.arange(num_units)[None], np.ones((1, num_units))
         return RefitRows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
 
@@ -55,7 +55,7 @@ class RefitRows(NamedTuple):
 class Batch(NamedTuple):
     """Refits of a plan that are computed together.
 
-    `refits` are their numbers, `place` says where each entry stands in `plan.index` (-1 for padding), `rows` are the padded
+    `refits` are their numbers, `place` is the position of each entry in `plan.index` (-1 for padding), `rows` are the padded
     entries.
     """
 
@@ -162,7 +162,7 @@ class Plan(Printed):
                 "would not be held out. Give it weight 0, or held=False."
             )
         entry = self.refit * self.num_units + self.index
-        if np.any(np.diff(entry) <= 0):  # sorted rows, the usual case, need no sort to be checked
+        if np.any(np.diff(entry) <= 0):  # rows are usually sorted, and are then checked without a sort
             entry = np.sort(entry)
         if (twice := np.flatnonzero(np.diff(entry) == 0)).size:
             raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
@@ -214,8 +214,26 @@ class Plan(Printed):
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
 
     def only(self, units: NDArray[np.int64]) -> "Plan":
-        """The plan over some of its units, in this order: the others leave every refit. Refits that then leave nothing out, or
-        score nothing where they did, leave the plan."""
+        """Restrict the plan to some of its units, in the order given.
+
+        Refits that then leave nothing out, or that no longer score a unit although they did, are dropped.
+
+        Parameters
+        ----------
+        units : array of int, `[kept]`
+            The units to keep.
+
+        Returns
+        -------
+        Plan
+            The plan over these units.
+
+        Examples
+        --------
+        >>> import leaveout as lo
+        >>> lo.kfold(6, 3, seed=0).only(np.arange(4)).num_units
+        4
+        """
         place = np.full(self.num_units, -1)
         place[units] = np.arange(len(units))
         kept = place[self.index] >= 0
@@ -379,7 +397,7 @@ class Plan(Printed):
     def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
         first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
         if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
-            place = np.arange(first, end).reshape(len(refits), width)  # as they stand, without padding
+            place = np.arange(first, end).reshape(len(refits), width)  # in their order, without padding
             index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
             held = self.held[first:end].reshape(place.shape)
             return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
@@ -387,7 +405,7 @@ class Plan(Printed):
         real = entry < self.indptr[refits + 1][:, None]
         place = np.where(real, entry, -1)
         index = np.where(real, self.index[place], n)
-        if width == n:  # every unit in its order; padding goes to a column more
+        if width == n:  # every unit in its order; padding goes to one more column
             whole = np.full((len(refits), n + 1), -1)
             np.put_along_axis(whole, index, place, axis=1)
             place, index = whole[:, :n], np.broadcast_to(np.arange(n), entry.shape)
@@ -411,13 +429,13 @@ def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
 def few_size(number: int) -> int:
     """Round a number of steps, units or refits up to one of few sizes.
 
-    Numbers above `LONG` stay as they are, as padding them would cost too much.
+    Numbers above the largest of these stay as they are, as padding them would cost too much.
     """
     return int(_few_sizes(np.array([number]))[0]) if number <= PADDED_FROM else number
 
 
 def few_more(count: int) -> NDArray[np.int64]:
-    """Numbers of `count` refits, the last one repeated until there are as many as one of few sizes."""
+    """Number `count` refits, and repeat the last one up to one of few sizes."""
     return np.minimum(np.arange(few_size(count)), count - 1)
 
 
@@ -426,25 +444,26 @@ def _some(numbers: Iterable[int]) -> str:
     return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
 
 
-Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]  # of one refit: units, weights, which are scored
+# of one refit: units, weights, whether each is scored
+Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 
 def _stacked(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
-    """Plan whose refits are given one by one as entries."""
+    """Build a plan from the entries of its refits."""
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
     return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
 
 
 def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
-    """Plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
+    """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
     return _stacked([(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind)
 
 
 def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
-    """Entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
+    """List the entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
     index = np.flatnonzero(counts != 1)
     return index, counts[index].astype(float), scored[index]
 
@@ -900,7 +919,7 @@ def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tu
 
 
 def _rising(times: pd.Series) -> None:
-    """ValueError where the times of successive units do not rise."""
+    """Raise ValueError if the times of successive units do not rise."""
     if times.isna().any():
         raise ValueError(f"from_splits: times has {times.isna().sum()} missing values; drop those units.")
     if not times.is_unique:
@@ -930,7 +949,7 @@ def _by_labels(
 
 
 def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
-    """Convert a set of units, given by numbers or by truths, to numbers."""
+    """Convert a set of units, given by numbers or by booleans, to numbers."""
     array = np.asarray(part)
     if array.dtype != bool:
         return whole("from_splits", f"the sets of {split}", array)

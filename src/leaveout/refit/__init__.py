@@ -1,4 +1,4 @@
-"""Refits in batches: the strategies, the rungs that they climb down, and how far each refit is from the exact one."""
+"""Refits in batches: the strategies, the rungs that they use, and the error of each refit against the exact one."""
 
 from ._expansion import expandable as expandable
 from ._margins import refit_active_set as refit_active_set

@@ -1,16 +1,16 @@
 """Anderson acceleration of the steps of many refits at once.
 
-Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. The points that a refit has visited tell more.
-Among the combinations ū = u − Σ γ_j Δu_j of them, take the one whose step, as far as it is linear, r̄ = r − Σ γ_j Δr_j, is
-least, and step from there: u ← ū − r̄. On a quadratic F this is GMRES, which asks for no symmetry of P (D. G. Anderson, J. ACM
+Steps r(u) = P ∇F(u) with a fixed metric P shrink by the same factor each time. Acceleration also uses the points that a refit
+has visited. Among their combinations ū = u − Σ γ_j Δu_j it takes the one whose linearised step r̄ = r − Σ γ_j Δr_j is least, and
+steps from there: u ← ū − r̄. On a quadratic F this is GMRES, which does not require P to be symmetric (D. G. Anderson, J. ACM
 12, 1965; H. F. Walker and P. Ni, SIAM J. Numer. Anal. 49, 2011).
 """
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-DEPTH = 5  # moves that are remembered
-SMALLEST_RESOLVED_EIGENVALUE = 1e-13  # least eigenvalue that is used, of the changes' correlations
+DEPTH = 5  # number of moves in memory
+SMALLEST_RESOLVED_EIGENVALUE = 1e-13  # least eigenvalue of the correlations of the changes that is used
 
 
 class Acceleration:
@@ -22,7 +22,7 @@ class Acceleration:
         step: Float[np.ndarray, "refits params"],
         begun: Bool[np.ndarray, " refits"],
     ):
-        """Start from the steps asked for at `u`, for refits that have `begun`."""
+        """Start from the plain steps at `u`, for refits that have `begun`."""
         self.u, self.asked, self.begun = u, step, begun
         self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
         self.changes = np.zeros_like(self.moves)
@@ -31,7 +31,7 @@ class Acceleration:
     def step(
         self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], asked: Float[np.ndarray, "lanes params"]
     ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
-        """Accelerate the steps `asked` for by refits at `u`.
+        """Accelerate the plain steps `asked` of refits at `u`.
 
         Returns the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain steps along the last moves, infinite if there was
         none.

@@ -1,7 +1,7 @@
 """Quantities that all refits of linear predictors share, and each refit's metric: its own Hessian at θ̂.
 
-The anchor's coordinates are u = Lᵀ(θ − θ̂), H = L Lᵀ. For several outputs a unit, arrays `[…, units]` of predictors and slopes
-have one axis more, and what a radius is for one output is a range over all outputs of a unit.
+The anchor's coordinates are u = Lᵀ(θ − θ̂), H = L Lᵀ. For several outputs, arrays `[…, units]` of predictors and slopes have
+one more axis, and a range over all outputs of a unit takes the place of a radius.
 """
 
 import functools
@@ -21,28 +21,27 @@ from ..plans.plan import RefitRows
 from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
-PASS = 2**15  # numbers [refits, units] at a time: what a cache holds, and no fresh memory is fetched for
+PASS = 2**15  # numbers `[refits, units]` at a time, which fit into a cache
 GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
-CACHED_ROW_ENTRIES = 2**22  # numbers in whitened rows that are kept: of 20,000 x 500 they would be a third copy of the rows
+# largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
+CACHED_ROW_ENTRIES = 2**22
 WHITEN_TOGETHER = 4  # as many of them are asked for: then they are whitened together
-OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along some direction is looked at by its own Hessian
-PLAIN = 1e-8  # of the largest eigenvalue of H: what is above it is no rounding
-KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are made by a factor of the rows instead
-REPEATED_COLUMNS_FROM = (
-    100.0  # times as much as orthogonal columns have of ‖|R| s‖², from where columns nearly repeat one another
-)
-CONDITION = 1e-8  # what rounding may make of the whitened H, from where it is measured, and errors allow for it
+OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
+PLAIN = 1e-8  # share of the largest eigenvalue of H above which an eigenvalue is not rounding
+KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
+REPEATED_COLUMNS_FROM = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
 @dataclass(frozen=True, eq=False)
 class LinearFitCache:
     """Quantities at θ̂ that all refits share.
 
-    They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in H's norm, the leftover gradient and the table.
+    They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in the norm of H, the gradient at θ̂ and the table.
     """
 
     model: Predictors
-    units: int  # of the rows; what follows them is the penalty's
+    units: int  # number of units among the rows; rows of the penalty follow
     theta: Float[Array, " params"]
     root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
     eta: Float[Array, "units ..."]
@@ -50,25 +49,25 @@ class LinearFitCache:
     loss: Float[Array, " units"]  # ℓ
     slope: Float[Array, "units ..."]  # ℓ′
     curvature: Float[Array, "units ..."]  # ℓ″
-    reference: Float[Array, " units"]  # ℓ″, or one where gaps are relative to it
-    roots: Float[Array, "units outputs outputs"] | None  # of ℓ″, of several outputs
+    reference: Float[Array, " units"]  # ℓ″, or one if gaps are relative to it
+    roots: Float[Array, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
     norm: Float[Array, " units"]
     size: Float[Array, " units"]
     length: Float[Array, " units"]
     inner: Float[Array, "units ..."]  # U H⁻¹Uᵀ
-    flat: Float[Array, "params params"] | float  # curvature put along flat directions
+    flat: Float[Array, "params params"] | float  # curvature added along flat directions
     leftover: Float[Array, " rank"]
     noise: float
     scale: Float[Array, " params"]  # √H_jj
-    blur: float  # what of a move is lost: rounding, by as much as columns repeat one another
-    floor: float  # a fold that keeps no more of the information along some direction is not known to determine it
+    blur: float  # rounding error of a move, relative to it, which grows as columns repeat one another
+    floor: float  # share of the information along a direction that a fold must keep to determine it
     table: RadiusTable
-    norms: Norms | None  # of groups, at w = 1
-    reach: Reach | None  # of these
+    norms: Norms | None  # norms of groups, at w = 1
+    reach: Reach | None  # reach of these norms
 
     @functools.cached_property
     def bulk(self) -> Float[Array, " units"]:
-        """Upper bound of Σ_j |x_ij θ̂_j|, of which 1e-16 is lost: |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj."""
+        """Upper bound of Σ_j |x_ij θ̂_j|, by |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj; rounding is 1e-16 of it."""
         return self.length * (np.abs(self.theta) @ self.scale)
 
     @functools.cached_property
@@ -82,7 +81,7 @@ class LinearFitCache:
         return cast(MultiOutputDesign, self.model.design).inverse(self.root)
 
     def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
-        """Share of H that norms of groups add to C, from here, within a radius around other parameters."""
+        """Share of H that norms of groups add to C within a radius around other parameters."""
         norms, reach = self.norms, self.reach
         if norms is None or reach is None:
             return 0.0
@@ -91,7 +90,7 @@ class LinearFitCache:
 
     @property
     def few(self) -> bool:
-        """Whether all rows may be kept whitened."""
+        """Whether all rows may stay in memory whitened."""
         return self.eta.size * len(self.root) <= CACHED_ROW_ENTRIES
 
     @functools.cached_property
@@ -101,13 +100,13 @@ class LinearFitCache:
 
     @functools.cached_property
     def turn(self) -> float:
-        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}. Infinite where there is no M."""
+        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}. Infinite if there is no M."""
         concordance = self.model.loss.self_concordance
         return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
     def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
-        """Rows and L⁻¹ in float32, or whitened rows where these are as many numbers."""
+        """Rows and L⁻¹ in float32, or whitened rows if these are no larger."""
         design, root = self.model.design.single(), self.root.astype(np.float32)
         return (DenseDesign(design.x @ root.T), None) if isinstance(design, DenseDesign) else (design, root)
 
@@ -117,31 +116,31 @@ class LinearFitCache:
         return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
-        """Whitened pull of slopes, by products in float32."""
+        """Whitened gradient of slopes, by products in float32."""
         design, root = self.single
         pulled = design.pull(slopes.astype(np.float32))
         return np.asarray(pulled if root is None else pulled @ root.T, float)
 
     @property
     def digits(self) -> float:
-        """Share of such products that is rounding, nine units of it: more, the more columns repeat one another."""
+        """Rounding error of such products: nine units of float32, and more as columns repeat one another."""
         return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur))
 
     def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
-        """Whitened rows of the listed units, one an output."""
+        """Whitened rows of the listed units, one row for each output."""
         kept = "rows" in vars(self) or (self.few and WHITEN_TOGETHER * units.size > len(self.eta))
         z = self.rows[units] if kept else self.model.design.whitened(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
-        """Rows that each carry a curvature of their own, of which `lost` is lost: the rows, or Bᵀ times a unit's, B Bᵀ = ℓ″."""
+        """Rows with one curvature each, to which `lost` applies: the rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″."""
         if self.roots is None:
             return z
         each = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
 
     def lost(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
-        """Curvature that those rows lose with such weights."""
+        """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
             return weight * (self.weight * self.curvature)[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
@@ -213,7 +212,7 @@ def _rounded(
     flat: Array | float,
     kappa: float,
 ) -> tuple[float, float]:
-    """How far R H Rᵀ may be from the identity, measured where its bound is large, and ‖|R| s‖²."""
+    """Return the distance of R H Rᵀ from the identity, measured if its bound is large, and ‖|R| s‖²."""
     off = float(unsure(root, scale, len(weight)))
     condition = off / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
     if off > CONDITION:
@@ -222,7 +221,7 @@ def _rounded(
 
 
 def _known(fit: Fit, condition: float) -> float:
-    """Share of the information that a fold must keep for its normal equations to suffice; infinite if a ridge alone decides."""
+    """Return the share of the information that a fold must keep for normal equations; infinite if a ridge alone decides."""
     known = least_norm(fit)
     if known is None:
         return 0.0
@@ -230,7 +229,7 @@ def _known(fit: Fit, condition: float) -> float:
 
 
 def _cut(fit: Fit) -> float:
-    """Share of the information that a fold must keep for a host's own tolerance for rank not to matter."""
+    """Return the share of the information that a fold must keep for a host's own tolerance for rank not to matter."""
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     if not cut:
@@ -246,16 +245,17 @@ def _cut(fit: Fit) -> float:
 
 
 def unsure(root: Float[Array, "... rank params"], scale: Float[Array, "... params"], n: int) -> Any:
-    """How far R H Rᵀ may be from the identity, of a factor by Cholesky: δ ≤ (n + 4p + 8) u ‖|R| s‖², s² the diagonal of H.
+    """Bound the distance of R H Rᵀ from the identity for a Cholesky factor: δ ≤ (n + 4p + 8) u ‖|R| s‖², s² the diagonal of H.
 
-    So a sum of n products is off by, and the factor of it, and its inverse. Where δ ≥ ½ that H has an inverse is not known.
+    This covers the rounding of a sum of n products, of its factor and of the inverse. If δ ≥ ½, H is not known to have an
+    inverse.
     """
     reach = np.einsum("...ij,...j->...i", np.abs(root), scale)
     return (n + 4 * root.shape[-1] + 8) * 2.0**-53 * np.sum(reach**2, axis=-1)
 
 
 def measured(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
-    """Measure δ on the whitened rows Z, whose condition enters by its root: |fl(ZᵀZ) − I|, and the rounding of Z."""
+    """Measure δ on the whitened rows Z, where the root of the condition enters: |fl(ZᵀZ) − I|, and the rounding of Z."""
     n, p = len(weight), root.shape[1]
     z = model.design.whitened(np.arange(n), root)
     z = (
@@ -268,7 +268,7 @@ def measured(model: Predictors, root: Array, weight: Array, roots: Array | None,
     own = z.T @ z
     scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
     reach, size = float(np.linalg.norm(np.abs(root) @ scale)), float(np.trace(own + inner))
-    lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # of Z
+    lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # rounding of Z
     return (
         float(np.linalg.norm(own + inner - np.eye(len(root)))) + (n + 8) * 2.0**-53 * size + 2 * np.sqrt(size) * lost + lost**2
     )
@@ -285,12 +285,12 @@ def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None
 
 
 def total(part: Array, units: int) -> Array:
-    """Sum over the outputs of a unit; `units` is the number of axes before them."""
+    """Sum over the outputs of a unit; `units` is the number of axes before the outputs."""
     return part if part.ndim == units else part.sum(-1)
 
 
 def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
-    """Size that rounding of a unit's slope is relative to: its own, and the curvature's share of that of its predictors."""
+    """Scale of the rounding error of a unit's slope: its own size, and the curvature times the size of its predictors."""
     if curvature.ndim == eta.ndim:
         return np.abs(slope) + curvature * (1 + np.abs(eta))
     return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
@@ -311,7 +311,7 @@ def entries(rows: RefitRows, n: int) -> Entries:
 
 
 class FoldMetric:
-    """The inverse of each fold's own Hessian at θ̂, whitened, and the least of its eigenvalues, `kept`; zero if it has none."""
+    """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue `kept`, zero if it has none."""
 
     def __init__(self, anchor: LinearFitCache, rows: RefitRows, each: Entries):
         width, count = rows.index.shape[1], len(rows.index)
@@ -320,11 +320,11 @@ class FoldMetric:
         delta[each.refit, each.place] = each.weight - 1.0
         self.kept: Array = np.zeros(count)
         self.z: Array | None = None
-        self.pull: Array | None = None  # what the gradient at θ̂ changes by, where that comes along
+        self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
         self.inverse: Array | None = None
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
-        lost = anchor.lost(units, -delta)  # what of the curvature leaves
+        lost = anchor.lost(units, -delta)  # curvature that is left out
         if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
             self.z = anchor.whitened(units)
             self.carrying = anchor.carrying(units, self.z)

@@ -1,7 +1,7 @@
-"""Refits under a penalty with kinks or bounds: whether a refit holds the parameters that the fit holds, and which others.
+"""Refits under a penalty with kinks or bounds: the conditions under which a refit holds the same parameters as the fit.
 
-On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on them lies within a ball that
-is proved. It is the minimiser of F(·, w) if
+On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on them lies within a proved
+ball. It is the minimiser of F(·, w) if
 
     κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
 
@@ -14,9 +14,9 @@ With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ
     ∇_jL(θ_w, w) = ∇_jL(θ̂, 1) + Σ_left (w_i − 1) ω_i ℓ′_i x_ij + (X_SᵀWx_j)ᵀ(θ_w − θ̂) + R_j,
     |R_j| ≤ M ψ(M max |s_i|) max_i |x_ij| (‖d‖_H + ρ)²,      ψ(t) = (eᵗ − 1 − t)/t²,
 
-since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H²: for all refits by one product, with the columns that no coarser bound settles. If that does not
-suffice, or weights do not go by rows, the gradient is computed at the centre, and ℓ′, which rises, at both ends of the interval
-that η may be in.
+since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H². One product computes this for all refits, with the columns that no coarser bound settles. If
+that does not suffice, or weights do not go by rows, the gradient is computed at the centre, and the increasing ℓ′ at both ends
+of the interval of η.
 """
 
 import functools
@@ -40,12 +40,12 @@ from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, anchored
 from ._refitted import RefitBatch
 
 Array = np.ndarray
-LOCAL = 0.25  # of the units, that a refit may change for its gradient to be told by what they change
-LONG_MOVE = 50.0  # M s: beyond it nothing is told
-MAX_ACTIVE_CHANGES = 4  # parameters that are let go, or held, before coordinate descent is asked
+LOCAL = 0.25  # largest share of the units in a refit whose gradient is computed from the changed units
+LONG_MOVE = 50.0  # M s, beyond which nothing is decided
+MAX_ACTIVE_CHANGES = 4  # parameters that are released or held one after another before coordinate descent decides
 
 
-Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, where the others are
+Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, values of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,13 @@ class Active:
 
     @functools.cached_property
     def gates(self) -> tuple[Float[Array, " others"], Float[Array, " others"]]:
-        """Least and greatest ∇L that hold them, at κ of one."""
+        """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.kinked, self.rest)
         return least[self.others], most[self.others]
 
     @functools.cached_property
     def tie(self) -> Float[Array, " others"]:
-        """Distance from what holds a parameter within which a gradient may be at it."""
+        """Distance from its bound within which a gradient may be at that bound."""
         a, slope = self.kinked.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
         return TIED * np.where(a > 0, a, slope * self.kinked.largest[self.others])
 
@@ -82,7 +82,7 @@ class Active:
 
     @functools.cached_property
     def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
-        """Ends of their intervals."""
+        """Ends of the intervals of the active parameters."""
         return segments(self.kinked, self.place[self.limited], self.sign[self.limited])
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class Active:
     def near(
         self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
     ) -> Bool[Array, "... others"]:
-        """Held parameters that gradients which may be `off` could release."""
+        """Held parameters that could be released, for gradients with error `off`."""
         if self.groups is None:
             return ~((gradient - off > least) & (gradient + off < most))
         beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(kappa, self.groups.weight)
@@ -146,7 +146,7 @@ class Active:
 
     @functools.cached_property
     def spread(self) -> Float[Array, " active"]:
-        """Distance by which moves of length one take each parameter."""
+        """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.at.root**2, axis=0))
 
     def beside(self, some: Int[Array, " some"]) -> Float[Array, "rank some"]:
@@ -163,16 +163,16 @@ class Active:
 
 @cached_on
 def active(fit: Fit) -> Active | None:
-    """Active parameters of a fit under such a penalty; None for others."""
+    """Active parameters of a fit under a penalty with kinks or bounds; None for other fits."""
     known = kinks(fit.objective)
     if known is None:
         return None
-    assert known.place is not None and known.sign is not None and known.rest is not None  # a fit has arrived
+    assert known.place is not None and known.sign is not None and known.rest is not None  # a fit has converged
     return Active(fit, known.whole, known.place, known.sign, known.rest)
 
 
 class Conditions:
-    """Conditions of a batch of refits: which keep the fit's active parameters, which do but for a tie, what the others ask.
+    """Conditions of a batch of refits: which keep the fit's active parameters, which do except for a tie, and others.
 
     The gradients of all rows are computed only if `directly`, or if nothing else decides.
     """
@@ -189,7 +189,7 @@ class Conditions:
         signs = ~self.may_leave.any(1) & own.stays(theta, self.radius)
         self.theta, self.left = theta, self.room <= 0
         self.kept, self.tied = np.zeros((2, len(theta)), bool)
-        self.pairs = [np.zeros((0, 6))]  # a refit, a parameter that may be let go, ∇_jL, how far that may be off, its gates
+        self.pairs = [np.zeros((0, 6))]  # refit, parameter that may be released, ∇_jL, error of that, its bounds
         lanes = np.flatnonzero(exists)
         if not own.others.size:
             self.kept[lanes] = True
@@ -202,7 +202,7 @@ class Conditions:
 
     @property
     def single(self) -> bool:
-        """Whether each refit changes the weight of one row, and no other."""
+        """Whether each refit changes the weight of a single row."""
         return bool(self.own.at.model.separate and self.rows.index.shape[1] == 1)
 
     @property
@@ -222,7 +222,7 @@ class Conditions:
     def _judged(
         self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array], kappa: Array | None = None
     ) -> None:
-        """Judge by gradients that may be `off`, of held parameters in `columns`, and what holds these; groups by κ."""
+        """Judge held parameters in `columns` by gradients with error `off` and the bounds of these; groups by κ."""
         if self.own.groups is not None:
             self._judged_groups(lanes, columns, np.abs(gradient) + off, np.ones(len(lanes)) if kappa is None else kappa)
             return
@@ -235,7 +235,7 @@ class Conditions:
         self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
 
     def _by_change(self, lanes: Array) -> None:
-        """Judge by the change that the touched units make, and a bound of the other units' curvature."""
+        """Judge by the change that the touched units cause, and a bound of the other units' curvature."""
         own, at, rows, x = self.own, self.own.at, self.rows, self.own.kinked.smooth.design.x
         units = np.where(rows.index < own.units, rows.index, 0)[lanes]
         delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
@@ -288,13 +288,13 @@ class Conditions:
         return found[np.argsort(found[:, 0], kind="stable")]
 
     def moves(self) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
-        """Moves of single rows' predictors, about, if each parameter that asks for it moved by itself.
+        """Estimate the moves of single rows' predictors if each parameter that violates its condition moved by itself.
 
-        A parameter leaves where it is held, or goes there. Returns the sum of the moves, and the sum without signs.
+        A parameter is released, or held. Returns the sum of the moves, and the sum of their sizes.
 
-        With z = L⁻¹x_S and c what the row takes of the curvature, 1 − q = 1 − c zᵀz: x_j less its regression on S is
-        x̃_j = x_j − b_jᵀz at the row, x̃_j/(1 − q) without it, and it bends by x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q);
-        for a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
+        Let z = L⁻¹x_S, c the curvature that the row loses, and 1 − q = 1 − c zᵀz. The residual of x_j regressed on S is x̃_j =
+        x_j − b_jᵀz at the row, and x̃_j/(1 − q) without it. Its curvature is x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q).
+        For a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
         """
         own, unit = self.own, self.rows.index[:, 0]
         z = own.at.whitened(unit)
@@ -327,7 +327,7 @@ class Conditions:
         return total, size
 
     def asked(self, lane: int) -> Key | None:
-        """Active parameters that the conditions at the centre of a refit ask for; None if they ask for no others."""
+        """Active parameters by the conditions at the centre of a refit; None if they are those of the fit."""
         own, found = self.own, self.joining
         if own.groups is not None:
             return None
@@ -358,7 +358,7 @@ def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
 
 
 def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:
-    """Slope ℓ′, which rises, and how far it may be off where η may be off by `half`."""
+    """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
     model = own.at.model
     with np.errstate(over="ignore", invalid="ignore"):
         low, slope, high = (model.unit_loss.derivatives(at, model.y[units], (1,))[0] for at in (eta - half, eta, eta + half))

@@ -1,8 +1,9 @@
-"""Refits of wide linear predictors by Newton steps that form no Hessian: by conjugate gradients, many refits side by side.
+"""Refits of wide linear predictors by Newton steps without a Hessian: conjugate gradients for many refits side by side.
 
-Where H is I, the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. The refit's own Hessian at θ̂, A, preconditions. The
-least Ritz value μ of A⁻¹ times it gives an estimate of a candidate's distance from the minimiser, in the norm of A: about
-‖g‖_{A⁻¹} / μ (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the steps).
+In whitened coordinates H = I, and the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. The preconditioner A is the
+refit's own Hessian at θ̂. The least Ritz value μ of A⁻¹ times the Hessian gives an estimate of a candidate's distance from the
+minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the
+steps).
 """
 
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from ._anchor import passes, tiles, total
 from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
-ROUNDS, PRODUCTS, PART = 12, 24, 0.1  # of steps; of products for one; of its length that may be left to solve
-FALL, SHORTEST = 1e-4, 1e-6  # of what the slope promises; of a step
-SMALLEST_RITZ_SHARE = 1e-3  # of a Ritz value: where curvature falls so far it is not told by so few products
+# largest number of steps; of products for one step; share of its length that may remain unsolved
+ROUNDS, PRODUCTS, PART = 12, 24, 0.1
+FALL, SHORTEST = 1e-4, 1e-6  # share of the predicted fall that a step must reach; shortest step
+SMALLEST_RITZ_SHARE = 1e-3  # least Ritz value; few products cannot measure a smaller curvature
 
 Enough = Callable[[Array], Bool[Array, " lanes"]]
 
@@ -31,7 +33,7 @@ def conjugate(state: CertifiedBatch, lanes: Int[Array, " lanes"], enough: Enough
 
 
 class _Group:
-    """Lanes on their way: u, predictors, F, and the least Ritz value seen."""
+    """Lanes in progress: u, predictors, F, and the least Ritz value."""
 
     def __init__(self, state: CertifiedBatch, lanes: Array):
         self.state, self.lanes, self.model = state, lanes, state.anchor.model
@@ -53,7 +55,7 @@ class _Group:
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Enough) -> Int[Array, " open"]:
-        """Run the steps; returns the lanes not brought near enough, as F falls no more or is too flat to tell the distance."""
+        """Run the steps; returns the lanes that are not near enough, as F stops falling or is too flat."""
         lost = [np.zeros(0, int)]
         for _ in range(ROUNDS):
             if not self.lanes.size:
@@ -78,7 +80,7 @@ class _Group:
             setattr(self, name, getattr(self, name)[some])
 
     def _gradient(self) -> tuple[Array, Array, Array]:
-        """Whitened gradients, the difference of ω ℓ″ from the anchor's, and the rounding error of the gradients' lengths."""
+        """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error of the gradients' lengths."""
         anchor, model, theta = self.state.anchor, self.model, self._theta(self.u)
         pulled, change = np.empty_like(self.eta), np.empty((len(theta), *anchor.curvature.shape), np.float32)
         for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
@@ -91,7 +93,7 @@ class _Group:
         return gradient, change, noise / np.sqrt(self.state.metric.kept[self.lanes])
 
     def _judged(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
-        """Write candidates and their distances to where the batch keeps them."""
+        """Write candidates and their distances into the batch."""
         state, lanes = self.state, self.lanes
         size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u, size, noise
@@ -101,7 +103,7 @@ class _Group:
         return size
 
     def _solved(self, gradient: Array, change: Array) -> tuple[Array, Array]:
-        """Newton steps, and the least Ritz value on the way to each."""
+        """Compute Newton steps, and the least Ritz value of each solve."""
         anchor, solve = self.state.anchor, self.state.metric.solve
         step, residual, least = np.zeros_like(gradient), -gradient, np.full(len(gradient), np.inf)
         towards = solve(residual, self.lanes)
@@ -131,7 +133,7 @@ class _Group:
         return step, least
 
     def _moved(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
-        """Take the steps, shortened until F falls, and mark the lanes where it does."""
+        """Take the steps, shortened until F falls, and mark the lanes in which it falls."""
         theta, along = self._theta(self.u), step @ self.state.anchor.root
         away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))
         times = lambda length: length.reshape(-1, *(1,) * (away.ndim - 1))

@@ -1,6 +1,7 @@
-"""Single rows of few columns left out: the next term from all rows at once, and a theorem that bounds what is left.
+"""Single rows of few columns left out: the next term from all rows at once, and a theorem that bounds the remainder.
 
-One step leaves u_j ≈ a_j z_j, of which the refit δ is ρ away. With curvatures ω_i ℓ″_i and G = ZZᵀ, Z = XL⁻ᵀ, of one output,
+One step leads to u_j ≈ a_j z_j, at a distance ρ from the refit δ. With curvatures ω_i ℓ″_i and G = ZZᵀ, Z = XL⁻ᵀ, of one
+output,
 
     z_jᵀδ = z_jᵀu_j − ½ S_j / (1 − h_j) + E_j,      S_j = a_j² Σ_{i≠j} ω_i ℓ‴_i G_ij³ = a_j² T[z_j, z_j, z_j],
 
@@ -29,12 +30,12 @@ from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
 Array = np.ndarray
-WORK = 2e7  # numbers of all rows' products: a millisecond
-SUM_ROUNDING = 1e-12  # of the sums of T
+WORK = 2e7  # numbers in the products of all rows: a millisecond
+SUM_ROUNDING = 1e-12  # rounding error of the sums of T
 
 
 def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
-    """Whether the next term takes less than `each` operations a row for so many rows, a gradient's share of one row."""
+    """Tell whether the next term takes less than `each` operations for each row, a gradient's share of one row."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
     known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
@@ -48,7 +49,7 @@ def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
 
 @cached_on
 def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
-    """Tensor T, its first two axes as pairs, those off the diagonal twice."""
+    """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal doubled."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
     pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, third)[:, None])
@@ -56,7 +57,7 @@ def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
 
 
 def settled(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
-    """Predictors of rows that lose weight, and how far they may be off; infinitely far for rows that gain weight."""
+    """Predictors of rows that lose weight, and their errors, infinite for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
     (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))

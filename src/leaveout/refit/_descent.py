@@ -1,9 +1,9 @@
-"""Refits of any model, a batch on its way: candidates, their distances from the exact refits, and the errors of their losses.
+"""Refits of any model in a batch: candidates, their distances from the exact refits, and the errors of their losses.
 
-Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs, each taken by the refits that the one
-before left open:
+Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits that the one before
+left open:
 
-    rung          one refit costs                            goes by
+    rung          one refit costs                            uses
     first         its own units, or a gradient               the fold's own Hessian at θ̂ (linear predictors), the anchor's
     expand        nothing: passes that all share             derivatives of every fold's own score, where folds are short runs
     screen        its own units and a sample of others       the same, where there are very many refits
@@ -11,9 +11,9 @@ before left open:
     newton        a few Hessians, with a line search         its own, where a Hessian costs few gradients
     alone         a descent from θ̂ of its own                quasi-Newton, and its own by products, elsewhere
 
-The remaining distance is estimated as λ/(1 − C), with λ the step asked for and C its contraction by the curvature at the
-candidate. The error is the largest change of the losses within that distance, both ways where they are steepest and along the
-step.
+The remaining distance is estimated as λ/(1 − C), with λ the length of the next step and C its contraction by the curvature at
+the candidate. The error is the largest change of the losses within that distance, in both directions of steepest change and
+along the step.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,40 +48,42 @@ from ._metric import Products, RefitMetric, Whitened, own_metric
 from ._newton import PRODUCTS
 from ._screen import SIZES, available, bent
 
-MAX_CHORD_STEPS = 20  # steps before a refit is handed on
-STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is wanted, for linear predictors and others
-NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops to see whether that is enough; BFGS at the last
-# A descent of one refit: by how much nearer before it is looked at again (0.5 and 0.1 take as long, on networks of 417 and
-# 2,041 parameters and a hidden Markov model of 44), how many times as far it is taken to be as what it learnt says (it was 5 to
-# 30 times as far; with 1 and 10 looks and products take as long in all), its moves at most.
+MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
+STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is used, for linear predictors and others
+NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
+# Descent of one refit: the factor by which it must come nearer before the next check (0.5 and 0.1 take as long, for networks of
+# 417 and 2,041 parameters and a hidden Markov model of 44); the factor on the distance by its inverse Hessian (the true
+# distance was 5 to 30 times as large; with factors of 1 and 10 checks and products take as long in all); its largest number of
+# moves.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
-QUARTER = 0.25  # of a gradient: with more left by a Newton step, theory promises no minimum (of 1,008 refits two had none)
-NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first go on from where they are
-HESSIANS = 10  # number of Hessians that Newton's method takes, about
-# Operations of a gradient from which refits go down by Newton's method one by one: of a chain of 5,000 steps and 11 parameters,
-# 2e5, a refit took 30 ms, side by side 130.
+QUARTER = 0.25  # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
+NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first continue from their place
+HESSIANS = 10  # approximate number of Hessians that Newton's method takes
+# Operations of a gradient from which Newton's method takes refits one by one. For a chain of 5,000 steps and 11 parameters
+# (2e5) a refit took 30 ms, and 130 ms side by side.
 SINGLY = 1e5
 HURRY = 2  # steps for the error of a refit that is reported elsewhere
-UNSOLVED = 2.0  # times what is told of it: what is counted as left of a solve (of a CRF 0.4 to 0.8 of that was)
-ASTRAY = 0.5  # of the gradient, if more is left after the first step and F is not convex: it may have led to another minimum
-# A contraction is taken as so many times the largest ratio of successive steps that was seen: the first ratio is half of it
-# where the curvature changes linearly (and less still where there are few units a parameter).
+UNSOLVED = 2.0  # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
+ASTRAY = 0.5  # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
+# Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the
+# first ratio is half of it (and less if there are few units for each parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
-SECANT = 1e-5  # of a length by which F changes as much as by a unit: beside it 1e-9 of that is noise
-MAX_SINGLE_RATIO = 0.01  # largest ratio of steps by which a refit is judged after one step
-LONG_FOLD = 8  # units a parameter from which a fold counts as long
-LENGTH_NOISE = 1e-9  # steps shorter than this share of a length by which F falls are rounding
-BORDER = 16  # refits of the largest accepted error whose gradients measure how good the estimates are
-EXPANSION_SAFETY = 2.0  # factor of the worst ratio found there
+SECANT = 1e-5  # step of secants, relative to a length along which F changes by about one; 1e-9 of that length is noise
+MAX_SINGLE_RATIO = 0.01  # largest ratio of steps at which a refit is judged after one step
+LONG_FOLD = 8  # units for each parameter from which a fold counts as long
+LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
+BORDER = 16  # accepted refits of largest error whose gradients measure how good the estimates are
+EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
 EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
-TOLD = 0.01  # share of the largest accepted error a scored unit below which errors are not told apart
-ARRIVED, UNTOLD = 1e-4, 20.0  # last step that counts as none, relative to the way; its factor where steps tell no distance
-FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be nearer than the anchor's Hessian
+TOLD = 0.01  # share of the largest accepted error for each scored unit below which errors count as equal
+# length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
+ARRIVED, UNTOLD = 1e-4, 20.0
+FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
 
 
 class DescentLook(NamedTuple):
-    """Selected refits where they stand, and the remaining distance of each."""
+    """Selected refits at their candidates, and the remaining distance of each."""
 
     state: "RefitDescent"
     lanes: Int[np.ndarray, " lanes"]
@@ -92,7 +94,7 @@ class DescentLook(NamedTuple):
         return self.state.judged(self.lanes, self.left)
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
-        """Held-out losses at the place where their errors were computed last."""
+        """Held-out losses at the candidate for which errors were computed last."""
         return self.state.scores[self.lanes]
 
 
@@ -100,18 +102,18 @@ Enough = Callable[[Int[np.ndarray, " lanes"], "DescentLook | Expanded"], Bool[np
 
 
 class RefitDescent:
-    """Batch on its way: whitened displacements, the steps asked for there, distances, losses with errors, and codes."""
+    """Batch in progress: whitened displacements, the next steps, distances, losses with errors, and codes."""
 
     def __init__(self, fit: Fit, rows: RefitRows, own: bool = False, expanded: bool = False):
         """Set up the batch.
 
-        With `own` each refit uses its own Hessian at θ̂ even where the anchor's is cheaper. With `expanded` folds that are
+        With `own` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper. With `expanded` folds that are
         short runs are expanded.
         """
         self.fit, self.rows, self.center = fit, rows, fit.vector
         runs = expandable(fit, rows) if expanded else None
         self.expansion = Expansion(fit, rows, runs) if runs is not None else None
-        self.gradients = GRADIENTS * len(rows.index)  # taken, about
+        self.gradients = GRADIENTS * len(rows.index)  # approximate number of gradients computed
         self.F = derived(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._chosen(own)
@@ -123,9 +125,9 @@ class RefitDescent:
         self.open = ~lost
 
     def _chosen(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
-        """Choose the metric: the folds' own Hessians for linear predictors and where asked for, else the anchor's.
+        """Choose the metric: the folds' own Hessians for linear predictors and on request, else the anchor's.
 
-        Returns the metric, which refits have a singular one, and the whitened gradients at θ̂ if they came along.
+        Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂ if they are computed with it.
         """
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
@@ -137,7 +139,7 @@ class RefitDescent:
         return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
 
     def theta(self, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes params"]:
-        """Raveled parameters where refits stand."""
+        """Raveled parameters of the candidates."""
         return self.center + self.fit.unwhiten(self.u[lanes])
 
     def gradient(self, lanes: Int[np.ndarray, " lanes"], u: np.ndarray | None = None) -> Float[np.ndarray, "lanes params"]:
@@ -164,11 +166,11 @@ class RefitDescent:
         self.u = np.array(u)
 
     def judged(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
-        """Largest change of the summed losses of each refit within a given distance; never from a slope at one point.
+        """Largest change of the summed losses of each refit within a given distance, evaluated at the ends and not by a slope.
 
-        In a flat tail a slope is zero. For one scored unit the direction of the gradient is the worst. For many units it is not
-        typical of an error's direction, and twice its root mean square share stands in. Where a fold is long the losses change
-        in every direction, and the gradient, which may cost ten times as much, is left out.
+        A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the worst case. For many units
+        it is not typical of an error's direction, and twice its root mean square share is used. In a long fold the losses
+        change in every direction, and the gradient, which may cost ten times as much, is not computed.
         """
         fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
@@ -190,7 +192,7 @@ class RefitDescent:
         return self.error[lanes]
 
     def losses(self) -> Float[np.ndarray, "refits ..."]:
-        """Held-out losses of all refits where they stand."""
+        """Held-out losses of all refits at their candidates."""
         if self.expansion is not None and not self.u.any():
             return self.expansion.unmoved()
         return self.F.losses(self.theta(), np.arange(len(self.u)))
@@ -202,7 +204,7 @@ class RefitDescent:
     ) -> Int[np.ndarray, " open"]:
         """Take accelerated steps with one metric, or Newton steps by products; returns the refits that are still open.
 
-        `fresh` says that no step was made with this metric yet.
+        `fresh` tells that no step was taken with this metric yet.
         """
         first = np.where(np.isfinite(self.first), self.first, 0.0)
         shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
@@ -222,7 +224,7 @@ class RefitDescent:
             ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
-            left = size * q / (1 - q) + self._unsolved(lanes)  # after a plain step, so no more is added to it
+            left = size * q / (1 - q) + self._unsolved(lanes)  # after a plain step nothing more is added
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
             self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
@@ -241,7 +243,7 @@ class RefitDescent:
 
     @property
     def natural(self) -> float:
-        """Length by which F changes as much as by a unit."""
+        """Length along which F changes by about one."""
         return float(np.sqrt(abs(float(self.fit.value)) / self.fit.objective.num_units))
 
     @property
@@ -260,20 +262,20 @@ class RefitDescent:
 
     @property
     def _renewed(self) -> bool:
-        """Whether the metric is that of the candidate, so that steps with it are Newton's."""
+        """Whether the metric is that of the candidate, so that its steps are Newton steps."""
         return isinstance(self.metric, Products | ExpandedMetric)
 
     def _take(self, lanes: np.ndarray, step: np.ndarray, good: np.ndarray) -> None:
         self.u[lanes[good]] -= step[good]
-        known = np.isfinite(step).all(1)  # else the one before says where to
+        known = np.isfinite(step).all(1)  # otherwise the step before is used
         self.step[lanes[known]] = step[known]
 
     def _accepted(
         self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mark refits that are near enough, and those of which the curvature says nothing.
+        """Mark refits that are near enough, and those for which the curvature is uninformative.
 
-        The steps decide first, then the curvature where refits stand.
+        The steps decide first, then the curvature at the candidates.
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.left[lanes] = left
@@ -281,7 +283,7 @@ class RefitDescent:
         near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))] if known.size else known
         if near.size and not self._renewed:
             told = self._told(lanes[near]) + self.extra[lanes[near]]
-            farther, left = told > left[near], np.maximum(left[near], told)  # the others were near enough as they are
+            farther, left = told > left[near], np.maximum(left[near], told)  # the others are near enough already
             self.left[lanes[near]], beyond[near] = left, np.isinf(left)
             again = near[farther]
             done[near[~farther]] = True
@@ -290,9 +292,9 @@ class RefitDescent:
         return done, beyond
 
     def _told(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
-        """Distances left after plain steps, by the curvature where refits stand; infinite if it says nothing.
+        """Remaining distances after plain steps, by the curvature at the candidates; infinite if it is uninformative.
 
-        A distance above the length of the first step says nothing either.
+        A distance above the length of the first step counts as uninformative too.
         """
         q, size = self.contractions(lanes), self.size[lanes]
         left = size * q / (1 - np.minimum(q, REFUSED))
@@ -301,8 +303,8 @@ class RefitDescent:
     def contractions(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
         """Contraction of steps with the metric, the size of I − P∇²F(u, w), from a random direction by a few secants.
 
-        Contractions of the steps themselves are not enough: where a metric is far too steep in some direction, the step along
-        it, and the visible change of that step, is small.
+        Contractions of the steps themselves are not enough: if a metric is far too steep in some direction, both the step along
+        it and the change of that step are small.
         """
         length = SECANT * self.natural
         u, here = self.u[lanes], self.gradient(lanes)
@@ -317,13 +319,13 @@ class RefitDescent:
         return CAUTION * largest
 
     def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
-        """Estimate distances and errors by the curvature where refits stand; returns the refits of which it says nothing."""
+        """Estimate distances and errors by the curvature at the candidates; returns the refits that stay open."""
         left = self.left[lanes] = self._told(lanes) + self.extra[lanes]
         self.judged(lanes, left)
         return lanes[~np.isfinite(left)]
 
     def screen(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> Int[np.ndarray, " open"]:
-        """Step by the units that leave and samples of the others; returns the refits that samples do not settle."""
+        """Step by the left-out units and samples of the others; returns the refits that samples do not settle."""
         for size in range(len(SIZES)):
             if not lanes.size:
                 break
@@ -347,9 +349,9 @@ class RefitDescent:
     def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
         """Damped Newton steps to the minimiser reached by descent, or a code that says there is none.
 
-        They start where refits stand if their steps had all but ended there, else from θ̂. Refits go one by one, with the
-        programs of the fit, where that takes less time than compiling others, and where a gradient costs much: fewer and fewer
-        refits are open, and side by side each call costs as much as for all.
+        They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by one, with the programs
+        of the fit, if that takes less time than compiling others, or if a gradient costs much: as refits converge, a call for
+        all of them would cost as much as before.
         """
         params = self.fit.num_params
         each = work(self.fit.objective, params)
@@ -369,8 +371,11 @@ class RefitDescent:
         self._settle(lanes, finite[lanes], converged[lanes])
 
     def _to_limit(self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float) -> bool:
-        """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero: hold that one at
-        the limit, and minimise over the others. Return whether F is no higher there than on the way."""
+        """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero.
+
+        The parameter is held at the limit, and F is minimised over the others. Returns whether F is no higher there than
+        before.
+        """
         (theta,) = self.theta(one)
         limit = self.fit.objective.parameters.at_limit(theta)
         if np.array_equal(limit, theta):
@@ -383,7 +388,7 @@ class RefitDescent:
         return True
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
-        """Start of Newton's method: where refits stand if they are nearly there and lower than at θ̂, else θ̂."""
+        """Start of Newton's method: the candidates if they are nearly converged and lower than θ̂, else θ̂."""
         start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
         if near.any():
             there = self.theta(some[near])
@@ -392,12 +397,12 @@ class RefitDescent:
         return start
 
     def _one(self, one: Int[np.ndarray, " one"]) -> Functions:
-        """F of one refit, with the programs of the fit."""
+        """Return F of one refit, with the programs of the fit."""
         (weights,) = weights_of(self.rows, self.fit.objective.num_units, one)
         return function(self.fit.objective, self.fit.theta, weights).of
 
     def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
-        """Judge refits at the end of their way; give a code to those that do not exist."""
+        """Judge refits at the end, and give a code to those that do not exist."""
         finite &= np.isfinite(self.judged(lanes, self.left[lanes]))
         for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
             lost = lanes[which]
@@ -406,7 +411,7 @@ class RefitDescent:
     def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
         """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
 
-        Near the minimum F itself cannot tell steps apart, and the curvature that a descent has learnt understates what is left.
+        Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent understates the distance.
         """
         for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
             F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
@@ -418,7 +423,7 @@ class RefitDescent:
             self._settle(one, np.isfinite(self.size[one]), near)
 
     def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[LBFGSState | BFGS]:
-        """Yield the places that the descent of one refit comes to, nearer each time.
+        """Yield the points of the descent of one refit, each nearer to the minimum.
 
         It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS from the anchor's Hessian.
         """
@@ -469,12 +474,12 @@ class RefitDescent:
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Function that multiplies by ∇²F at θ, plus one along flat directions."""
+        """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
         of, flat = F.products(theta), self.fit.null_space
         return lambda v: of(v) + (v @ flat.T) @ flat
 
     def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: LBFGSState | BFGS) -> bool:
-        """Whether F curves down where the Newton steps of one refit contract, so that it has not arrived."""
+        """Tell whether F curves down at the point to which the Newton steps of one refit contract, which is then no minimum."""
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
         if not curves_down(product, found.newton, self.fit.raw(drawn)):
             return False
@@ -482,7 +487,7 @@ class RefitDescent:
         return True
 
     def _stand(self, one: np.ndarray, theta: np.ndarray, step: np.ndarray) -> None:
-        """Put a refit at θ, to which a step led, or from which one is asked for."""
+        """Move a refit to θ, with the step that led there or the next one."""
         self.u[one], self.step[one] = self.fit.back(np.stack([theta - self.center, step]))
         self.size[one] = np.linalg.norm(self.step[one], axis=1)
 
@@ -492,17 +497,17 @@ def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lane
 
 
 def _beyond(kept: float) -> float:
-    """Distance of the minimum after a Newton step, in lengths of the step, which left a share `kept` of the gradient.
+    """Bound the distance of the minimum after a Newton step that left a share `kept` of the gradient, in lengths of the step.
 
-    It is that of Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `kept`.
+    It follows from Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `kept`.
     """
     return 2 / (1 + np.sqrt(1 - 4 * kept)) - 1
 
 
 def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
-    """Bring a batch that has begun to where `enough` holds, by samples of units first where these will do.
+    """Refine a batch after its first step until `enough` holds, by samples of units first if these are accurate enough.
 
-    In a hurry the batch goes only as far as errors can be estimated.
+    In a hurry the batch is refined only until errors can be estimated.
     """
     lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
     fresh = sampled or state.expansion is not None
@@ -519,7 +524,7 @@ def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool
 
 
 class ExpandedMetric:
-    """Metric of the selected refits' own Hessians, by the expansion, where they stand."""
+    """Metric of the selected refits' own Hessians at their candidates, by the expansion."""
 
     def __init__(self, state: RefitDescent, lanes: Int[np.ndarray, " lanes"]):
         assert state.expansion is not None
@@ -539,10 +544,9 @@ class ExpandedMetric:
 
 
 def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int) -> Int[np.ndarray, " open"]:
-    """Bring a batch to where the expansion leads; returns the refits that are still open.
+    """Move a batch to the minimisers of the expansion; returns the refits that are still open.
 
-    Refits that this does not settle go on from there with full gradients and their own Hessians, which come from the expansion
-    too.
+    These continue from there with full gradients and their own Hessians, which the expansion also gives.
     """
     assert state.expansion is not None
     found, usual = state.expansion.solved(), state.metric
@@ -567,10 +571,10 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
 def _passed(
     state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, found: ExpandedBatch
 ) -> tuple[float, Bool[np.ndarray, " lanes"]]:
-    """Factor by which estimates are multiplied, and the refits that are near enough then.
+    """Return the factor by which estimates are multiplied, and the refits that are then near enough.
 
-    Full gradients of the worst refits that pass measure how good the estimates are. As long as these are too small there,
-    others are the worst that pass.
+    Full gradients of the worst refits that pass measure how good the estimates are. If the estimates are too small, the factor
+    grows and other refits are the worst that pass.
     """
     times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
     while True:
@@ -587,7 +591,7 @@ def _passed(
 
 
 def _ratio(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], found: ExpandedBatch) -> float:
-    """Largest ratio of the changes that one Newton step makes in refits and their losses to the estimates of these changes."""
+    """Return the largest ratio of the changes of refits and losses in one Newton step to the estimates of these changes."""
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)

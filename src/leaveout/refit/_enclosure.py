@@ -1,10 +1,10 @@
-"""Batch of refits of linear predictors on its way: candidates, and the balls around them that are proved.
+"""Batch of refits of linear predictors in progress: candidates, and the proved balls around them.
 
     θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;      ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
 
 Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`, and A the refit's metric: its
-own Hessian at θ̂ at first, that at the candidate where steps stall. `look` makes the first step of all refits, `steps` more of
-those whose ball is too large, and `estimate` estimates the distance where nothing is proved. `_newton` takes another metric.
+own Hessian at θ̂ at first, and that at the candidate if steps stall. `look` takes the first step of all refits, `steps` takes more
+for those whose ball is too large, and `estimate` estimates the distance if nothing is proved. `_newton` uses another metric.
 """
 
 from collections.abc import Callable
@@ -21,21 +21,21 @@ from ..plans.plan import RefitRows
 from ._anchor import FoldMetric, anchored, entries, passes, tiles, total
 
 Array = np.ndarray
-STEPS, HURRY = 8, 2  # with one metric, before a refit wants another; or before its error is estimated
-# What a step leaves is asked of one refit in so many, by so many products; the largest of so many answers holds.
+STEPS, HURRY = 8, 2  # steps with one metric before a refit needs another; or before its error is estimated
+# The contraction of a step is measured for one refit in so many, by so many products; the largest of so many results counts.
 TOLD, ASKED, BESIDE = 8, 10, 5
-CAUTION, REFUSED = 1.3, 0.9  # what is put on top of a contraction, and where a contraction means nothing
-STALLED = 0.5  # a step that leaves more of the gradient than that wants another metric
+CAUTION, REFUSED = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
+STALLED = 0.5  # a step that leaves a larger share of the gradient needs another metric
 SINGLE_PRECISION_SHARE = (
-    1e-4  # of the first step: while more is left, gradients that are dear are told by what they change by, in float32
+    1e-4  # share of the first step; while more remains, costly gradients are computed from their changes, in float32
 )
 
 
 class CertifiedBatch:
-    """Batch on its way: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
+    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
 
-    `center` and `half` are the held units' predictors and how far those of the exact refit may be from them, `[refits, width]`;
-    of several outputs `half` is the largest range of what they may be off.
+    `center` and `half` are the held units' predictors and their largest distance from those of the exact refit, `[refits, width]`;
+    for several outputs `half` is the largest range of the differences.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows):
@@ -48,14 +48,17 @@ class CertifiedBatch:
         self.u = np.zeros((count, len(self.anchor.root)))
         self.center = self.anchor.eta[self.units]
         self.half = np.full((count, width), np.inf)
-        self.slope = np.full(count, np.inf)  # λ at the last candidate, and what of it may be rounding
+        self.slope = np.full(count, np.inf)  # λ at the last candidate, and its rounding error
         self.noise = np.zeros(count)
         self.first = np.zeros(count)  # length of the first step
         self.result = np.full(count, int(RESULTS.successful))
-        self.radius, self.gradients = np.full(count, np.inf), 0.0  # around u, in the norm of H; gradients made in all
+        self.radius, self.gradients = (
+            np.full(count, np.inf),
+            0.0,
+        )  # around u, in the norm of H; number of gradients computed in all
         self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
-        self.shrunk = np.zeros(count)  # what the last step left of λ
-        self.contraction = np.full(count, np.inf)  # estimated, where it was
+        self.shrunk = np.zeros(count)  # share of λ that the last step left
+        self.contraction = np.full(count, np.inf)  # if it was estimated
 
     def theta(self) -> Float[Array, "refits params"]:
         return self.anchor.theta + self.u @ self.anchor.root
@@ -63,7 +66,7 @@ class CertifiedBatch:
     # the first look
 
     def look(self) -> None:
-        """Take one step with each fold's own Hessian at θ̂, and read from the table what is proved of it."""
+        """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
         anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
         self.metric = FoldMetric(anchor, self.rows, each)
         kept, grown = self.metric.kept, np.ones(len(self.u))
@@ -110,7 +113,7 @@ class CertifiedBatch:
         return out
 
     def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
-        """Write the held predictors at the candidates, and how far they may be off."""
+        """Write the held predictors at the candidates, and their errors."""
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
@@ -175,7 +178,7 @@ class CertifiedBatch:
         return eta, omega, gradient, GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """Same quantities, the gradient being u, since H is one whitened, plus the pull of the nonlinear part of the slopes."""
+        """Same quantities, with the gradient as u, as H whitened is the identity, plus the gradient of the slopes' nonlinear part."""
         anchor, u = self.anchor, self.u[lanes]
         moved = anchor.ahead(u)
         eta = anchor.eta + moved
@@ -184,7 +187,7 @@ class CertifiedBatch:
         slope -= anchor.weight * (anchor.slope + anchor.curvature * moved)
         curvature -= anchor.weight * anchor.curvature
         gradient = anchor.leftover + u + anchor.back(slope)
-        lost = np.sqrt(slope**2 @ anchor.size)  # and of the moves as much as changes of ℓ″ make of it
+        lost = np.sqrt(slope**2 @ anchor.size)  # and rounding of the moves, times the changes of ℓ″
         lost += np.linalg.norm(u, axis=1) * (1 + np.sqrt(curvature**2 @ anchor.size**2))
         return eta, omega, gradient, anchor.digits * lost
 
@@ -199,7 +202,7 @@ class CertifiedBatch:
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.taken[lanes] = good
-        moved, after = lanes[good], found.after[good] + noise[good]  # by which the step itself may be off
+        moved, after = lanes[good], found.after[good] + noise[good]  # the error of the step itself
         self.u[moved] += step[good]
         self.proved[moved] = True
         if moved.size:
@@ -210,7 +213,7 @@ class CertifiedBatch:
             self._estimated(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
-        """Ball from the table, and where that proves little from the gaps of every unit."""
+        """Ball from the table or, if that proves little, from the gaps of every unit."""
         anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept[lanes]
         found = anchor.table.ball(size, kept, self.grown[lanes], np.linalg.norm(self.u[lanes], axis=1))
         for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
@@ -228,8 +231,8 @@ class CertifiedBatch:
     def estimate(self, lanes: Array) -> None:
         """Estimate radii from the curvature at the candidates, by products with its difference from the metric's.
 
-        The products give the contraction of a step for one in a few refits, in order of length. For the others it is taken in
-        proportion to the length from the largest one nearby, and is no less than the contraction of the last step.
+        The products give the contraction of a step for one in a few refits, in order of length. For the others it is
+        proportional to the length, from the largest one nearby, and is no less than the contraction of the last step.
         """
         length = np.linalg.norm(self.u[lanes], axis=1)
         order = np.argsort(-length, kind="stable")
@@ -243,7 +246,7 @@ class CertifiedBatch:
         self._estimated(lanes)
 
     def _estimated(self, lanes: Array) -> None:
-        """Radii for a contraction that grows on the way in proportion: D ≤ λ + c (1 + D / ‖u‖) D."""
+        """Radii for a contraction that grows in proportion to the distance: D ≤ λ + c (1 + D / ‖u‖) D."""
         contraction, slope = self.contraction[lanes], self.slope[lanes]
         whole = 1 - np.minimum(contraction, REFUSED)
         apart = whole**2 - 4 * contraction * self._grown(lanes, slope)
@@ -254,14 +257,14 @@ class CertifiedBatch:
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
 
     def _grown(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
-        """Length of a way, in the norm of the refits' metrics, relative to the way from θ̂."""
+        """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
         length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept[lanes])
         return distance / np.maximum(length, 1e-300)
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
         """Contraction of a step: the size of A⁻¹E, E the change of the curvature.
 
-        It is found by Lanczos' first steps from random directions, in float32.
+        It is found by the first steps of Lanczos' method from random directions, in float32.
         """
         anchor, model = self.anchor, self.anchor.model
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
@@ -280,7 +283,7 @@ class CertifiedBatch:
         return largest
 
     def _turned(self, lanes: Array) -> Callable[[Array], Array | float]:
-        """Function that multiplies moves by the change of the penalty's Hessian, whitened."""
+        """Return the function that multiplies moves by the change of the penalty's Hessian, whitened."""
         anchor, norms = self.anchor, self.anchor.model.norms
         if norms is None:
             return lambda v: 0.0

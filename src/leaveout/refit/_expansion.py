@@ -1,11 +1,11 @@
-"""Refits without short runs of units, from derivatives of all folds' scores that each pass over the data gives together.
+"""Refits without short runs of units, from derivatives of the scores of all folds, which each pass over the data gives together.
 
 F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`objectives.contiguous_folds`). In whitened
 coordinates refits solve
 
     g + u + ½ T[u, u] − ∇s_o − ∇²s_o u = r,      T = ∇³F,      r = ½ ∇³s_o[u, u] − (1/6) ∇⁴F[u, u, u] + …
 
-The left side, a quadratic in u whose curvature is I − ∇²s_o + T[u], is known from D(D+1)/2 passes, for all folds. The size of
+The left side is a quadratic in u with curvature I − ∇²s_o + T[u], which D(D+1)/2 passes give for all folds. The size of
 r, and with it the distance of u from the refit, is estimated from third derivatives of every s_o and fourth ones of F along the
 principal axes of all displacements: the largest of them stands for the fold's own direction. Losses are expanded to second
 order in the same way. Gradients of the folds that these estimates only just accept measure how good the estimates are.
@@ -22,7 +22,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
 DERIVATIVE_ENTRIES = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
-FOLD_CURVATURE_ENTRIES = 2**20  # in the curvatures of folds that are solved at once
+FOLD_CURVATURE_ENTRIES = 2**20  # entries in the curvatures of folds that are solved at once
 COMPILING_COST = 1e8  # operations of full passes that take less time than compiling the expansion
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
@@ -30,11 +30,11 @@ PUSHED = 16.0  # gradients that take as long as passes pushed along two directio
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
 THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
 MAX_QUADRATIC_STEPS = 20  # steps of Newton's method on the quadratic
-MAX_CURVATURE_CHANGE = 0.9  # difference between the fold's curvature and the full fit's above which no expansion is trusted
+MAX_CURVATURE_CHANGE = 0.9  # largest difference between the fold's curvature and the full fit's at which the expansion is used
 
 
 def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
-    """Runs of a plan, if the batch has all of its refits, they can be expanded, and that is worth compiling for; else None."""
+    """Return the runs of a plan if the batch has all its refits, which can be expanded at less cost; else None."""
     count, size = len(rows.index), fit.num_params
     if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
         return None
@@ -48,9 +48,9 @@ def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
 
 
 class ExpandedBatch(NamedTuple):
-    """Expansion of all refits: its whitened minimiser, the distance that may be off, the losses there, and their errors.
+    """Expansion of all refits: its whitened minimiser, the error of that, the losses there, and their errors.
 
-    Distance and error are infinite where the expansion means nothing.
+    Distance and error are infinite if the expansion is not valid.
     """
 
     u: Float[np.ndarray, "refits params"]
@@ -72,8 +72,8 @@ class Beyond(NamedTuple):
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes width"]]:
         """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
 
-        They are the largest along an axis or, if that is more, those of the only a whose a ⊗ a ⊗ a has these along the axes, as
-        the loss of a linear predictor has.
+        They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has these values along the axes,
+        as for the loss of a linear predictor.
         """
         length, along = np.linalg.norm(u, axis=1), (u @ self.axes.T).T
         joint, each = self.joint[:, lanes], self.each[:, lanes]
@@ -156,7 +156,7 @@ class Expansion:
     def change(
         self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
-        """Largest change of the summed losses of selected refits within a distance of u; infinite where the distance is."""
+        """Largest change of the summed losses of selected refits within a distance of u; infinite if the distance is."""
         slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
         known = np.isfinite(left)
@@ -165,7 +165,7 @@ class Expansion:
         return np.where(known, self.runs.scored(each, self.rows, lanes).sum(1), np.inf)
 
     def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
-        """Stationary point of the quadratic, by Newton's method from θ̂; NaN where that leads nowhere."""
+        """Stationary point of the quadratic, by Newton's method from θ̂; NaN if that does not converge."""
         start, size = self.start[lanes], self.fit.num_params
         u, curves = -start, self._square(self.joint_curves[:, lanes])
         moving = np.ones(len(u), bool)

@@ -2,15 +2,15 @@
 
     F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
 
-Hosts go on with the solution of least norm where the data determine no other, and so does this.
+Hosts take the solution of least norm if the data determine no other, and so does this module.
 With √W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve
 S_oo r_o = (S y)_o,
 
     S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
                                                        and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
 
-there S₁ tells what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place of y_o.
-Where other weights change, or it is not clear which directions the rows o alone determine, the refit itself is made by an SVD.
+in which case S₁ determines what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place
+of y_o. If other weights change, or if it is not clear which directions the rows o alone determine, an SVD computes the refit.
 """
 
 import functools
@@ -27,14 +27,17 @@ from ..optimize.fit import Fit
 
 Array = np.ndarray
 UNIT = 2.0**-53
-CAUTION = 32  # times what rounding usually makes of a sum
-NONZERO_FROM = 1e3  # times its rounding, from which a number is known not to be zero
-DEAR = 1e12  # operations that the refits of a plan may cost which are made one by one
+CAUTION = 32  # factor on the usual rounding error of a sum
+NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
+DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
 
 
 class Whole(NamedTuple):
-    """Q, s, V of all rows, their mean and √weight, the `gap`, whether the rank is `certain`, u, whether nothing is left of
-    least squares, the mean response, and √weight times what is left of the response."""
+    """Factor of all rows.
+
+    It has Q, s, V, the mean of the rows and √weight, the `gap`, whether the rank is `certain`, u, whether the rows are
+    interpolated, the mean response, and √weight times the residuals.
+    """
 
     Q: Array
     s: Array
@@ -59,7 +62,7 @@ class LeastNorm:
         self.hosted = bool(self.cut or getattr(fit.objective, "least_norm", False))
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.penalised = bool(ridge.any())
-        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # β of what is solved for
+        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # maps the solution to β
         if len(fit.null_space) and not self.cut and not self.penalised:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.z = self.x @ self.back
@@ -70,7 +73,7 @@ class LeastNorm:
         """The factor of all rows."""
         Q, s, V, mean, root, gap, clear = self._factor(self.weight)
         u = root / np.linalg.norm(root) if self.intercept else np.zeros(len(root))
-        Q = Q - np.outer(u, u @ Q)  # centring left 1e-16 / s along u
+        Q = Q - np.outer(u, u @ Q)  # centring leaves 1e-16 / s along u
         level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
         certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
@@ -81,39 +84,47 @@ class LeastNorm:
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
     def _factor(self, weight: Float[Array, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
-        """Q, s, V of the rows with weights, centred, up to the host's cut; the mean, √weight, the gap, and whether the cut is
-        clear: no singular value so near to it that rounding decides."""
+        """Compute Q, s, V of the weighted and centred rows up to the host's cut.
+
+        Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular value is so near that rounding
+        decides.
+        """
         root = np.sqrt(weight)
         mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
         Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
         largest = float(s.max(initial=0.0))
-        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # what centring rounds
+        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # rounding error of centring
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
-        away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # it is the cut that counts, or zero
+        away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # the distance from the cut, or from zero
         low = least - rounding if least > rounding else least
         clear = self.penalised or not np.any((s > low) & (s < least + away))
         if self.penalised:
-            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring takes one
+            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring removes one
         kept = s[good]
         gap = float(shift / max(kept.min(initial=largest), 1.0 if self.penalised else 0.0)) if len(kept) else 1.0
         return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
 
     @functools.cached_property
     def floor(self) -> float:
-        """See `cut_floor`."""
+        """Share of the information that a refit must keep (`cut_floor`)."""
         return cut_floor(self.cut, self._singular()) if self.cut else 0.0
 
     def tells(self, rank: int) -> bool:
-        """Whether a refit of this rank has held-out losses for all units. A host's has, as the host goes on with least norm. A
-        model of our own has none for units that depend on a direction that left with them, unless all rows are interpolated:
-        then every unit does, and the fit is the solution of least norm itself."""
+        """Tell whether a refit of this rank has held-out losses for all units.
+
+        A refit of a host has, as hosts take the solution of least norm. A model of this library has none for units that depend
+        on a direction which only left-out rows determine, unless all rows are interpolated, when the fit itself is the solution
+        of least norm.
+        """
         return bool(self.hosted or self.penalised or self.whole.full or rank >= len(self.whole.s))
 
     def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
-        """β, the intercept, and what predictions may be off; None where it is not clear what the rows determine, or they
-        determine too little."""
+        """Compute β, the intercept, and the error of predictions.
+
+        None if rounding decides which directions the rows determine, or if they determine too few.
+        """
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
         if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
             return found
@@ -133,7 +144,7 @@ class LeastNorm:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
     def _without(self, o: Int[Array, " out"]) -> tuple[Float[Array, " features"], float, float] | None:
-        """By the inverse's block of the rows that leave; None where it does not tell."""
+        """Refit by the block of S for the rows that leave; None if it does not determine the refit."""
         whole = self.whole
         root, Q, s = whole.root[o], whole.Q[o], whole.s
         fuzz = self.spare * whole.gap
@@ -163,7 +174,7 @@ class LeastNorm:
             if V0.shape[1]:
                 B = (Q / s).T
                 r = r + V0 @ np.linalg.lstsq(B @ V0, t / s - B @ r, rcond=None)[0]
-        moved = -(Q.T @ r)  # of t, where predictions take the place of y
+        moved = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.penalised else 1 / s
         b = whole.V @ (damped * (t + moved))
         r = r / root
@@ -174,8 +185,10 @@ class LeastNorm:
 
 
 def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
-    """The share of the information that a refit must keep along every direction, for no cut of its host's to matter there, by
-    the singular values of all rows; infinite where it cuts what these data do see."""
+    """Compute the share of the information that a refit must keep along every direction for its host's cut not to matter.
+
+    It follows from the singular values of all rows, and is infinite if the cut removes a direction that these data determine.
+    """
     largest = s.max(initial=0.0)
     seen, rounding = s > cut * largest, UNIT * CAUTION * NONZERO_FROM * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):

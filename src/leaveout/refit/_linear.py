@@ -1,9 +1,10 @@
 """Refits of linear predictors with a convex loss and penalty (`Predictors`), each within a ball that is proved.
 
-There is one predictor a unit, or one for each of several outputs. For the latter, arrays `[…, units]` of predictors and slopes
-have one axis more, and what a radius is for one is a range over all of a unit's.
+There is one predictor for each unit, or one for each of several outputs. For several outputs, arrays `[…, units]` of predictors
+and slopes have one more axis, and a range over all outputs of a unit takes the place of a radius.
 
-In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. The rungs, each taken by the refits that the one before left open:
+In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits that the one before
+left open:
 
     rung      one refit costs                       metric A
     look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave
@@ -34,12 +35,12 @@ from ._newton import newton
 from ._one_row import OneRow, one_row, span
 
 Array = np.ndarray
-ELEMENTWISE = 400.0  # operations that a loss, its derivatives and their gaps cost a unit
+ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
 AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
 COSTLY_OPERATIONS = (
     3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
 )
-TIGHT = 1.5  # times what a loss is known to be off: an error that is no larger needs no closer look
+TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs no closer look
 
 
 class FirstStep:
@@ -70,7 +71,7 @@ class FirstStep:
 
 
 class EnclosureLook(NamedTuple):
-    """Held predictors of some refits, how far they may be off, λ, its rounding error, and the first step's length."""
+    """Held predictors of some refits, their errors, λ, its rounding error, and the length of the first step."""
 
     center: Float[Array, "lanes width ..."]
     half: Float[Array, "lanes width"]
@@ -83,7 +84,7 @@ Enough = Callable[[Int[Array, " lanes"], EnclosureLook], Bool[Array, " lanes"]]
 
 
 class Enclosed(NamedTuple):
-    """Result of a batch: held predictors, how far they may be off, codes, what is proved, the raveled θ where formed."""
+    """Result of a batch: held predictors, their errors, codes, whether these are proved, and the raveled θ if formed."""
 
     center: Float[Array, "refits width ..."]
     half: Float[Array, "refits width"]
@@ -92,16 +93,15 @@ class Enclosed(NamedTuple):
     theta: Callable[[], Float[Array, "refits params"]]
     ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
     moved: Float[Array, " refits"]  # the length of the first step
-    gradients: float  # that were made
-    open: Int[Array, " open"]  # refits that went on after the first look
+    gradients: float  # number of gradients computed
+    open: Int[Array, " open"]  # refits that the first look left open
 
 
 class Judge:
-    """Decides which refits need no closer look, by how far their held-out losses may be off.
+    """Decides which refits need no closer look, by the errors of their held-out losses.
 
-    The losses are at `reported` predictors, or at the candidates if none are given. They may be off by what is `allowed`,
-    besides a part of the known difference of the losses. `error` holds the last error of each refit; `left` returns the errors
-    at the end.
+    The losses are at `reported` predictors, or at the candidates if none are given. Their error may be `allowed`, plus a part
+    of the known difference of the losses. `error` holds the last error of each refit; `left` returns the errors at the end.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
@@ -140,9 +140,9 @@ def taken(rows: RefitRows, lanes: Int[Array, " lanes"]) -> RefitRows:
 
 
 def enclose(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
-    """Bring every refit to where `enough` says so. A `hurry` takes no Hessians: it estimates.
+    """Refine every refit until `enough` holds. In a `hurry` no Hessians are computed, and errors are estimated.
 
-    If gradients of all refits cost too much, errors of single rows may be estimated too, and share what is `allowed` them.
+    If gradients of all refits cost too much, errors of single rows may be estimated too, within the `allowed` error together.
     """
     if begun.single:
         return _by_rows(begun, enough, hurry, allowed)
@@ -153,13 +153,13 @@ def enclose(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
 
 
 def _by_rows(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
-    """Enclose single rows; those that the first look does not settle go on as batches do."""
+    """Enclose single rows; those that the first look does not settle continue as batches do."""
     fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
     half, everyone = look.half[:, None], np.arange(len(center))
     lanes = everyone[~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.moved))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
-    ended: list[tuple[Array, Array, Array, float]] = []  # refits, where they stand, how near, and the gradients made
-    asked = lanes[:0]  # of these `enough` was told where they might stand, and do not
+    ended: list[tuple[Array, Array, Array, float]] = []  # refits, their candidates, radii, and number of gradients
+    asked = lanes[:0]  # refits for which `enough` saw a candidate that they do not have
     if lanes.size:
         center, half = center.copy(), half.copy()
         if allowed is not None and cubic.worthwhile(begun.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
@@ -183,7 +183,7 @@ def _by_rows(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | Non
         return found
 
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
-    looked = len(center) / len(begun.anchor.eta)  # each costs as much as a gradient's share of a row
+    looked = len(center) / len(begun.anchor.eta)  # each look costs as much as a gradient's share of a row
     gradients = looked + sum(each[-1] for each in ended)
     changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), asked)
     return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
@@ -199,7 +199,7 @@ def _by_the_cubic(begun: FirstStep, enough: Enough, lanes: Array, center: Array,
 
 
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
-    """Operations of a gradient for so many refits of a batch, and for as many in every other batch."""
+    """Operations of a gradient for so many refits of a batch, and for as many of every other batch."""
     each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
     return each * lanes * int(rows.num_refits) / len(rows.index)
 
@@ -207,15 +207,15 @@ def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
 def _by_the_next_term(
     fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
 ) -> Int[Array, " open"]:
-    """Accept single rows by what is proved or estimated of them, together within what is allowed; returns those still open.
+    """Accept single rows by proved or estimated errors that are together within the allowed error; returns the open ones.
 
     In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `proved`.
     """
     anchor = anchored(fit)
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
     wrong = error(fit, rows, center, center, half)
-    lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open ones, and those that no term is told of
-    whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, where they are whitened once
+    lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open rows, and those without a next term
+    whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, if they are whitened in any case
     for size in (*sampled.SIZES, *whole) if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
             break
@@ -235,7 +235,7 @@ def _by_the_next_term(
 
 
 def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"]) -> Bool[Array, "... refits"]:
-    """Refits of smallest error that together stay within what is allowed together, none above five times its share."""
+    """Refits of smallest error that are together within the allowed error, none of them above five times its share."""
     rising = np.sort(wrong, axis=-1)
     count = np.sum(np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True)
     rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
@@ -262,7 +262,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
         lanes = conjugate(state, lanes, asked)
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
-    if least_norm(state.fit) is not None:  # a quadratic without a Hessian of its own that is known to have an inverse
+    if least_norm(state.fit) is not None:  # a quadratic whose own Hessian is not known to have an inverse
         rest = lanes[state.metric.kept[lanes] == 0]
         state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
     if lanes.size:
@@ -278,7 +278,7 @@ def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array
         y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
         return change(model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0])
     known = np.isfinite(half).all(1)
-    place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # in one row after another
+    place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # row by row
     listed = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
     if not place.size:
         return np.where(scored.any(1), np.inf, 0.0)

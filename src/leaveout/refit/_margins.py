@@ -1,9 +1,9 @@
-"""Refits under a penalty with kinks or bounds, each on its way to a fit whose active parameters it keeps.
+"""Refits under a penalty with kinks or bounds: each is assigned to a fit whose active parameters it keeps.
 
-A refit that is not proved to keep S is brought nearer its minimiser. If a condition fails there, S and σ are changed as it
-says, in the end to what coordinate descent says. The refit is then one of a fit on these parameters, with its errors and its
-proofs. If too many single rows would want such fits, the effect of each parameter that leaves zero, or goes there, is computed
-one by one, and the result is called estimated.
+A refit that is not proved to keep S is moved nearer to its minimiser. If a condition fails there, S and σ are changed
+accordingly, in the end by coordinate descent. The refit is then one of a fit on these parameters, with its errors and proofs.
+If too many single rows would need such fits, the effect of each parameter that leaves zero, or goes there, is computed one by
+one, and the result is called estimated.
 """
 
 import functools
@@ -28,7 +28,7 @@ from ._strategies import AbstractRefit, Certified, Exact
 Array = np.ndarray
 MAX_ACTIVE_SETS = 4  # active sets that follow from one another before coordinate descent decides
 CLOSE, CERTIFIED = Exact(1e-9), Certified()
-AFFORDED = 1e10  # operations that fits on other parameters may cost in a plan
+AFFORDED = 1e10  # largest number of operations of fits on other parameters in a plan
 
 
 def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
@@ -38,7 +38,7 @@ def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: boo
 
 
 class ActiveBatch(NamedTuple):
-    """Refits of a batch that keep the active parameters of one fit; `which` are their places among those made from it."""
+    """Refits of a batch that keep the active parameters of one fit; `which` are their places among the refits of that fit."""
 
     lanes: Int[Array, " lanes"]
     own: Active
@@ -48,7 +48,7 @@ class ActiveBatch(NamedTuple):
 
 
 class Following:
-    """Batch of refits, each on its way to a fit whose active parameters it keeps."""
+    """Batch of refits, each of which looks for a fit whose active parameters it keeps."""
 
     def __init__(self, refit: AbstractRefit, known: Active, rows: RefitRows, judge: bool):
         self.refit, self.known, self.rows, self.judge = refit, known, rows, judge
@@ -78,15 +78,16 @@ class Following:
     def _estimated(
         self, told: Conditions, done: RefitBatch, rest: Int[Array, " rest"]
     ) -> tuple[RefitBatch, Int[Array, " some"]]:
-        """Estimate single rows where fits on all the parameters that they ask for would cost too much.
+        """Estimate single rows if fits on all the parameters that they need would cost too much.
 
-        The rows that move least are estimated, each parameter by itself: as many as stay within the tolerance of all, and at
+        The rows that move least are estimated, each parameter by itself: as many as are together within the tolerance, and at
         least those that exceed the affordable operations. Returns the batch with these, and which they are.
         """
         (n, p), rows = self.known.at.model.design.shape, self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(AFFORDED / (3.0 * n * p * p * batches))
-        if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:  # parameters are asked for as they are
+        # fits on these parameters are affordable, or exact ones are wanted
+        if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
             return done, rest[:0]
         assert done.scores is not None and done.proved is not None
         model, unit = self.known.at.model, rows.index[:, 0]
@@ -111,12 +112,12 @@ class Following:
         return refit(own.fit, self._taken(lanes))
 
     def _taken(self, lanes: Int[Array, " lanes"]) -> RefitRows:
-        """Selected refits of the batch, as a share of a plan that is reduced alike."""
+        """Select refits of the batch, as part of a plan that is reduced in proportion."""
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
 
     def _anchored(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
-        """Fit on other parameters near some θ; None if there is none."""
+        """Return the fit on other parameters near some θ; None if there is none."""
         try:
             objective = self.known.kinked.held(place, sign, theta)
             fit = anchored_at(objective, stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
@@ -125,7 +126,7 @@ class Following:
         return active(fit)
 
     def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: RefitBatch) -> dict[Key, list[int]]:
-        """Keep the refits that are proved to keep these parameters; returns what the others ask for."""
+        """Keep the refits that are proved to keep these parameters; returns the parameters that the others need."""
         self.gradients += done.gradients
         rows = self._taken(lanes)
         told = Conditions(own, rows, done, directly=False)
@@ -170,7 +171,7 @@ class Following:
             self.alone = [other for other in self.alone if other != lane]
 
     def _joined(self, first: RefitBatch) -> RefitBatch:
-        """Join the parts: the reported losses, and where each refit is."""
+        """Join the parts: the reported losses, and the candidate of each refit."""
         assert first.scores is not None and first.moved is not None
         count, own = len(self.rows.index), self.refit.iterates
         error, proved, moved, scores = np.full(count, np.inf), np.zeros(count, bool), first.moved.copy(), first.scores.copy()
@@ -180,7 +181,7 @@ class Following:
             moved[lanes] = done.moved[which]
             if other is self.known or own:
                 scores[lanes] = done.scores[which]
-            else:  # what is reported is not where the refit is
+            else:  # the losses are reported at another point than the refit's candidate
                 error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
 
         def theta() -> Array:

@@ -3,11 +3,11 @@
 With H = L Lᵀ and u = Lᵀ(θ − θ̂) the anchor's Hessian is the identity, gradients are L⁻¹∇F, lengths are H-norms, and a fold's
 Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
 
-    Whitened   the full fit's: the chord's metric, the identity in these coordinates
-    LowRank    the fold's own by Woodbury, for few rows (for one row this is ALO)
-    Dense      the fold's own, inverted
-    Known      the fold's own where an expansion leads (`_expansion`)
-    Products   the fold's own where it stands, by conjugate gradients, where H is too large to be formed
+    Whitened        the full fit's: the identity in these coordinates
+    LowRank         the fold's own by Woodbury, for few rows (for one row this is ALO)
+    DenseMetric     the fold's own, inverted
+    ExpandedMetric  the fold's own at the minimiser of an expansion (`_descent`)
+    Products        the fold's own at its candidate, by conjugate gradients, if H is too large to be formed
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,9 @@ from ..optimize.fit import Fit
 from ..optimize.hessian_products import Solve
 from ..plans.plan import RefitRows
 
-SINGULAR_SHARE = (
-    1e-10  # a fold that keeps less than this share of the information along some direction determines nothing there
-)
-MIN_STATEFUL_REFITS = 2  # refits at different θ whose products go together, as the model keeps data of so many
-GATHERED_ROW_ENTRIES = 2**20  # numbers of the rows that a group of refits gathers
+SINGULAR_SHARE = 1e-10  # a fold that keeps less than this share of the information along a direction does not determine it
+MIN_STATEFUL_REFITS = 2  # refits at different θ whose products are computed together, as the model keeps data of so many
+GATHERED_ROW_ENTRIES = 2**20  # numbers in the rows that a group of refits gathers
 
 
 class RefitMetric(Protocol):
@@ -96,7 +94,7 @@ class Products:
 
 
 def is_narrow(fit: Fit, width: int) -> bool:
-    """Whether Woodbury on the held-out rows is cheaper than a factor of the fold's own Hessian."""
+    """Tell whether Woodbury on the held-out rows is cheaper than a factor of the fold's own Hessian."""
     objective = fit.objective
     if fit.factor is None or not (isinstance(objective, AbstractLinearPredictor) and objective.low_rank):
         return False
@@ -107,9 +105,9 @@ def is_narrow(fit: Fit, width: int) -> bool:
 def own_metric(
     fit: Fit, rows: RefitRows
 ) -> tuple[RefitMetric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
-    """Each fold's own Hessian at θ̂, and which of them are singular or indefinite.
+    """Return each fold's own Hessian at θ̂, and which of them are singular or indefinite.
 
-    The third value is the whitened gradient of each F(·, w) at θ̂, if the rows give it, else None.
+    The third value is the whitened gradient of each F(·, w) at θ̂ if the rows give it, else None.
     """
     if not is_narrow(fit, rows.index.shape[1]):
         return *_dense(fit, rows), None
@@ -135,8 +133,8 @@ def own_metric(
 def _touched(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, slopes and curvatures of the linear predictors that refits touch.
 
-    They are whitened rows `[refits, touched, params]`, and the changes by the weights of slopes `[refits, touched]` and of
-    curvatures `[refits, width, outputs, outputs]`.
+    Returns the whitened rows `[refits, touched, params]`, and the changes of slopes `[refits, touched]` and of curvatures
+    `[refits, width, outputs, outputs]` by the weights.
     """
     assert isinstance(fit.objective, AbstractLinearPredictor)
     raw, slope, curvature = (np.asarray(part) for part in _parts(fit.objective, fit.theta, rows.index))

@@ -13,10 +13,10 @@ from ._anchor import CONDITION, PASS, rounding_scale, unsure
 from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
-NEWTON = 100  # steps before a refit is given up
-PRODUCTS = 6  # that tell a ratio of lengths
+NEWTON = 100  # largest number of steps of a refit
+PRODUCTS = 6  # products to estimate a ratio of lengths
 GONE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
-RUNAWAY = 1e7  # a refit that many times its own first step away is running off: nothing holds it
+RUNAWAY = 1e7  # displacement, in lengths of the first step, from which a refit diverges
 
 
 def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
@@ -80,7 +80,8 @@ class DampedNewton:
         hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
         root, bad, lost = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
-            self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)  # curvature lost on the way
+            # the curvature vanished during the steps
+            self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)
         self.begun[which] = True
         if bad.all():
             return
@@ -110,12 +111,9 @@ class DampedNewton:
         )
 
     def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
-        """Factor by which a displacement may be longer in the norm of H than in the refit's own: about ‖LᵀR‖.
-
-        It comes from a few products.
-        """
+        """Estimate the largest ratio of a length in the norm of H to that in the refit's own, ‖LᵀR‖, from a few products."""
         v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
-        with np.errstate(over="ignore", invalid="ignore"):  # of a refit that runs off
+        with np.errstate(over="ignore", invalid="ignore"):  # a refit that diverges
             for _ in range(PRODUCTS):
                 v /= np.linalg.norm(v, axis=1, keepdims=True)
                 moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
@@ -138,7 +136,7 @@ class DampedNewton:
         A step is shortened until F falls, unless the full step is proved to help.
         """
         state = self.state
-        sure = found.after <= 0.5 * found.distance  # else a full step may lead further away
+        sure = found.after <= 0.5 * found.distance  # otherwise a full step may lead further away
         sure &= np.isfinite(found.after)
         length = np.ones(len(which))
         before = self.F[which]
@@ -154,13 +152,13 @@ class DampedNewton:
         self.F[which] = new
         lanes = self.lanes[which]
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
-        off = np.where(lost > CONDITION, 2 * lost * decrement + noise, 0.0)  # by which the step itself may be
+        off = np.where(lost > CONDITION, 2 * lost * decrement + noise, 0.0)  # the error of the step itself
         after = np.where(length == 1, found.after + off, np.inf)
         own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
         state._place(lanes, after, own)
         done = enough(lanes)
         self.open[which[done]] = False
-        floor = ~done & (length == 1) & (decrement <= 2 * noise)  # no closer by rounding
+        floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach
         self.open[which[floor]] = False
         off = np.linalg.norm(self.u[which], axis=1) > RUNAWAY * (1 + state.first[lanes])
         far = ~(done | floor) & (off | self._gone(which))
@@ -171,8 +169,11 @@ class DampedNewton:
 def inverse_roots(
     hessian: Float[Array, "refits p p"], n: int
 ) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"], Float[Array, " refits"]]:
-    """R with R Rᵀ the inverse of each, sums over n units; which are not known to have one, and what of R is rounding; judged
-    with the diagonal scaled to one."""
+    """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
+
+    Returns R, which Hessians are not known to have an inverse, and the rounding error of R. Both are judged with the diagonal
+    scaled to one.
+    """
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
     scale = 1 / np.sqrt(np.where(bad[:, None], 1.0, diagonal))

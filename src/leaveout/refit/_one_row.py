@@ -1,6 +1,6 @@
 """Single rows left out: one step with the row's own Hessian, in O(1) each (J. Sherman and W. J. Morrison, 1950).
 
-Of a row z that loses `lost` of its weight the Hessian becomes H − lost ℓ″ z zᵀ, and its step follows from zᵀH⁻¹z alone.
+If a row z loses `lost` of its weight, the Hessian becomes H − lost ℓ″ z zᵀ, and the step follows from zᵀH⁻¹z alone.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Array = np.ndarray
 class OneRow(NamedTuple):
     """Single rows after one step with their own Hessian, in O(1) each.
 
-    They have the row and the weight it loses, its predictor, or one an output, and how far that may be off.
+    Each has the row and the weight that it loses, its predictors, and their errors.
     """
 
     unit: Int[Array, " refits"]
@@ -28,11 +28,11 @@ class OneRow(NamedTuple):
     center: Float[Array, "refits ..."]
     half: Float[Array, " refits"]
     moved: Float[Array, " refits"]  # λ, the length of the step
-    distance: Float[Array, " refits"]  # D: no more than that is the refit away, and ρ from where the step leads
+    distance: Float[Array, " refits"]  # D, a bound of the distance of the refit, and ρ, a bound after the step
     after: Float[Array, " refits"]
     kept: Float[Array, " refits"]  # 1 − q
-    own: Float[Array, "refits ..."]  # its inverse, of several outputs that of I − zᵀz ℓ″
-    digits: Float[Array, " refits"]  # what of the predictor is rounding
+    own: Float[Array, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
+    digits: Float[Array, " refits"]  # rounding error of the predictor
     determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
@@ -47,12 +47,12 @@ class Row(NamedTuple):
     curvature: Float[Array, "refits ..."]
     norm: Float[Array, " refits"]  # ‖z‖, z = R⊤x
     inner: Float[Array, "refits ..."]  # zᵀz
-    share: Float[Array, " refits"]  # the largest that the row's curvature has of H, by weight
-    common: Float[Array, "refits ..."] | float  # zᵀ times the whitened gradient that the fit left
+    share: Float[Array, " refits"]  # largest share of H that the row's curvature has, for a weight of one
+    common: Float[Array, "refits ..."] | float  # zᵀ times the whitened gradient of the fit
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
-    """First look at refits that each change the weight of one row."""
+    """Take the first look at refits that each change the weight of one row."""
     anchor, at = anchored(fit), span(unit)
     rest = float(anchor.leftover @ anchor.leftover)
     common = anchor.common[at] if rest else 0.0
@@ -82,8 +82,8 @@ def sherman_morrison_step(
 ) -> OneRow:
     """Step single rows with their own Hessian, I − `lost` z ℓ″ zᵀ, without forming a vector of parameters.
 
-    `rest` is ‖gradient‖² that the fit left, whitened. `ball` proves how near a λ is; `rounded` gives a predictor's rounding
-    error.
+    `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the rounding error of a
+    predictor.
     """
     pull, bend = scale_units(lost, row.slope), scale_units(lost, row.curvature)
     kept = 1 - lost * row.share
@@ -104,7 +104,7 @@ def sherman_morrison_step(
 
 
 def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
-    """Index of units: a slice if they follow one another, so that nothing is gathered."""
+    """Index units by a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
     follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
     return slice(first, first + len(unit)) if follow else unit

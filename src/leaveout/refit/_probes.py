@@ -10,9 +10,9 @@ known means, the first terms of a series: with A = s X P⁻¹Xᵀ s, its diagona
 
     f(h) = ℓ(η + h p / (1 − h b)),      p, b the parts of ω ℓ′ and ω ℓ″ that leave
 
-is estimated with h from all probes, less its bias by the jackknife over groups of them. The jackknife also gives the error of
-the mean of many rows, which share probes. The error of the step itself is estimated from rows that are refitted to the end,
-some at random and those of the longest steps. All of this is estimated, nothing proved.
+is estimated with h from all probes, minus its bias by the jackknife over groups of probes. The jackknife also gives the error
+of the mean of many rows, which share probes. The error of the step itself is estimated from rows that are refitted to
+convergence, some at random and those with the longest steps. All of this is estimated; nothing is proved.
 """
 
 import functools
@@ -32,33 +32,34 @@ from ._refitted import RefitBatch, Shared
 from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settled, wide
 
 Array = np.ndarray
-SIZE, FEWEST, MOST = 8, 8, 64  # probes of a group; groups at least, and at most
-MAX_ROW_PAIR_PRODUCTS = 4e8  # largest number of products for A_jk²: fuller columns are left out of A
-LEVERAGE_BLOCK = 2**22  # entries of A at a time
+SIZE, FEWEST, MOST = 8, 8, 64  # probes in a group; least and largest number of groups
+MAX_ROW_PAIR_PRODUCTS = 4e8  # largest number of products for A_jk²; the fullest columns are left out of A
+LEVERAGE_BLOCK = 2**22  # number of entries of A computed at a time
 SOLVED = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
 SMALLEST_PROBED_CURVATURE = 1e-2  # least curvature with which rows are probed, relative to the mean
-SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added, for a row and for the mean
-TENTH = 0.1  # error of the mean, in its standard errors, that probes are always allowed
-RANDOM, LONGEST, FEW = 32, 8, 2  # rows that are refitted to the end, and their steps after the first
-TWICE = 2.0  # factor of the largest error of the step found on these
-MAX_REFITTED_SHARE = 0.02  # largest share of rows that are refitted to the end because probes tell too little of them
+SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added to the error of a row, and of the mean
+TENTH = 0.1  # error of the mean, in its standard errors, that is always allowed to probes
+# numbers of rows, random and of longest steps, that are refitted, and of their steps after the first
+RANDOM, LONGEST, FEW = 32, 8, 2
+TWICE = 2.0  # factor on the largest error of the step in these rows
+MAX_REFITTED_SHARE = 0.02  # largest share of rows that are refitted because probes are too inaccurate for them
 PRODUCT_COST = 0.1  # cost of a product of many vectors side by side, in gradients
 MAX_LOSS_DEVIATION = 1.0  # largest error of a loss, in standard deviations of losses, that is accepted
 
 
 def by_probes(fit: Fit) -> bool:
-    """Whether rows left out by themselves are estimated by probes: there is no matrix, and they change no other term."""
+    """Tell whether single rows are estimated by probes: H is not formed, and they change their own terms only."""
     at = wide(fit)
     return at is not None and at.model.separate and at.model.design.shape[0] == at.units
 
 
 def alone(fit: Fit, rows: RefitRows) -> bool:
-    """Whether a batch is estimated by probes: every refit leaves out one row, or a part of it."""
+    """Tell whether a batch is estimated by probes: every refit leaves out one row, or a part of its weight."""
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
 def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
-    """Mark the columns with fewest entries, which A may have."""
+    """Mark the columns with fewest entries, which A uses."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
     out[order[np.cumsum(count[order].astype(float) ** 2) <= MAX_ROW_PAIR_PRODUCTS]] = True
@@ -68,9 +69,10 @@ def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
 class ProbedLeverages(NamedTuple):
     """Estimates from a number of groups of probes.
 
-    They are h of all rows, from all probes and without each group, and its standard error; for the rows refitted to the end,
-    their predictors and how far losses may be off; `bend`, the difference of η from one step in units of λ²; `times`, by which
-    errors are larger than estimated; `left`, the error of the mean that the step leaves; and the standard deviation of losses.
+    There are h of all rows, from all probes and without each group, with its standard error. For the refitted rows there are
+    their predictors and the errors of their losses. `bend` is the difference of η from one step in units of λ², `times` the
+    factor by which errors are larger than estimated, and `left` the error of the mean after the step. The standard deviation of
+    losses comes last.
     """
 
     h: Float[Array, " units"]
@@ -86,7 +88,7 @@ class ProbedLeverages(NamedTuple):
 
 
 class Probes:
-    """Groups of probes, drawn when they are asked for; the first groups are the same for every caller."""
+    """Groups of probes, drawn on demand; the first groups are the same for every caller."""
 
     def __init__(self, at: WideModel):
         self.at, self.groups = at, list[tuple[Array, ...]]()
@@ -104,7 +106,7 @@ class Probes:
         rows = scipy.sparse.diags_array(self.scale) @ self.at.x @ scipy.sparse.diags_array(np.sqrt(self.inverse))
         rows.eliminate_zeros()
         back, out = rows.T.tocsr(), np.zeros(self.at.units)
-        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # entries of A, at most
+        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # upper bound of the entries of A
         bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), LEVERAGE_BLOCK))
         for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
             block = rows[start:stop] @ back
@@ -128,7 +130,7 @@ class Probes:
         return three.mean(2, dtype=float), np.einsum("ink,jnk->ijn", three, three, dtype=float) / SIZE
 
     def upto(self, rtol: float) -> ProbedLeverages:
-        """Estimates from so many groups that the error of the mean of all rows is at most `rtol` of its standard error."""
+        """Draw groups until the error of the mean of all rows is at most `rtol` of its standard error; return estimates."""
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
                 self.groups.append(self._drawn())
@@ -140,7 +142,7 @@ class Probes:
         """Leverages h of all rows by the first groups, without each of them, and their standard errors."""
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
         mean, moment = means.mean(0), moments.mean(0)
-        apart = (moment - mean[:, None] * mean).sum(-1)  # of all rows
+        apart = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows
         share = np.r_[1.0, -np.linalg.lstsq(apart[1:, 1:], apart[1:, 0], rcond=1e-10)[0]]
         each = np.einsum("i,gin->gn", share, means)
         middle = each.mean(0)
@@ -170,7 +172,7 @@ class Probes:
             return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
 
     def bent(self, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
-        """Part of ω ℓ″ that leaves."""
+        """Part of ω ℓ″ that is left out."""
         at = self.at
         return weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
 
@@ -211,7 +213,7 @@ class Probes:
     def judged(
         self, told: ProbedLeverages, units: Int[Array, " some"], lost: Float[Array, " some"]
     ) -> tuple[Array, Array, Array]:
-        """Losses of some rows, how far each may be off, and the losses without each group of probes."""
+        """Losses of some rows, their errors, and the losses without each group of probes."""
         own, count = told.h[units], len(told.without)
         draws = self.losses(told.without[:, units], units, lost)
         middle = self.losses(own, units, lost)
@@ -230,7 +232,7 @@ def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array,
     """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
     solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), SOLVED)
-    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # to the square of that
+    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual
     step, kept = probes.stepped(h, units, at.omega[units])
     pull = weighed(at.omega[units], at.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -251,9 +253,9 @@ def _probes(fit: Fit) -> Probes:
 
 
 def probed(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
-    """Refit single rows by one step with leverages from probes, and rows that these tell too little of to the end.
+    """Refit single rows by one step with leverages from probes, and to convergence if probes are too inaccurate.
 
-    Their θ, if asked for, is where `steps` Newton steps lead.
+    Their θ, computed on demand, is the result of `steps` Newton steps.
     """
     probes, at = _probes(fit), cast(WideModel, wide(fit))
     before = at.products

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 class Shared(NamedTuple):
     """Common part of the errors of single rows.
 
-    It has their losses without each group of probes, the error of the mean for other reasons, and the number of probes.
+    It has their losses without each group of probes, the error of the mean from other sources, and the number of probes.
     """
 
     draws: Float[np.ndarray, "refits groups"]
@@ -24,11 +24,11 @@ class Shared(NamedTuple):
 class RefitBatch:
     """Batch of refits.
 
-    `make` returns the raveled θ, and is called when it is asked for. `error` is the absolute error of each refit's summed
-    held-out loss, `proved` says whether it is proved, and `result` is the code. `scores` are the held-out losses, if they came
-    along. `ball` returns whitened centres and radii around them in which the exact refits lie. `moved` is the length of each
-    first step, `gradients` the number of gradients that all took, `shared` the common part of otherwise independent errors.
-    `at` maps whitened u to θ where the fit's own coordinates do not.
+    `make` computes the raveled θ on demand. `error` is the absolute error of each refit's summed held-out loss, `proved` tells
+    whether it is proved, and `result` is the code. `scores` are the held-out losses, if they are known. `ball` returns whitened
+    centres and radii of balls that contain the exact refits. `moved` is the length of each first step, `gradients` the number
+    of gradients of all refits, and `shared` the common part of otherwise independent errors. `at` maps whitened u to θ if the
+    coordinates are not those of the fit.
     """
 
     make: Callable[[], Float[np.ndarray, "refits params"]]

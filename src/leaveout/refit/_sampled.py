@@ -5,9 +5,9 @@ After one step u_j with the row's own Hessian (`_one_row.one_row`) its predictor
     −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
 
 and for several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ. It is
-estimated from a sample of rows, with its standard error, or computed from all rows, and then it corrects. The result is called
-an estimate. It is not used where the step is long, so that terms after the next would matter. Sums are in float32, unless
-columns nearly repeat one another: 1e-6 of a small correction is plenty.
+estimated from a sample of rows, with its standard error, or computed from all rows and added as a correction. The result is
+called an estimate. It is not used after a long step, when later terms would matter. Sums are in float32, unless columns nearly
+repeat one another: an error of 1e-6 of a small correction does not matter.
 """
 
 import functools
@@ -25,18 +25,18 @@ from ._one_row import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
-SAMPLE_BLOCK = 2**19  # numbers of several outputs at a time
+SAMPLE_BLOCK = 2**19  # numbers at a time, for several outputs
 SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
 TILE = 2**17  # numbers in float32: half a core's cache
-SINGLE_PRECISION_LOSS = 1e3  # largest factor of its rounding that float32 may lose
+SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
 SAMPLE_SAFETY = 3.0  # standard errors of a sample that are added
-MAX_SAMPLED_MOVE = 1.0  # M max k ‖u‖: beyond it the terms after the next are not small
+MAX_SAMPLED_MOVE = 1.0  # M max k ‖u‖, beyond which the terms after the next are not small
 
 
 class Term(NamedTuple):
-    """Next term of each refit, one each an output.
+    """Next term of each refit, one number for each output.
 
-    From a sample it has its standard error, else the sum of its terms' sizes.
+    A term from a sample has its standard error, one from all rows the sum of the sizes of its parts.
     """
 
     move: Float[Array, "refits ..."]
@@ -45,7 +45,7 @@ class Term(NamedTuple):
 
 
 class RowSample(NamedTuple):
-    """Rows drawn in proportion to how large their terms can be, mixed with one draw in five at even odds, and the odds."""
+    """Rows drawn in proportion to a bound of their terms, with one draw in five uniform, and their probabilities."""
 
     rows: Int[Array, " drawn"]
     chance: Float[Array, " drawn"]
@@ -67,7 +67,7 @@ def drawn(anchor: LinearFitCache) -> RowSample:
 
 
 def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None) -> Term:
-    """Next term of refits after their first step, from a sample of that size, or from all rows."""
+    """Compute the next term of refits after their first step, from a sample of that size, or from all rows."""
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
     else:
@@ -83,15 +83,15 @@ def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: Ro
 
 
 def precision(lost: float) -> type[np.floating]:
-    """Precision for the sums of a small correction whose terms lose `lost` times their rounding.
+    """Choose the precision for the sums of a small correction whose rounding error is multiplied by `lost`.
 
-    They lose it where columns repeat one another.
+    The factor is large if columns repeat one another.
     """
     return np.float64 if lost > SINGLE_PRECISION_LOSS else np.float32
 
 
 def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
-    """Function that converts arrays to that precision."""
+    """Return the function that converts arrays to that precision."""
     return functools.partial(np.asarray, dtype=precision(anchor.blur / GRADIENT_ROUNDING))
 
 
@@ -120,7 +120,7 @@ def _of_one(
 
 
 def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[Int[Array, " both"], Int[Array, " both"]]:
-    """Refits whose own rows are among those listed, and where."""
+    """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
     first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
     count = end - first
@@ -155,9 +155,9 @@ def _of_several(
 def _across(
     anchor: LinearFitCache, refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
 ) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
-    """Products U_j H⁻¹U_iᵀ of units that leave and of rows, the rows last, as a function of the rows and then of the units.
+    """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows and then of units.
 
-    If the units are few they come from the units' H⁻¹Uᵀ.
+    If the units are few, H⁻¹Uᵀ of the units is used.
     """
     design = cast(MultiOutputDesign, anchor.model.design)
     outputs, features = design.outputs, design.features
@@ -179,17 +179,17 @@ def _parts(count: int, size: int) -> list[slice]:
 
 
 def _far(turn: Float[Array, " refits"] | float, look: OneRow) -> Float[Array, " refits"]:
-    """Distance by which the curvature may move on the way: M max k ‖u‖, with `turn` = M max k."""
+    """Bound the logarithmic change of the curvature along the step: M max k ‖u‖, with `turn` = M max k."""
     return turn * look.moved / np.sqrt(look.kept)
 
 
 def short(turn: Float[Array, " refits"] | float, look: OneRow) -> Bool[Array, " refits"]:
-    """Whether the step is short enough for the term to mean something."""
+    """Tell whether the step is short enough for the term to be valid."""
     return look.determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
 
 
 def half(turn: Float[Array, " refits"] | float, look: OneRow, term: Term, sampled: bool) -> Float[Array, " refits"]:
-    """Distance by which the predictors of refits with a short step may still be off, rounding included.
+    """Estimate the remaining error of the predictors of refits with a short step, rounding included.
 
     For several outputs it is a range.
     """

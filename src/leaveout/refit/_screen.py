@@ -1,11 +1,11 @@
-"""Change of ∇F between θ̂ and a refit, estimated from a sample of units, where a gradient of every refit costs too much.
+"""Change of ∇F between θ̂ and a refit, estimated from a sample of units, if a gradient of every refit costs too much.
 
 For F(θ, w) = Σ_n w_n ℓ_n(θ) + a quadratic, and m units drawn with probabilities p_n,
 
     ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),      b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
 
-which leaves out the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is computed, b · H⁻¹∇S:
-for every drawn unit a derivative in one direction. The contribution of the units that leave is not sampled.
+without the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is computed, b · H⁻¹∇S, which
+needs one directional derivative for every drawn unit. The contribution of the left-out units is not sampled.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ from ..objectives.objective import AbstractObjective, ravel, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
 
-SIZES = (64, 512)  # units drawn: a few for every refit, more for those that these do not settle
+SIZES = (64, 512)  # units drawn: few for every refit, more for refits that these do not settle
 SCREEN_SAFETY = 3.0  # standard errors of a sample that are added
 MIN_SIDE_REFITS = 64  # least number of refits in one call
-MIN_SCREENED_REFITS = 200  # number of refits from which sampling pays
+MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
 
 class Sample(NamedTuple):
@@ -46,9 +46,9 @@ def available(fit: Fit, rows: RefitRows) -> bool:
 
 @cached_on
 def samples(fit: Fit) -> tuple[Sample, ...]:
-    """Draw units in proportion to their part in the curvature, as judged by their gradients.
+    """Draw units in proportion to their part of the curvature, as estimated from their gradients.
 
-    One draw in five is at even odds.
+    One draw in five is uniform.
     """
     n, size = fit.objective.num_units, np.sum(fit.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
@@ -68,7 +68,7 @@ def bent(
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
     """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
 
-    The bound is the estimate from one of the samples and three standard errors.
+    The bound is the estimate from one of the samples plus three standard errors.
     """
     some = _padded(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
@@ -98,7 +98,7 @@ def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays,
         loss = held_out(fit.objective, fit.theta, index, weight, held)
         towards = jax.grad(lambda u: jnp.sum(loss(vector(u))))(u)
         both = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))
-        each = (both.mean(0) - sample.influence @ towards) * sample.weight  # of one draw
+        each = (both.mean(0) - sample.influence @ towards) * sample.weight  # weight of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
         return u + whitener @ (fit.gradient + moved), jnp.abs(total) + SCREEN_SAFETY * spread

@@ -1,13 +1,14 @@
-"""Single rows left out under many penalties, the fits side by side: `_linear` as arrays over penalties.
+"""Single rows left out under many penalties side by side: `_linear` in arrays over penalties.
 
 F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ, z = R_kᵀx. A lane is a
-penalty and a row that leaves: k m + j of m rows. There are these rungs, each taken by the lanes that the one before left open:
+penalty and a row that leaves: k m + j of m rows. There are these rungs. Each takes the lanes that the one before left
+open:
 
-    look     one step with the row's own Hessian, and what the table proves of it       O(1)
-    term     the next term of the expansion, estimated from a sample of rows            when gradients are not to be had
-    steps    gradients, proved                                                          a gradient each
+    look     one step with the row's own Hessian, and its proved radius from the table    O(1)
+    term     the next term of the expansion, estimated from a sample of rows              if gradients cost too much
+    steps    gradients, with proved errors                                                a gradient each
 
-Lanes that are still open then are left to `_linear`, and so are penalties under which columns nearly repeat one another.
+`_linear` takes the lanes that are still open then, and all penalties under which columns nearly repeat one another.
 """
 
 import functools
@@ -29,15 +30,15 @@ from ._newton import inverse_roots
 from ._one_row import OneRow, Row, sherman_morrison_step
 
 Array = np.ndarray
-TOGETHER, WHITENED = 2**16, 2**17  # numbers [penalties, units] at a time, and of whitened rows: beyond, memory is fetched anew
+TOGETHER, WHITENED = 2**16, 2**17  # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
 COSINE_BLOCK = 2**16  # cosines at a time
-HERD = 2**16  # numbers [lanes, units] of gradients made together
-SIZES = (128, 2048)  # rows in a sample: half as many as of one fit, since what they leave open is cheap here
-JOINT_GRADIENT_COST = 8  # gradients that take as long, so many at once, as one by itself: 5 against 40 μs at 1,000 x 20
+HERD = 2**16  # numbers `[lanes, units]` of gradients computed together
+SIZES = (128, 2048)  # rows in a sample: half as many as for one fit, since open lanes are cheap here
+JOINT_GRADIENT_COST = 8  # number of gradients, computed together, in the time of a single one: 5 against 40 μs at 1,000 x 20
 
 
 class Leaving(NamedTuple):
-    """Rows of a plan that leave, one a refit: the share of its weight that each keeps, and whether it is scored."""
+    """Left-out rows of a plan, one for each refit: the share of its weight that each keeps, and whether it is scored."""
 
     unit: Int[Array, " refits"]
     weight: Float[Array, " refits"]
@@ -45,17 +46,17 @@ class Leaving(NamedTuple):
 
 
 class PathRefit(NamedTuple):
-    """Result for every penalty: held-out losses, and those with no update. Nothing is known of the `bad` penalties."""
+    """Result for every penalty: held-out losses, and those with no update. The `bad` penalties have no result."""
 
     theta: Float[Array, "penalties params"]
     baseline: Float[Array, "penalties refits"]
     losses: Float[Array, "penalties refits"]
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
-    open: Bool[Array, "penalties refits"]  # these want more than was done
-    moved: Float[Array, "penalties refits"] | None  # the length of the first step, where that was asked for
-    gradients: Float[Array, " penalties"]  # that were made
-    mean: Float[Array, " penalties"]  # of the losses
+    open: Bool[Array, "penalties refits"]  # lanes that are not settled
+    moved: Float[Array, "penalties refits"] | None  # the length of the first step, on request
+    gradients: Float[Array, " penalties"]  # number of gradients computed
+    mean: Float[Array, " penalties"]  # mean of the losses
     bad: Bool[Array, " penalties"]
 
 
@@ -141,7 +142,7 @@ class Stack:
         return self.at(self.eta), self.at(self.slope), self.at(self.curvature), self.at(self.norm)
 
     def _look(self) -> OneRow:
-        """Step every lane once, with the row's own Hessian."""
+        """Take one step in every lane with the row's own Hessian."""
         unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
         common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
         square = self.flat[-1] ** 2
@@ -154,7 +155,7 @@ class Stack:
 
     def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
         """Rounding error of predictors."""
-        bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # no less than Σ_j |x_ij θ_j|
+        bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # an upper bound of Σ_j |x_ij θ_j|
         return 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
 
     @functools.cached_property
@@ -171,7 +172,7 @@ class Stack:
 
     @functools.cached_property
     def baseline(self) -> Float[Array, "penalties refits"]:
-        """Losses of the rows that leave, with no update."""
+        """Losses of the left-out rows with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
     def losses(self, lanes: Array | slice, center: Array) -> Float[Array, " lanes"]:
@@ -179,13 +180,13 @@ class Stack:
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
     def costs(self, lanes: int) -> float:
-        """Operations of a gradient for so many lanes, and for as many under the penalties that are elsewhere."""
+        """Operations of a gradient for so many lanes, and for as many under the penalties of other stacks."""
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
     @functools.cached_property
     def short(self) -> Bool[Array, " lanes"]:
-        """Whether the step is short enough for the next term to mean something."""
+        """Tell whether the step is short enough for the next term to be valid."""
         return sampled.short(self.turn[self.penalty], self.look)
 
     @functools.cached_property
@@ -195,7 +196,7 @@ class Stack:
 
     @functools.cached_property
     def _drawn(self) -> sampled.RowSample:
-        """Sample of rows, the same for all penalties, drawn like `_sampled` with the mean of their chances."""
+        """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of their probabilities."""
         largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
@@ -207,7 +208,7 @@ class Stack:
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
         """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z makes them cubes.
 
-        The gradient that the fit left is no part of it: these fits have come to rest.
+        The gradient of the fit is not part of it, as these fits have converged.
         """
         index, chance = (part[:size] for part in self._drawn)
         if size is None:
@@ -228,7 +229,7 @@ class Stack:
 
     @functools.cached_property
     def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
-        """Rows and R as precise as the next term needs them: z loses the root of what H⁻¹x does."""
+        """Rows and R in the precision that the next term needs: z loses the root of the digits that H⁻¹x loses."""
         kind = sampled.precision(float(np.sqrt(self.blur.max() / GRADIENT_ROUNDING)))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
@@ -237,23 +238,23 @@ class Stack:
         return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
 
     def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """Sums of the cubes of products between weighted rows and the rows that leave, without their own, and of their squares.
+        """Sums of the cubes of products between weighted rows and the left-out rows, without their own, and of their squares.
 
-        For all rows the second is the sum of the cubes' sizes.
+        For all rows the second is the sum of the sizes of the cubes.
         """
         directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
         cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
-        place[units] = np.arange(len(units))  # none leaves twice: that is quicker than to sort them
+        place[units] = np.arange(len(units))  # no row leaves twice, so this replaces a sort
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
         cube *= cube * cube
-        one = np.ones(len(cube), cube.dtype)  # a product adds up faster than a sum
+        one = np.ones(len(cube), cube.dtype)  # a product is faster than a sum
         first = one @ cube
         return first, one @ (np.abs if whole else np.square)(cube, out=cube)
 
 
 class ChordIteration:
-    """Lanes on their way by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
+    """Lanes that iterate by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
 
     def __init__(self, stack: Stack, lanes: Array):
         self.stack, self.lanes = stack, lanes
@@ -277,9 +278,9 @@ class ChordIteration:
         return -gradient - (self.core * np.einsum("lr,lr->l", self.z, gradient))[:, None] * self.z
 
     def step(self) -> tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]:
-        """Take one step each where it helps.
+        """Take one step in each lane, if it helps.
 
-        Returns the lanes that it brings no further, and how far the others may still be off, in the norm of their own Hessian.
+        Returns the lanes that do not improve, and the remaining distance of the others in the norm of their own Hessian.
         """
         stack, model = self.stack, self.stack.model
         root = stack.root[self.penalty]
@@ -306,7 +307,7 @@ class ChordIteration:
         return np.divide(self.lost, weight, out=np.ones_like(weight), where=weight > 0)
 
     def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
-        """Ball from the table, and where that proves little from the gaps of every unit."""
+        """Ball from the table or, if that proves little, from the gaps of every unit."""
         stack, model = self.stack, self.stack.model
         moved = np.linalg.norm(self.u, axis=1)
         found = stack.table.ball(size, self.kept, np.ones(len(size)), moved, self.penalty)
@@ -323,7 +324,7 @@ class ChordIteration:
         return found
 
     def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
-        """Predictors of the rows that leave, and how far they may be off."""
+        """Predictors of the left-out rows, and their errors."""
         stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
         center = stack.eta[penalty, unit] + move
@@ -332,19 +333,21 @@ class ChordIteration:
 
 
 class Settling:
-    """All lanes on their way: held predictors, how far they and the losses there may be off, and whether that is proved.
+    """All lanes in progress: held predictors, the errors of these and of the losses, and whether the errors are proved.
 
-    Every loss is brought within what is `allowed` of it on average. In a hurry the first step is reported, and the rest tells
-    how far that is off.
+    Losses are refined until their average error is `allowed`. In a hurry the losses of the first step are reported, and further
+    steps give their errors.
     """
 
     def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
         self.stack, self.allowed, self.hurry = stack, allowed, hurry
         self.first = stack.look.center
         self.center, self.half = self.first.copy(), stack.look.half.copy()
-        self.losses = stack.losses(slice(None), self.first)  # that are reported
+        self.losses = stack.losses(slice(None), self.first)  # the reported losses
         self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
-        self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])  # looks: a row's share each
+        self.gradients = np.full(
+            len(allowed), len(stack.leaving.unit) / stack.eta.shape[1]
+        )  # each look costs a gradient's share of a row
         self.judge(slice(None), self.center, self.half)
 
     def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:
@@ -379,10 +382,7 @@ class Settling:
         return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
-        """Accept lanes by what is proved or estimated of them; returns the open ones.
-
-        Those of a penalty are together within what is allowed.
-        """
+        """Accept lanes by errors, proved or estimated, that are together within a penalty's allowed error; returns the open ones."""
         stack, n = self.stack, self.stack.eta.shape[1]
         wanting = ~self._accepted()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
@@ -401,7 +401,7 @@ class Settling:
         return np.union1d(lanes, rest)
 
     def _accepted(self) -> Bool[Array, " lanes"]:
-        """Lanes of every penalty that are within what is allowed."""
+        """Lanes of every penalty that are within the allowed error."""
         each = self.wrong.reshape(len(self.allowed), -1)
         return within(each, np.broadcast_to(self.allowed[:, None], each.shape)).ravel()
 
@@ -427,7 +427,7 @@ class Settling:
         return np.sort(np.concatenate(still))
 
     def _tolerated(self, lanes: Array) -> Float[Array, " lanes"] | float:
-        """Error tolerated beside what is allowed: in a hurry a multiple of the known difference of the reported losses."""
+        """Error tolerated beside the allowed error: in a hurry a multiple of the known difference of the reported losses."""
         if not self.hurry:
             return 0.0
         return TIGHT * np.abs(self.stack.losses(lanes, self.center[lanes]) - self.losses[lanes])

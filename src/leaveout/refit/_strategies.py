@@ -27,7 +27,7 @@ from ._refitted import RefitBatch
 from ._stacked import PathRefit, Settling, Stack
 from ._wide import exactly, one_step, wide
 
-COARSEST = 0.1  # of a first step, that parameters may be off
+COARSEST = 0.1  # largest error of parameters, relative to the first step
 ERROR_RESOLUTION = 1e-4  # share of the tolerance below which errors are not told apart
 CLOSE_ENOUGH = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
@@ -38,12 +38,12 @@ class AbstractRefit(Module):
     A subclass writes `__call__`. Its parameters are fields.
     """
 
-    in_standard_errors: ClassVar[bool] = False  # is its tolerance a share of `rows.scale`?
-    own_hessians: ClassVar[bool] = False  # does it make each refit's own, whatever the model?
-    together: ClassVar[bool] = False  # is it quicker to be given all refits at once, where these share passes?
-    probes: ClassVar[bool] = False  # does it tell single rows by probes, where H is not formed and rows are sparse?
-    quadratic: ClassVar[bool] = False  # does its first step lead to the minimiser of a quadratic?
-    iterates: ClassVar[bool] = False  # does it go on to where a refit's minimiser is?
+    in_standard_errors: ClassVar[bool] = False  # whether its tolerance is a share of `rows.scale`
+    own_hessians: ClassVar[bool] = False  # whether it forms each refit's own Hessian for every model
+    together: ClassVar[bool] = False  # whether all refits together are quicker, if they share passes
+    probes: ClassVar[bool] = False  # whether it estimates single rows by probes, if H is not formed and rows are sparse
+    quadratic: ClassVar[bool] = False  # whether its first step reaches the minimiser of a quadratic
+    iterates: ClassVar[bool] = False  # whether it iterates to the minimiser of each refit
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
@@ -65,7 +65,13 @@ class AbstractRefit(Module):
         """
 
     def of_parameters(self) -> "AbstractRefit":
-        """The strategy where parameters are wanted, and no losses that a tolerance could be of."""
+        """Return the strategy for calls that want parameters and no losses, so that the tolerance is one of parameters.
+
+        Returns
+        -------
+        AbstractRefit
+            The strategy; by default this one.
+        """
         return self
 
     def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
@@ -90,7 +96,7 @@ class AbstractRefit(Module):
 class NoUpdate(AbstractRefit):
     """Keep θ̂ in every refit: the baseline that other strategies are compared with.
 
-    The error of a refit is the change that a better candidate makes, plus that candidate's own error.
+    The error of a refit is the change of its losses to a better candidate, plus the error of that candidate.
 
     See Also
     --------
@@ -108,7 +114,7 @@ class NoUpdate(AbstractRefit):
 
     together = True
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
 
 
@@ -144,11 +150,11 @@ class InfinitesimalJackknife(AbstractRefit):
 
     order: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.order not in (1, 2):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         return _at(fit, rows, _expansion(fit, rows, self.order), judge)
 
 
@@ -169,10 +175,10 @@ class NewtonStep(AbstractRefit):
 
     own_hessians = probes = quadratic = True
 
-    def stacked(self, stack, scale):
+    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return probed(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
@@ -203,10 +209,10 @@ class Exact(AbstractRefit):
     tol: float = 1e-8
     quadratic = iterates = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         share("Exact: tol", self.tol)
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
@@ -230,7 +236,8 @@ class Certified(AbstractRefit):
 
     The error of a refit's loss is at most `rtol` standard errors of the no-update mean a scored unit, so the mean is off by at
     most `rtol` of its standard error (a scale, not an inference). Errors are proved for convex losses of linear predictors, and
-    estimated for all other models. Where parameters are wanted, as by `fold_parameters`, it iterates as `Exact(rtol)` does.
+    estimated for all other models. For calls that return parameters, such as `fold_parameters`, it iterates as `Exact(rtol)`
+    does.
 
     Parameters
     ----------
@@ -255,38 +262,38 @@ class Certified(AbstractRefit):
     rtol: float = 0.01
     in_standard_errors = probes = together = quadratic = iterates = True
 
-    def __post_init__(self):
-        if self.rtol != 1:  # all of a standard error is a share too
+    def __post_init__(self) -> None:
+        if self.rtol != 1:  # a tolerance of one standard error is allowed too
             share("Certified: rtol", self.rtol)
 
-    def of_parameters(self):
+    def of_parameters(self) -> "AbstractRefit":
         return Exact(min(self.rtol, COARSEST))
 
-    def stacked(self, stack, scale):
+    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return probed(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
-            judge = linear.Judge(fit, rows, allowed)
-            return _enclosed(fit, rows, judge, judge.left, allowed)
+            judged = linear.Judge(fit, rows, allowed)
+            return _enclosed(fit, rows, judged, judged.left, allowed)
         state = RefitDescent(fit, rows, expanded=True)
         state.begin()
-        _flag_crossed(state)  # distances say little there: iterate to the end
+        _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
         lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.left <= ends[lanes]))
         return _refitted(state, np.maximum(state.error, ERROR_RESOLUTION * allowed * rows.held.any(1)), state.scores)
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
-    """Number of losses of each refit: one a scored unit, or one joint loss."""
+    """Count the losses of each refit: one for each scored unit, or one joint loss."""
     return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
 
 
 def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
-    """Refits that stay at the displacements u."""
+    """Return refits at the displacements u."""
     if not judge:
         return RefitBatch(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
@@ -303,7 +310,7 @@ def _refitted(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None 
 
 
 def _judged(state: RefitDescent) -> RefitBatch:
-    """Refits with the errors of their reported losses: the change to a better estimate, plus the error left there."""
+    """Return refits with the errors of their reported losses: the change to a better estimate, plus the error of that."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = state.losses(), state.result.copy()
     apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
@@ -324,7 +331,7 @@ def _enclosed(
     error: Callable[[linear.Enclosed], np.ndarray],
     allowed: np.ndarray | None = None,
 ) -> RefitBatch:
-    """Bring linear predictors to where `enough` holds, with errors proved."""
+    """Refine linear predictors until `enough` holds, with proved errors."""
     found = linear.enclose(linear.FirstStep(fit, rows), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
     return RefitBatch(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
@@ -341,7 +348,7 @@ def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
 
 
 def _judged_by_proof(begun: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> RefitBatch:
-    """Refits with the errors of losses at held predictors, by where the exact refits are proved, or estimated, to lie."""
+    """Return refits with the errors of losses at held predictors, from the proved or estimated place of the exact refits."""
     fit, rows = begun.fit, begun.rows
     floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
@@ -351,7 +358,7 @@ def _judged_by_proof(begun: linear.FirstStep, reported: np.ndarray, theta: Calla
 
 
 def _flag_crossed(state: RefitDescent) -> None:
-    """Flag refits whose way crosses a kink of some unit's loss."""
+    """Flag refits whose path crosses a kink of a unit's loss."""
     objective = state.fit.objective
     if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
         count = np.asarray(_crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1))
@@ -364,7 +371,7 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
 
 
 def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
-    """Infinitesimal jackknife in whitened coordinates: from J = ∂²F/∂θ∂w, made once, or along each refit's own path."""
+    """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along each refit's own path."""
     closed = fit.predictors is not None and fit.predictors.separate
     together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
@@ -390,7 +397,7 @@ def _chunk(fit: Fit, rows: RefitRows) -> int:
 
 
 def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
-    """Whitened steps by the full fit's Hessian, with a minus sign."""
+    """Compute minus the whitened steps by the full fit's Hessian."""
     whitened = fit.whiten(gradients)
     if fit.factor is not None:
         return -whitened
@@ -402,7 +409,7 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
 def _path(
     objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:
-    """Derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0: the first, or the second if the path's first is given."""
+    """Differentiate ∇F along the path s ↦ θ̂(1 + s δ) at s = 0, once, or twice if the first derivative of the path is given."""
     ones, start = jnp.ones(objective.num_units), ravel(like)
     delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
 

@@ -1,10 +1,10 @@
-"""Refits whose data leave some direction undetermined, and the held-out units that they predict all the same.
+"""Refits whose data leave some direction undetermined, and the held-out units that they predict nevertheless.
 
-If the units that stay say nothing along a direction that the full fit knows (the last row of a level of a factor has left),
-other libraries go on with the solution of least norm. A held-out unit that sees nothing along that direction has the same
-prediction in every solution; one that does has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian, whitened, the
-rows of V its null vectors and U_n the unit's row, the first case is V L⁻¹U_nᵀ = 0. The refit is Newton's method from θ̂ in
-displacements d with V Lᵀd = 0.
+If the units that stay do not determine a direction that the full fit determines (the last row of a level of a factor is left
+out), other libraries take the solution of least norm. A held-out unit that does not depend on that direction has the same
+prediction in every solution; one that depends on it has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian,
+whitened, the rows of V its null vectors and U_n the unit's row, the first case is V L⁻¹U_nᵀ = 0. The refit is Newton's method
+from θ̂ in displacements d with V Lᵀd = 0.
 """
 
 from dataclasses import replace
@@ -22,13 +22,13 @@ from ._least_norm import DEAR, least_norm
 from ._refitted import RefitBatch
 
 UNDETERMINED_SHARE = (
-    1e-9  # of the full fit's curvature along a direction: ten times what a refit's own Hessian is called singular at
+    1e-9  # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
 )
-SEEN = 1e-6  # of a unit's row, along undetermined directions: a thousand times their rounding at curvatures next to `NOTHING`
+SEEN = 1e-6  # share of a unit's row along undetermined directions: a thousand times its rounding error
 
 
 def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
-    """The batch with what its undetermined refits do determine: θ, errors, and as `held` the units that are predicted."""
+    """Complete a batch with the results of its undetermined refits: θ, errors, and as `held` the units that they predict."""
     rows, done = _of_least_norm(fit, rows, done)
     lost = done.result == RESULTS.undetermined
     if not lost.any():
@@ -44,13 +44,13 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
         found = _within(fit, rows.index[lane], weights, rows.held[lane])
         if found is not None:
             held[lane], theta[lane], error[lane], losses = found
-            if scores is not None:  # those of the others are no functions of θ alone
+            if scores is not None:  # losses of other models are not functions of θ alone
                 scores[lane] = losses
     return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
 
 
 def _of_least_norm(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
-    """The batch with the refits of least squares that its Hessians do not tell: these are known by a factor of the rows."""
+    """Complete a batch with the refits of least squares that a factor of the rows determines, and their Hessians do not."""
     lost = np.flatnonzero(done.result == RESULTS.undetermined)
     known = least_norm(fit) if lost.size else None
     model = fit.predictors
@@ -88,14 +88,14 @@ def _of_least_norm(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRo
 
 
 def _side(fit: Fit) -> int:
-    """The smaller side of the rows of a fit."""
+    """Return the smaller side of the rows of a fit."""
     return min(fit.objective.num_units, fit.num_params)
 
 
 def _within(
     fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
 ) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float, Float[np.ndarray, " width"]] | None:
-    """Held-out units that one refit predicts, its raveled θ, the error of their summed loss, and the losses of all.
+    """Return the held-out units that one refit predicts, its raveled θ, the error of their summed loss, and the losses of all.
 
     None if it predicts none.
     """

@@ -1,8 +1,8 @@
-"""Refits of linear predictors with sparse rows and too many parameters for a matrix: by products, many side by side.
+"""Refits of linear predictors with sparse rows and too many parameters for a matrix, by products, many side by side.
 
 A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a block of right sides at a time,
-preconditioned by the diagonal. Any fold is brought to its minimum by Newton steps of its own from θ̂ (`settled`). Its error is
-the change by the last of them, an estimate.
+preconditioned by the diagonal. Newton steps of its own bring any fold from θ̂ to its minimum (`settled`). Its estimated
+error is the change by the last step.
 """
 
 import functools
@@ -24,11 +24,11 @@ from ._refitted import RefitBatch
 
 Array = np.ndarray
 MAX_REFIT_PRODUCTS = 1000  # largest number of products in a solve
-VECTOR_ENTRIES = 2**23  # numbers of the vectors that are held side by side, in one array
+VECTOR_ENTRIES = 2**23  # numbers in the vectors of one array
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 LEFT, CLOSE = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
-REFIT_STEP_SHARE = 1e-9  # length of a last step, relative to the way
-FALL, SHORTEST = 1e-4, 1e-8  # share of the promised fall that a step must give; shortest step
+REFIT_STEP_SHARE = 1e-9  # length of the last step, relative to the displacement
+FALL, SHORTEST = 1e-4, 1e-8  # share of the predicted fall that a step must reach; shortest step
 FLOOR = 1e-13  # relative rounding error of F
 
 
@@ -56,11 +56,11 @@ class WideModel:
         self.own = np.asarray(model.penalty.diagonal())
         whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(model.penalty) > np.count_nonzero(self.own)
         self.penalty: Any = model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
-        self.products = 0.0  # that were made, of one vector each
+        self.products = 0.0  # number of products with one vector
 
     @functools.cached_property
     def squares(self) -> Any:
-        """Squares of the entries of the rows, a row a parameter."""
+        """Squares of the entries of the rows, one row for each parameter."""
         return self.back.power(2)
 
     @functools.cached_property
@@ -82,7 +82,7 @@ class WideModel:
     ) -> Float[Array, "params lanes"]:
         """Multiply columns by the inverses of the refits' Hessians, in the precision of the columns.
 
-        Each solve ends when its preconditioned residual is `tol` of what it was.
+        Each solve ends when its preconditioned residual is `tol` of the first.
         """
         kind, penalty = right.dtype, self.penalty
         x, back = self.single if kind == np.float32 else (self.x, self.back)
@@ -132,15 +132,15 @@ class WideModel:
 
 
 def _diagonal(penalty: Any) -> bool:
-    """Whether the penalty is one number a parameter, as sparse penalties are."""
+    """Tell whether the penalty is one number for each parameter, as sparse penalties are."""
     return not isinstance(penalty, np.ndarray)
 
 
 class WideRefit(NamedTuple):
-    """Refits at the end of their way.
+    """Results of refits.
 
     They have raveled θ, the listed units' predictors there and before the last step, the length of the first step, and whether
-    they arrived.
+    they converged.
     """
 
     theta: Float[Array, "lanes params"]
@@ -157,7 +157,7 @@ def settled(
     tol: float = REFIT_STEP_SHARE,
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
-    """Bring refits to their minima by Newton steps of their own, from θ̂ or from where they stand."""
+    """Bring refits to their minima by Newton steps of their own, from θ̂ or from their candidates."""
     size = max(1, VECTOR_ENTRIES // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
@@ -211,9 +211,9 @@ def _searched(
     kappa: Array,
     open_: Int[Array, " open"],
 ) -> Bool[Array, " open"]:
-    """Take as much of each step as F falls along enough, and mark the refits where it falls.
+    """Shorten each step until F falls enough, and mark the refits in which it falls.
 
-    `stand`, changed in place, holds where refits stand, F, gradients and ω ℓ″ there.
+    `stand`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
     """
     theta, F, gradient, curvature = stand
     wanting, length = np.arange(len(open_)), 1.0
@@ -247,7 +247,7 @@ def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> Re
 
 
 def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
-    """Take one Newton step of each refit with its own Hessian; its error is the distance to where the refit itself is."""
+    """Take one Newton step of each refit with its own Hessian; its error is the distance to the converged refit."""
     at, exact = cast(WideModel, wide(fit)), exactly(fit, rows)
     found, held = settled(at, rows, steps=1), np.asarray(rows.held)
     y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]

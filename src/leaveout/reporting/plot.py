@@ -587,6 +587,25 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     -------
     Axes
         The axes.
+
+    Raises
+    ------
+    TypeError
+        If the fit is not that of a hidden Markov model.
+    ValueError
+        If the estimate scores sequences and not steps.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.r_[np.zeros(20), np.full(20, 5.0)] + np.random.default_rng(0).normal(size=40)
+    >>> hmm = lo.HMM(x, lo.emissions.Gaussian(), 2)
+    >>> ax = lo.plot.states(lo.fit(hmm, seed=0))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['state 0', 'state 1']
     """
     hmm: Any = getattr(fit, "objective", None)
     if not callable(getattr(hmm, "decode", None)):
@@ -643,6 +662,26 @@ def field(
     -------
     Axes
         The axes.
+
+    Raises
+    ------
+    TypeError
+        If the fit is not that of a field.
+    ValueError
+        If the coordinates are not one pair for each site, or their labels are not those of the sites.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> edges = [(k, k + 1) for k in range(7)]
+    >>> y = np.array([0.1, 0.3, 0.2, 0.4, 2.1, 1.9, 2.2, 2.0])
+    >>> fit = lo.fit(lo.GaussianField(y, np.array(edges), family="gaussian", structure="car"))
+    >>> ax = lo.plot.field(fit, np.column_stack([np.arange(8), np.zeros(8)]))
+    >>> len(ax.collections) > 0
+    True
     """
     mrf: Any = getattr(fit, "objective", None)
     if not hasattr(mrf, "edges"):

@@ -34,6 +34,45 @@ def smooth(
 
     A term of one column is a curve with a mark at every row. Effects of labels are in rising order. A term of two columns is
     a map, with the rows as dots.
+
+    Parameters
+    ----------
+    found : Smoothing or Fit
+        The result of `lo.smooth`, or the fit of an `Additive` model.
+    term : str, optional
+        The label of the term, such as "s(x)"; the first by default.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    plan : Plan, optional
+        A plan that describes which units depend on one another, as in `lo.tuning.curves`.
+    level : float, default 0.95
+        The coverage of the intervals.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Raises
+    ------
+    ValueError
+        If the model has no such term, or the term has more than two columns.
+
+    See Also
+    --------
+    leaveout.tuning.curves : The numbers that are drawn.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.linspace(0, 1, 40)
+    >>> y = np.sin(6 * x) + np.random.default_rng(0).normal(scale=0.3, size=40)
+    >>> fit = lo.fit(lo.Additive([lo.s("x", k=8)], {"x": x}, y))
+    >>> lo.plot.smooth(fit).get_ylabel()
+    's(x)'
     """
     table = curves(found, plan, level)
     term = table["term"].iloc[0] if term is None else term

@@ -236,10 +236,14 @@ def mean_interval(
 
     Parameters
     ----------
-    fit, plan, level
-        As in `lo.tuning.curves`.
+    fit : Fit or Smoothing
+        The fit of an `Additive` model, or the result of `lo.smooth`.
     X_new : table
         The new rows, with the columns of the model's terms.
+    plan : Plan, optional
+        A plan that leaves out every unit together with the units that depend on it, as in `lo.tuning.curves`.
+    level : float, default 0.95
+        The coverage of the intervals.
     offset : array_like, `[rows]`, optional
         The offset of the new rows, where the model has one.
 

@@ -401,7 +401,7 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float
 def smoothed(
     y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: Float[np.ndarray, " units"]
 ) -> tuple[float, np.ndarray]:
-    """Less the area under the curve, its steps spread over `WIDTH` standard deviations h of the predictors,
+    """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard deviations of the predictors.
 
         V = −Σ_{i of the upper class} Σ_{j of the lower} w_i w_j σ((η_i − η_j) / (h s)) / ΣΣ w_i w_j,      s² = Σ (η − η̄)² / n
 

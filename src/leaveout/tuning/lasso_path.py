@@ -70,7 +70,7 @@ def _ratio(penalty: AbstractPenalty) -> float:
 class StandardisedColumns:
     """The columns times the roots of weights, and their products; less large means, where an intercept takes them."""
 
-    def __init__(self, objective):
+    def __init__(self, objective: Any):
         weight = objective.sample_weight
         self.root = np.ones(objective.num_units) if weight is None else np.sqrt(weight)
         offset = 0.0 if objective.offset is None else objective.offset
@@ -374,7 +374,7 @@ def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple
         before = run
 
 
-def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
+def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
     """Leave out single rows under every lasso penalty; `plan` names the rows."""
     rows, ratio, unit = StandardisedColumns(objective), _ratio(penalties[0]), plan.index
     alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]

@@ -443,8 +443,10 @@ def _anchored(objective: Model, theta: np.ndarray) -> Fit:
 
 
 def _audited(found: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
-    """A sentence on the audits of some refits, under the penalties of the largest errors; what they find; how many missed. A
-    gradient takes so many `operations`."""
+    """Audit some refits under the penalties with the largest errors; a gradient takes `operations` operations.
+
+    Returns a sentence about the audits, their tables, and the number of failures.
+    """
     number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
     order = sorted(found, key=lambda value: -found[value].error)
     wanted: dict[Any, dict[int, str]] = {}

@@ -119,7 +119,7 @@ class Path(Printed):
 
     @property
     def values(self) -> pd.Index:
-        """The labels of the penalties: numbers where they have one each, the keys of a mapping, else 0, 1, …"""
+        """Labels of the penalties: their numbers, the keys of a mapping, or else 0, 1, 2 and so on."""
         return pd.Index([point.value for point in self.points], name="penalty")
 
     @property

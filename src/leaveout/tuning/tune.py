@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Sampler = Literal["gradient", "optuna", "path"]
-Space = Mapping[str, tuple[float, float] | list]
+Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # of groups of the units, by which the optimism of choosing among trials is told
 COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # of the table, besides the hyperparameters
@@ -256,7 +256,7 @@ def _near(x: float, low: float, high: float) -> bool:
 
 
 def _apart(one: Trial, other: Trial) -> bool:
-    """Are two trials of other hyperparameters, by a tenth of an e-fold or more?"""
+    """Tell whether the hyperparameters of two trials differ by a tenth of an e-fold or more."""
     pairs = [(one.hyper[name], other.hyper[name]) for name in other.hyper]
     return any(a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1 for a, b in pairs)
 

@@ -113,15 +113,19 @@ def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: i
 
 
 def affordable(gradients: float, operations: float) -> int:
-    """The number of repetitions that a tenth of a call pays for, given its gradients and the operations of one of these. One is
-    made too where it takes half of the whole or less, or so little that nobody waits for it."""
+    """Return the number of repetitions that a tenth of a call pays for, given its gradients and the operations of one.
+
+    One repetition is always allowed if it takes no more than half of the call, or hardly any time.
+    """
     one = gradients >= REPEATING or REPEATING * operations <= TRIFLE
     return max(int(SHARE * gradients / REPEATING), int(one))
 
 
 def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
-    """The minimiser that descent from `start` reaches, whitened, and whether it was reached; steps keep off flat directions,
-    along which F has nothing but its rounding."""
+    """Descend from `start`; return the whitened minimiser, and whether it was reached.
+
+    Steps avoid flat directions, along which F varies by rounding only.
+    """
     F, whitened, flat = function(fit.objective, fit.theta, weights), fit.whiten, np.asarray(fit.null_space)
 
     def look(u):
@@ -160,8 +164,10 @@ def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened
 
 
 def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
-    """Least squares of least norm, by SciPy's `lstsq` on the rows that stay, in a basis of full rank of what is no flat
-    direction; whether rounding leaves the rank open. None of other models."""
+    """Solve least squares of least norm by SciPy's `lstsq` on the rows that stay, in a basis without flat directions.
+
+    Returns the solution and whether rounding leaves the rank open. None for other models.
+    """
     if (known := least_norm(fit)) is None:
         return None
     p, ridge = known.x.shape[1], known.ridge

@@ -35,9 +35,9 @@ PARTS = 16  # batches at least, where these are shared
 NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
 SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
 
-Tell = Callable[[Batch, RefitBatch, NDArray], StepResult]  # what a batch that was refitted says, wherever that was
+Tell = Callable[[Batch, RefitBatch, np.ndarray], StepResult]  # what a batch that was refitted says, wherever that was
 Merge = Callable[[Batch, StepResult], None]  # what a batch said when it was refitted
-Losses = Callable[[RefitRows, RefitBatch], NDArray]
+Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,8 @@ class Refitter:
 
     fit: Fit
     refit: AbstractRefit
-    scale: NDArray
-    number: NDArray
+    scale: np.ndarray
+    number: np.ndarray
     losses: Losses | None
     tell: Tell
 
@@ -184,7 +184,7 @@ def one_thread(objective: AbstractObjective, params: int) -> contextlib.Abstract
     return single_threaded() if linear else contextlib.nullcontext()
 
 
-def put(out: NDArray, batch: Batch, values: NDArray) -> None:
+def put(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
     """Write the losses of a batch to their places in `out`."""
     if values.ndim == 1:
         out[batch.refits] = values

@@ -150,8 +150,10 @@ def of_losses(
 
 
 def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
-    """Report the codes of the flagged refits and, as information, of the refits that cross a kink. Advice to use the strategy
-    that made them is left out."""
+    """Report the codes of the flagged refits and, as information, of the refits that cross a kink.
+
+    Advice to use the strategy that was used is left out.
+    """
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
     found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
@@ -362,8 +364,10 @@ def _lacking(fit: Fit, plan: Plan) -> str:
 
 @float64
 def _together(fit: Fit, plan: Plan) -> str:
-    """Folds of rows that belong together, in a plan that takes every row for independent: runs of rows in time order, or rows
-    whose residuals are more alike within folds than any drawing of folds makes them."""
+    """Describe folds whose rows belong together although the plan treats rows as independent; empty if there are none.
+
+    Such folds are runs of rows in time order, or have residuals that are more alike within folds than in random folds.
+    """
     said, number = "the standard error takes rows for independent, but ", repeats(plan)
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
         return ""
@@ -401,7 +405,7 @@ def _rolls(plan: Plan) -> bool:
 
 
 def _are_runs(plan: Plan) -> bool:
-    """Is all that each refit scores a run of rows, not every row by itself?"""
+    """Tell whether every refit scores a run of rows, and not every row by itself."""
     refit, unit = plan.refit[plan.held], plan.index[plan.held]
     first, last = np.full(plan.num_refits, plan.num_units), np.full(plan.num_refits, -1)
     np.minimum.at(first, refit, unit)

@@ -89,8 +89,10 @@ class Comparison(pd.DataFrame):
     estimates: dict[str, Estimate]
 
     def __repr__(self) -> str:
-        """Names, means, differences and their standard errors, whatever the width; of the other columns those that fit beside
-        them, and the names of the rest."""
+        """Print names, means, differences and their standard errors, and the other columns as far as they fit.
+
+        Columns that do not fit are named below the table.
+        """
         written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
         short = "missing" in self and bool(self["missing"].any())
         shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
@@ -102,7 +104,7 @@ class Comparison(pd.DataFrame):
         kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
 
-    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters
@@ -117,7 +119,6 @@ class Comparison(pd.DataFrame):
         Path
             The file that was written.
         """
-
         if not all(isinstance(each, Estimate) for each in self.estimates.values()):
             raise TypeError("report: pages are of estimates of cross_validate; show this table by its to_markdown().")
         return provided("report").report(self.estimates, path, title=title)
@@ -151,14 +152,6 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         densities with the lowest mean loss (stacking). For results of leakage, `approximation_error` is the Monte-Carlo
         error of the difference, over draws that both share.
 
-    Warns
-    -----
-    UserWarning
-        If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
-        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4 and by no more
-        than three standard errors; if a model lacks losses; or if
-        `evaluate` was not the same function for all.
-
     Raises
     ------
     ValueError
@@ -166,6 +159,14 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         that are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
     TypeError
         If an argument is not an estimate, or not all are of one kind.
+
+    Warns
+    -----
+    UserWarning
+        If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
+        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4 and by no more
+        than three standard errors; if a model lacks losses; or if
+        `evaluate` was not the same function for all.
 
     References
     ----------
@@ -438,8 +439,11 @@ def _first(a: Array | None, b: Array | None) -> str:
 
 
 def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
-    """The losses per unit of several estimates, of what all of them have a loss of: of rows of refits where the folds are the
-    same, so that no unit is averaged over fewer refits in one than in another, else of units."""
+    """Return the losses that all estimates have.
+
+    If the folds are the same, they are those of rows of refits, so that every unit is averaged over the same refits in all
+    estimates. Otherwise they are those of units.
+    """
     first = next(iter(estimates.values()))
     same = all(_same_folds(each.plan, first.plan) for each in estimates.values())
     losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}

@@ -233,12 +233,18 @@ def cross_predict(
 
     Parameters
     ----------
-    fit, plan, refit, checkpoint
-        As in `cross_validate`.
+    fit : Fit
+        The fitted model.
+    plan : Plan
+        The units to leave out in each refit.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
     kind : {"response", "link", "state", "label"}, default "response"
         "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
         probabilities of hidden states, `[units, states]`. "label" are the codes of the labels that a conditional random
         field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
 
     Returns
     -------
@@ -297,8 +303,14 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
 
     Parameters
     ----------
-    fit, plan, refit, checkpoint
-        As in `cross_validate`.
+    fit : Fit
+        The fitted model.
+    plan : Plan
+        The units to leave out in each refit.
+    refit : AbstractRefit, default `Certified()`
+        The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done, as in `cross_validate`.
 
     Returns
     -------
@@ -478,7 +490,7 @@ class BatchSummary:
     audit: int
     pooled: Predictions | None
 
-    def __call__(self, batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
+    def __call__(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> StepResult:
         asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
@@ -530,7 +542,7 @@ class EstimateBuilder:
     def emptied(self) -> NDArray[np.bool_]:
         return _emptied(self.asked.fit, self.asked.plan)
 
-    def add(self, batch: Batch, done: RefitBatch, values: NDArray) -> None:
+    def add(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""
         self.merge(batch, self.tell(batch, done, values))
 

@@ -111,7 +111,7 @@ class Estimate(Printed):
     metric_error: dict[str, float] = field(default_factory=dict)
     metric_how: dict[str, str] = field(default_factory=dict)  # over what each is a mean, or pooled
     score: str = ""  # what a loss is, "" where that is not known
-    response: NDArray | None = None  # what the losses are of, where the model has one
+    response: np.ndarray | None = None  # what the losses are of, where the model has one
     classes: bool = False  # is `response` the numbers of classes?
     fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
     mute: tuple[str, ...] = ()  # codes of checks that are not told
@@ -607,7 +607,7 @@ class Estimate(Printed):
         """
         return provided("plot").losses(self, ax=ax)
 
-    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters
@@ -622,5 +622,4 @@ class Estimate(Printed):
         Path
             The file that was written.
         """
-
         return provided("report").report(self, path, title=title)

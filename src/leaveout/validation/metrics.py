@@ -37,12 +37,15 @@ class Measured(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Held-out predictions, `[scored]`, in the order of units: the unit and the part of each, its target and prediction, and
-    how far that may be off; the weight of every unit, and what parts are."""
+    """Held-out predictions, `[scored]`, in the order of units.
+
+    Each has its unit, part, target, prediction and the error of that. `weight` has the weight of every unit, and `parts` is a
+    description of the parts.
+    """
 
     unit: NDArray[np.int64]
     part: NDArray[np.int64]
-    target: NDArray
+    target: np.ndarray
     predicted: NDArray[np.float64]
     off: NDArray[np.float64]
     weight: NDArray[np.float64]
@@ -84,8 +87,7 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
 
 
 def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
-    """Metrics, their standard errors, their errors and how they were taken, by name, of predictions that may be off by so much
-    each."""
+    """Compute metrics of predictions, by name: values, standard errors, approximation errors and descriptions."""
     held, plan = in_order(fit, predicted), predicted.plan
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
     if "auc" in metrics and held.parts.endswith(POOLED) and small:
@@ -216,8 +218,11 @@ def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> 
 
 
 def _by_parts(held: Held) -> Value:
-    """The mean of the areas of all parts that hold every class, of all together where none does. A unit adds what it adds to
-    each, and its share of how far the part is from the mean: of few rows of a class what these add tells too little."""
+    """Average the areas of all parts that hold every class; if none does, compute the area of all together.
+
+    A unit contributes its part of each area, and a share of the part's difference from the mean, as the contributions within a
+    part of few rows of a class vary too little.
+    """
     n, weight, sizes = len(held.weight), held.weight[held.unit], np.bincount(held.part)
     whole = _whole(held.part, held.target, weight, len(sizes))
     rows = np.split(np.argsort(held.part, kind="stable"), np.cumsum(sizes)[:-1])
@@ -249,7 +254,7 @@ def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) 
     return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
 
 
-def area(positive: NDArray, predicted: NDArray, weight: NDArray) -> NDArray[np.float64]:
+def area(positive: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
     """Return the contribution of each unit to the area under the ROC curve of two classes."""
     beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
     value = float(np.average(beaten[positive], weights=weight[positive]))
@@ -266,7 +271,7 @@ def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:
     return 0.5 * (summed[low] + summed[high]) / total
 
 
-MEASURES: dict[str, Callable[[NDArray, NDArray, NDArray, NDArray], Measured]] = {
+MEASURES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Measured]] = {
     "auc": _auc,
     "accuracy": _accuracy,
     "brier": _squares,

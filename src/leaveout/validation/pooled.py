@@ -16,8 +16,10 @@ UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones
 
 
 class Predictions:
-    """Predictions of a kind, one for every unit that a refit scores, in the order of the plan, `[scored, ...]`; NaN where there
-    is none. `off` is how far each may be off, if they are `judged`, else zero."""
+    """Predictions of one kind for every unit that a refit scores, in the order of the plan, `[scored, ...]`.
+
+    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero.
+    """
 
     def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
         self.plan, self.kind, self.judged = plan, kind, judged

@@ -31,11 +31,11 @@ class NamedScore(abc.ABC):
     joint = False  # one number a refit, rather than one a held-out unit?
 
     @abc.abstractmethod
-    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
-    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return how far the summed losses of each refit may be off, `[refits]`."""
 
 
@@ -64,7 +64,7 @@ class HeldOutLoss:
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
-    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
@@ -97,7 +97,7 @@ class HeldOutLoss:
             )
         return value
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return how far the summed losses of each refit may be off; infinite where that is not known."""
         if self.evaluate is None:
             return done.error
@@ -108,7 +108,11 @@ class HeldOutLoss:
 
 
 def reach(
-    fit: Fit, done: RefitBatch, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
+    fit: Fit,
+    done: RefitBatch,
+    at: np.ndarray,
+    function: Callable[[np.ndarray], np.ndarray],
+    directions: Literal[2, 8] = DIRECTIONS,
 ) -> NDArray[np.float64]:
     """Estimate how far a function of θ at the reported refits, `at`, may be from its value at the exact refits.
 
@@ -172,7 +176,7 @@ def _at_once(fit: Fit, rows: RefitRows) -> int:
     return own_passes(fit.objective, width)
 
 
-def scores(fit: Fit, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.closed
     if model is None:
@@ -181,7 +185,7 @@ def scores(fit: Fit, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
-def predictions(fit: Fit, rows: RefitRows, theta: NDArray, kind: str) -> NDArray[np.float64]:
+def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDArray[np.float64]:
     """Return the predictions of a batch's units."""
     model = fit.closed
     if model is not None:

@@ -11,9 +11,9 @@ weight zero, M = log Σ exp s(z) over the z that agree with y where w = 1; betwe
 
     M(w) = s(y) + Σ over runs i, …, j of successive labels   w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
 
-Γ what the sum over the run's labels adds to the logarithm, its neighbours known. For one label that is the printed path
-w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of third
-order in 1 − w: derivatives at w = 1 are those of M up to the second.
+where Γ is the increase of the logarithm by the sum over the run's labels, given its neighbours. For one label that is the
+printed path w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of
+third order in 1 − w: derivatives at w = 1 are those of M up to the second.
 """
 
 import copy
@@ -25,11 +25,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.cache import cached_on
-from ..._runtime.jax import static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import Names, matched
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
@@ -41,8 +41,8 @@ from .lattice import SequenceBlock
 from .sparse_features import Indicators
 
 RIDGE = penalties.Ridge(1.0)
-CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan takes along, by measurement
-IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others says that its transition is impossible
+CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan carries along, by measurement
+IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others marks an impossible transition
 
 STYLES = {
     "sequence": "whole sequences are left out",
@@ -99,10 +99,10 @@ class CRF(AbstractObjective):
     """
 
     block: SequenceBlock
-    slots: Int[np.ndarray, "sequences longest"]  # where each sequence stands in the layout; −1 is padding
+    slots: Int[np.ndarray, "sequences longest"]  # places of each sequence in the layout; −1 is padding
     codes: Int[np.ndarray, " steps"]
     lengths: Int[np.ndarray, " sequences"]
-    free: dict[str, Int[np.ndarray, " free"]]  # where only some entries of a parameter are free, these
+    free: dict[str, Int[np.ndarray, " free"]]  # the free entries of parameters of which only some are free
     sequence: Int[np.ndarray, " steps"]
     penalty: penalties.AbstractPenalty
     drop: str = static()
@@ -121,7 +121,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Callable | None = RIDGE,
+        penalty: Callable[..., Any] | None = RIDGE,
         free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:
@@ -209,14 +209,14 @@ class CRF(AbstractObjective):
         return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
-            shares=lambda theta: _tags.counts(self),  # a refit that sees no step of a label does not know it
+            shares=lambda theta: _tags.counts(self),  # a refit without a step of a label does not determine it
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -261,38 +261,38 @@ class CRF(AbstractObjective):
     def num_units(self) -> int:
         return len(self.lengths) if self.drop == "sequence" else len(self.codes)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         whole = self._whole(theta)
         if self.drop == "sequence":
             found = _lattice.losses(whole, self.block, self._per_place(weights))
         else:
             found = _lattice.whole(whole, self.block) - _lattice.known(whole, self.block, self._laid(weights))
-        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # else a sum has underflowed, far from any minimum
+        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # otherwise a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
-    def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
-        """Weights of sequences at all their steps."""
+    def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
+        """Spread the weights of sequences to all their steps."""
         return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
-    def _laid(self, weights: Array) -> Float[Array, "rows lanes"]:
-        """Weights of labels, laid out."""
+    def _laid(self, weights: Arrays) -> Float[Array, "rows lanes"]:
+        """Lay out the weights of labels."""
         return self.block.layout.arrange(weights, fill=1.0)
 
-    def _few(self, index: Array) -> bool:
-        """Whether the sequences of the listed units, each padded to the longest, have fewer steps than all of them."""
+    def _few(self, index: Arrays) -> bool:
+        """Tell whether the sequences of the listed units, padded to the longest, have fewer steps than all sequences."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
-    def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
+    def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
     def _sequences(self, index: Array) -> Int[Array, " width"]:
-        """The sequences of the listed units; as many as there are for padding."""
+        """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
     def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
-        """The listed sequences alone, one to a lane, and where they stand in the whole."""
+        """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
         take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
@@ -304,9 +304,11 @@ class CRF(AbstractObjective):
             where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
         ), slots
 
-    def _some_labels(self, index: Array, delta: Array) -> tuple[SequenceBlock, Array, Array]:
-        """The sequences of the listed labels, one lane a label; `1 + δ`, laid out; and which lanes count: those that are
-        the first of their sequence, where all its weights are put."""
+    def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
+        """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and which lanes count.
+
+        The first lane of a sequence has all its weights, and is the only one that counts.
+        """
         sequences = self._sequences(index)
         block, _ = self._gathered(sequences)
         lane = jnp.argmax(sequences[:, None] == sequences, 1)
@@ -315,11 +317,11 @@ class CRF(AbstractObjective):
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
     def _row(self, index: Array) -> Int[Array, " width"]:
-        """Place of a label within its sequence."""
+        """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         theta = self._whole(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
@@ -336,7 +338,7 @@ class CRF(AbstractObjective):
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
         return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
         theta = self._whole(theta)
         if self.drop == "sequence":
@@ -344,10 +346,12 @@ class CRF(AbstractObjective):
         known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
         return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return self._part(self._spread_change(self._whole(theta), index, delta))
 
-    def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
+    def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
@@ -359,7 +363,9 @@ class CRF(AbstractObjective):
         weights = self._laid(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         theta = self._whole(theta)
         if self.drop == "label":
             states = self._unseen(theta, weights, index, held)
@@ -372,9 +378,9 @@ class CRF(AbstractObjective):
             return steps.sum(0)
         return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
 
-    def _unseen(self, theta: PyTree, weights: Array, index: Array, held: Array) -> Float[Array, "width labels"]:
-        """`p(z_t = k | kept labels, x)` of the listed steps, those that are held being unseen."""
-        seen = self._laid(weights.at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+    def _unseen(self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays) -> Float[Array, "width labels"]:
+        """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are unseen."""
+        seen = self._laid(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
@@ -382,7 +388,17 @@ class CRF(AbstractObjective):
         states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
-    def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
+        kind: str = "label",
+        *,
+        lengths: ArrayLike | None = None,
+        scores: ArrayLike | None = None,
+        features: Any = None,
+    ) -> Array:
         """Predict labels, or their probabilities.
 
         Parameters
@@ -419,13 +435,13 @@ class CRF(AbstractObjective):
             else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
         )
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
         theta = self._whole(theta)
         block, count = self.block, self.num_units
-        found = _lattice.chain(theta, block)
-        expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
+        chain = _lattice.chain(theta, block)
+        expected = expected_counts(chain, theta["transition"], block.layout, block.ends, block.unit, count)
         found = expected - self._observed_counts()
         return found[:, self._entries] if self.free else found
 
@@ -438,7 +454,7 @@ class CRF(AbstractObjective):
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
         return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
 
-    def subset(self, units):
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
@@ -470,15 +486,15 @@ class CRF(AbstractObjective):
         vars(out)["steps"] = Names(self.steps.index, read)
         return out
 
-    # what the core asks of a model
+    # the contract of an objective
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def units(self):
-        known = {
+    def units(self) -> Units:
+        known: dict[str, Any] = {
             "kinds": ("label", "state"),
             "response": self.codes,
             "score": LOG_PROBABILITY,
@@ -489,7 +505,7 @@ class CRF(AbstractObjective):
         return Units(**known)
 
     def _predict_new(self, fit, features, kind, offset):
-        """Labels of new sentences of a host, or the probabilities of these."""
+        """Predict the labels of a host's new sentences, or their probabilities."""
         if offset is not None:
             raise ValueError("predict: a CRF has no offset, but one was given.")
         if self.steps.read is None:
@@ -505,13 +521,13 @@ class CRF(AbstractObjective):
         )
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
         return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
     @property
-    def note(self):
+    def note(self) -> str:
         name = type(self.penalty).__name__
         alpha = getattr(self.penalty, "alpha", None)
         penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"
@@ -519,7 +535,7 @@ class CRF(AbstractObjective):
         return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
 
     def _warning(self, theta):
-        """Names transitions that the data never have, and that have run away for want of a penalty."""
+        """Name transitions that are not in the data, and whose weights diverge without a penalty."""
         if not isinstance(self.penalty, penalties.Zero):
             return ""
         table = np.asarray(self._whole(theta)["transition"])
@@ -652,7 +668,7 @@ class CRF(AbstractObjective):
 
 
 def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
-    """F by array code: of sequences with sparse features under a ridge penalty, where no label is impossible."""
+    """Return F in array code, for sequences with sparse features under a ridge penalty if no label is impossible."""
     plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
     sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
     return functools.partial(_made, crf) if plain and sparse else None

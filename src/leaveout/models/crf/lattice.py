@@ -1,4 +1,4 @@
-"""The paths of labels through sequences that are laid out: their scores, their sums, and what is known of them.
+"""Paths of labels through sequences in a layout: their scores, their sums and their posteriors.
 
     s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
 
@@ -9,9 +9,9 @@ features, `"weights": [features, K]`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, compiled
+from ..._runtime.jax import Module, PyTree, compiled
 from ...inference.chain import (
     FEW_STATES,
     SMALLEST_NORMALISER,
@@ -29,8 +29,8 @@ from ...objectives.objective import ravel, unravel
 
 LATTICE_ENTRIES = (
     2**17
-)  # of one array that a cache holds beside ten others (of 62,848 steps and 13 labels, a product took half the time)
-RANGE = 500.0  # scores further apart than that underflow as probabilities
+)  # numbers of an array that fits into a cache beside ten others (halves a product for 62,848 steps and 13 labels)
+RANGE = 500.0  # difference of scores beyond which probabilities underflow
 
 Places = Float[Array, "rows lanes"]
 Scores = Float[Array, "rows lanes labels"]
@@ -46,7 +46,7 @@ class SequenceBlock(Module):
     scores: Float[Array | np.ndarray, "rows lanes labels"] | None
     features: (
         Float[Array | np.ndarray, "places features"] | SparseFeatures | None
-    )  # of all places, one after another, dense or sparse
+    )  # features of all places, one after another, dense or sparse
     turned: Turned | None = None  # sparse features by column
 
     @property
@@ -65,7 +65,7 @@ def lay_out(
     scores: Float[np.ndarray, "steps labels"] | None,
     features: Float[np.ndarray, "steps features"] | SparseFeatures | None,
 ) -> tuple[SequenceBlock, Int[np.ndarray, "sequences longest"]]:
-    """Lay all sequences out in few lanes; and tell where the steps of each stand, row after row, with −1 for padding."""
+    """Lay out all sequences in few lanes; return the layout and the places of each sequence's steps, with −1 for padding."""
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
@@ -99,7 +99,7 @@ def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
 
 
 def emission(theta: PyTree, block: SequenceBlock) -> Scores:
-    """Scores of the labels at each step, that of an end included."""
+    """Compute the scores of the labels at each step, including that of an end."""
     out = jnp.asarray(block.ends)[..., None] * theta["end"]
     if block.scores is not None:
         out = out + block.scores
@@ -114,18 +114,18 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
 
 
 def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
-    """Contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
+    """Compute the contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
     own = _one_hot(theta, block)
     return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
 
 
 def whole(theta: PyTree, block: SequenceBlock) -> Scalar:
-    """`Σ log Z` over sequences."""
+    """Compute `Σ log Z` over sequences."""
     return log_partition(Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout)
 
 
 def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
-    """`−Σ worth log p(y | x)` over sequences, `worth` one number for each at all its steps."""
+    """Compute `−Σ worth log p(y | x)` over sequences; `worth` has one number for each sequence at all its steps."""
     scores = emission(theta, block)
     known = path(theta, block, scores)
     whole = log_partition(Potentials(theta["start"], theta["transition"], scores), worth, block.layout)
@@ -141,7 +141,7 @@ def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) ->
 
 @compiled
 def marginals(theta: PyTree, block: SequenceBlock) -> Float[Array, "steps labels"]:
-    """`p(z_t = k | x)` of all steps, in their order."""
+    """Compute `p(z_t = k | x)` of all steps, in their order."""
     return block.layout.restore(chain(theta, block).states)
 
 
@@ -165,7 +165,7 @@ def paths(theta: PyTree, block: SequenceBlock) -> Int[Array, "sequences longest"
 
 
 def known(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None) -> Scalar:
-    """`Σ worth M(θ, w)` over sequences, `worth` one or zero."""
+    """Compute `Σ worth M(θ, w)` over sequences, `worth` one or zero."""
     scores = emission(theta, block)
     counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
     masked = Potentials(theta["start"], theta["transition"], _masked(theta, block, scores, weights))
@@ -173,13 +173,13 @@ def known(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | 
 
 
 def spread(theta: PyTree, block: SequenceBlock, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
-    """`Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
+    """Compute `Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
     found = chain(theta, block, weights)
     return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)
 
 
 def known_hessian(theta: PyTree, block: SequenceBlock, weights: Places, worth: Float[Array, " sequences"]) -> Array:
-    """`∇² Σ worth M(θ, w)`; away from the vertices it is dear."""
+    """Compute `∇² Σ worth M(θ, w)`, which is costly for weights between 0 and 1."""
     counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
     weights = jnp.where(counts > 0, weights, 1.0)
     gradient = jax.grad(lambda vector: _between(unravel(vector, theta), block, weights))

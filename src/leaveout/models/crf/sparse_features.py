@@ -1,12 +1,13 @@
-"""F(θ, w) of a CRF of sparse features, its gradient, and products with its Hessian, by array code.
+"""F(θ, w) of a CRF with sparse features, its gradient, and products with its Hessian, in array code.
 
-    F = −Σ_n w_n log p(y_n | x_n; θ) + ½ Σ_i α_i θ_i²,      emissions Xθ, whose transpose gathers what each step says
+    F = −Σ_n w_n log p(y_n | x_n; θ) + ½ Σ_i α_i θ_i²,      emissions Xθ, whose transpose gathers the steps
 
-of sequences packed side by side (`inference.packed`). What the passes know at a few θ is kept, for all products there.
+for sequences packed side by side (`inference.packed`). Results of the passes at a few θ are kept for all products there.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy
@@ -15,14 +16,14 @@ from jaxtyping import Float, Int
 from ...inference.packed import Packed, Passed, packed, passed
 from ...objectives.closed_form import AbstractByArrays
 
-SMALLEST_FEATURE_CURVATURE = 1e-12  # of the largest curvature: that of features that say nothing, where no penalty holds them
-CACHED_PLACES = 4  # places θ of which that is kept: of two threads, two each
+SMALLEST_FEATURE_CURVATURE = 1e-12  # share of the largest curvature given to features without information that have no penalty
+CACHED_PLACES = 4  # places θ whose results are kept: two for each of two threads
 Vector = Float[np.ndarray, " params"]
 Shapes = dict[str, tuple[int, ...]]
 
 
 class Indicators(AbstractByArrays):
-    """Labels, features and scores of all steps, in their order; `free` tells where the entries of θ stand among all."""
+    """Labels, features and scores of all steps, in their order; `free` are the places of the entries of θ among all parameters."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Indicators(AbstractByArrays):
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.begun = slice(0, self.where.bounds[1])
-        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
+        self.at: Callable[[bytes], tuple[Passed, dict[str, Any], np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
@@ -84,7 +85,7 @@ class Indicators(AbstractByArrays):
         return value, self._pulled(states, pairs) + self.alpha * theta
 
     def product(self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector) -> Vector:
-        """∇²F times a vector."""
+        """Multiply ∇²F by a vector."""
         found, parts, weight = self.at(theta.tobytes())[0], self._parts(vector), weights[self.where.unit]
         states, pairs = found.along(self._emission(parts), parts["transition"], weight)
         states *= weight[:, None]

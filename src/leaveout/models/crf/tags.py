@@ -1,4 +1,4 @@
-"""Reading and checks of labels, scores and features of sequences."""
+"""Readers and checks of labels, scores and features of sequences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ class LabelNames(Names):
     """Names of the labels."""
 
     def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
-        """Labels of codes, in the type in which the labels came."""
+        """Return the labels of codes, in the type of the original labels."""
         return codes if self.index is None else self.index.to_numpy()[codes]
 
     def one(self, code: int) -> str:
@@ -35,7 +35,7 @@ Features = Float[np.ndarray, "steps features"] | SparseFeatures
 
 
 def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, LabelNames]:
-    """Codes from 0, how many labels there are, and their names if they came as text."""
+    """Return codes from 0, the number of labels, and their names if they are text."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
         raise ValueError(f"CRF: labels must be one label a step, [steps]; got shape {array.shape}.")
@@ -69,7 +69,7 @@ def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) 
 
 
 def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Frozen scores; −∞ says that a label is impossible at a step."""
+    """Read frozen scores, in which −∞ marks an impossible label of a step."""
     array = _numbers("scores", scores)
     if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
         raise ValueError(f"CRF: scores must be [steps, labels], with {len(codes)} steps; got shape {array.shape}.")
@@ -87,7 +87,7 @@ def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np
 
 
 def read_features(features: Any, steps: int) -> Features:
-    """Dense features, or the entries of sparse ones side by side."""
+    """Read dense features, or the entries of sparse ones side by side."""
     if scipy.sparse.issparse(features):
         matrix = scipy.sparse.csr_array(features).astype(np.float64)
         matrix.sum_duplicates()
@@ -112,7 +112,7 @@ def read_features(features: Any, steps: int) -> Features:
 
 
 def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
-    """Indices of the free entries, for parameters of which only some entries are free."""
+    """Read the indices of the free entries, for parameters of which only some are free."""
     found = {}
     for name, mask in free.items():
         array = np.asarray(mask)
@@ -127,14 +127,14 @@ def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]])
 
 
 def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
-    """How many steps of each unit have each label."""
+    """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
     np.add.at(out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0)
     return out
 
 
 def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.ndarray:
-    """True where a label directly follows another somewhere in the data, `[labels, labels]`."""
+    """Mark the pairs of successive labels in the data, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)
     inside[np.cumsum(lengths) - lengths] = False
     to = np.flatnonzero(inside)
@@ -150,7 +150,7 @@ def ranked(
     names: LabelNames,
     index: pd.Index | None,
 ) -> Table:
-    """The steps whose label is least probable first, with the likeliest other one."""
+    """Rank the steps by the probability of their label, the least probable first, with the likeliest other label."""
     p, steps = np.array(probabilities, np.float64), np.arange(len(codes))
     if p.ndim != 2 or len(p) != len(codes) or p.shape[1] <= codes.max():
         raise ValueError(

@@ -66,8 +66,10 @@ class Regressors(Module):
         return stored(array - array.mean(axis=0))
 
     def matched(self, caller: str, index: Any) -> "Regressors":
-        """Put into the order of the data's labels, where both have some; one row of them serves every sequence or field if
-        there are fewer than there are data."""
+        """Put the regressors into the order of the data's labels, if both have labels.
+
+        If there are fewer rows than data, they serve every sequence or field.
+        """
         own = self.names.index
         if own is None or index is None or len(own) != len(index):
             return self

@@ -1,14 +1,15 @@
-"""A generalised linear model whose penalty has kinks or bounds, and the smooth one on the coefficients that are not at them.
+"""Generalised linear model whose penalty has kinks or bounds, and the smooth model on the coefficients that are not at them.
 
-    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ for the last
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ as the last term
 
-Where the columns S of the coefficients that are at no kink and no bound, and their signs σ, are known, F on them is smooth, its
-penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`, what the others are at bounds a part of the offset. It has its minimum where F
-has if the rest of the gradient is such as holds them (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign, and off its bounds
-(Karush, Kuhn & Tucker). Of groups, the norms of those that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the others.
+Let S be the columns of the coefficients that are at no kink and no bound, and σ their signs. F on them is smooth, with the penalty
+`½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`; coefficients at bounds are part of the offset. It has the minimum of F if the rest of the
+gradient holds the other coefficients (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign and stays between its bounds (Karush,
+Kuhn & Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._runtime.jax import jnp, static
-from ...linalg.design import Predictors
+from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
 from ...linalg.sparse_design import SparseDesign
 from . import penalties
@@ -68,7 +69,7 @@ class FullModel:
         theta: Float[np.ndarray, " params"],
         said: str = "",
     ) -> "ActiveGLM":
-        """The model on some of the parameters, of these signs; the others are where they are in θ."""
+        """Restrict the model to some of the parameters, with the given signs; the others keep their values in θ."""
         rest = theta.copy()
         rest[place] = 0.0
         return ActiveGLM(self, (place, sign, rest), said)
@@ -91,7 +92,7 @@ class Columns(Predictors):
 
     whole: Predictors
 
-    def at(self, units, theta):
+    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
         return super().at(units, theta) if theta.shape[-1] == self.design.shape[1] else self.whole.at(units, theta)
 
 
@@ -99,7 +100,7 @@ class ActiveGLM(GLM):
     """A `GLM` on the coefficients that its penalty, one with kinks or bounds, does not hold; natural parameters are of all.
 
     θ has one entry for each of `place`, numbers of the parameters of the whole model; `sign` is zero where there is no kink;
-    `rest` says where the others are, and is zero at `place`.
+    `rest` has the values of the others, and is zero at `place`.
     """
 
     shown = "GLM"
@@ -116,9 +117,9 @@ class ActiveGLM(GLM):
         slope = whole.slope[own] * sign[: len(own)]
         norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
         tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
-        whole_rows = cast(np.ndarray, glm.design)  # what has kinks takes a copy in memory
+        whole_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
         n, rows = len(whole_rows), np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
-        rows[n, : len(own)] = slope  # where `predictors` want it: one copy of the columns serves both
+        rows[n, : len(own)] = slope  # in the layout of `predictors`, so that one copy of the columns serves both
         np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
         new = {"design": rows[:n], "penalty": around(glm.penalty, tilted)}
         new["names"] = tuple(glm.names[j] for j in own)
@@ -126,11 +127,11 @@ class ActiveGLM(GLM):
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
         vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "said": said})
 
-    def under(self, penalty):
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
         return self.whole.glm.under(penalty)
 
     @property
-    def predictors(self):
+    def predictors(self) -> Predictors | None:
         known = super().predictors
         return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
 
@@ -147,16 +148,16 @@ class ActiveGLM(GLM):
         index[self.place] = np.arange(len(self.place))
         return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + self.rest
 
-    def new_rows(self, caller, X):
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         return self.whole.glm.new_rows(caller, X)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (self.said, super().note)))
 
 
 class Kinks(NamedTuple):
-    """Model of all columns under a penalty with kinks or bounds; of a fit, the parameters that these do not hold."""
+    """Model of all columns under a penalty with kinks or bounds and, for a fit, the parameters that these do not hold."""
 
     whole: FullModel
     place: Int[np.ndarray, " active"] | None = None
@@ -167,7 +168,7 @@ class Kinks(NamedTuple):
 def kinks(objective: Any) -> Kinks | None:
     """Describe the kinks and bounds in the penalty of an objective; None if F is smooth.
 
-    Raise TypeError where the model or the loss does not support them.
+    Raises TypeError if the model or the loss does not support them.
     """
     if isinstance(objective, ActiveGLM):
         return Kinks(objective.whole, objective.place, objective.sign, objective.rest)
@@ -202,7 +203,7 @@ def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty)
 
 
 def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
-    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is none."""
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is not a ridge."""
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
     known = penalties.Ridge | penalties.Quadratic | penalties.Zero

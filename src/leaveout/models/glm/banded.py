@@ -2,7 +2,7 @@
 
     F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
 
-Every target is a model of its own; what they share is the columns, and so the factor.
+Every target is a model of its own. The targets share the columns, and so a factor.
 """
 
 from collections.abc import Mapping, Sequence

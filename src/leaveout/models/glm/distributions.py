@@ -1,8 +1,8 @@
 """The distributions that regressions predict: their dispersion in every refit, and proper scores of them.
 
-Under squared loss the variance is φ = Σ w r² / Σ w over what a refit sees, whatever the link. A shape or a dispersion that the
-loss was given is taken as it is, and so it is said. CRPS in closed form (Jordan, Krüger & Lerch, Journal of Statistical
-Software 90, 2019), by functions that do not overflow.
+Under squared loss the variance is φ = Σ w r² / Σ w over the rows that a refit sees, for every link. A shape or a dispersion
+that the user gives to the loss is used as it is, and printed. CRPS has closed forms (Jordan, Krüger & Lerch, Journal of
+Statistical Software 90, 2019), by functions that do not overflow.
 """
 
 import functools
@@ -18,9 +18,9 @@ from ...plans.plan import RefitRows
 from . import losses
 
 Array = np.ndarray
-Scores = dict[str, Callable[[Array, Array, Array], Array]]  # by name, of mean, dispersion and y
+Scores = dict[str, Callable[[Array, Array, Array], Array]]  # functions of mean, dispersion and y, by name
 FIXED = "which is as it was given: nothing has estimated it"
-CANCELLED = 1e-3  # of a sum of squares: what is left of a difference that small is summed instead
+CANCELLED = 1e-3  # share of a sum of squares below which a difference of sums is computed as a sum
 
 
 def distribution(
@@ -74,7 +74,7 @@ def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
 
 
 class ResidualVariance:
-    """Σ w r² / Σ w over what each refit sees, of least squares: over all rows it is quadratic in θ, if the model is linear."""
+    """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
 
     def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
         self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
@@ -98,7 +98,7 @@ class ResidualVariance:
     def _quadratic(
         self, index: Int[Array, "refits width"], left: Float[Array, "refits width"], theta: Float[Array, "refits params"]
     ) -> Float[Array, " refits"]:
-        """Σ w r² less what leaves, by that of one θ near all; NaN where nearly all of it leaves."""
+        """Compute Σ w r² without the left-out rows from its value at a nearby θ; NaN if little of it remains."""
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
         move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
         own = r[index] - self.rows.at(index, move)
@@ -137,19 +137,21 @@ def _poisson(mean: Array, _: Array, y: Array) -> Array:
 
 
 def _counts(mean: Array, alpha: Array, y: Array) -> Array:
-    """CRPS of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
+    """Compute the CRPS of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
     size, p = 1 / alpha, 1 / (1 + alpha * mean)
     below, before = special.betainc(size, y + 1, p), np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
     own = y * (2 * below - 1) - mean * (2 * before - 1)
     return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
 
 
-STEP, FAR = 0.125, 1e5  # of the rule below, and where its integrand is nothing
+STEP, FAR = 0.125, 1e5  # step of the trapezoidal rule, and the argument beyond which its integrand is zero
 
 
 def _hypergeometric(a: Array, x: Array) -> Array:
-    """₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2, by the trapezoid rule in v, where
-    tan θ = sinh(v) / √(1 + a x): SciPy's own overflows where a is in the hundreds."""
+    """Compute ₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2.
+
+    It uses the trapezoidal rule in v, where tan θ = sinh(v) / √(1 + a x). SciPy's function overflows for a in the hundreds.
+    """
     width = 1 / np.sqrt(1 + a * x)
     total, most = np.zeros_like(width), np.arcsinh(FAR / np.min(width[np.isfinite(width)], initial=1.0))
     for v in np.arange(0.0, most, STEP):

@@ -1,13 +1,14 @@
-"""A regression of more columns than rows, by a matrix of the rows: the same F, in as many coordinates as there are rows.
+"""Regression of more columns than rows by a matrix of the rows: the same F in as many coordinates as there are rows.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
-In any refit β = R⁻¹Xᵀa: what is orthogonal to these changes the penalty alone. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a refit
-is one of rows z_n, those of Q Λ^½, under the penalty ½ ‖u‖²: no matrix of the columns is formed, whatever is left out.
+In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a
+refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -16,14 +17,15 @@ from ..._runtime.jax import jnp, static
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import Mapped
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import stored
+from ...objectives.objective import Units, stored
+from . import penalties
 from .active_coefficients import around
 from .glm import GLM, AbstractRegression
 from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
 SCALED_ENTRIES = 2**21  # numbers of columns that are scaled at a time
-EIGENVALUE_ROUNDING = 1e-15  # of the largest eigenvalue, a row: what is less is none
+EIGENVALUE_ROUNDING = 1e-15  # times the number of rows, the share of the largest eigenvalue below which one counts as zero
 
 
 class DualGLM(AbstractRegression):
@@ -46,7 +48,7 @@ class DualGLM(AbstractRegression):
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
         vars(self).update(new)
 
-    def under(self, penalty):
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         raise TypeError("a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself.")
 
     def _natural(self, theta):
@@ -61,7 +63,7 @@ class DualGLM(AbstractRegression):
         along = self.whole.lines.predictors(np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None])[0]
         return np.append(along @ self.back, theta[len(self.ridge) :])
 
-    def new_rows(self, caller, X):
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         x = self.whole.new_rows(caller, X)
         rows = x.rows(slice(None)) if isinstance(x, SparseDesign | Mapped) else x
         p = len(self.ridge)
@@ -69,11 +71,11 @@ class DualGLM(AbstractRegression):
         return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return replace(super().units, features=dict)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)))
 
 
@@ -90,7 +92,7 @@ def _ridge(whole: AbstractRegression) -> Float[Array, " features"]:
 
 
 def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
-    """X R⁻¹Xᵀ, some columns at a time."""
+    """Compute X R⁻¹Xᵀ, some columns at a time."""
     n, p = whole.num_units, len(ridge)
     if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
@@ -105,7 +107,7 @@ def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[
 
 
 def _pulled(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
-    """Xᵀ times numbers of the rows."""
+    """Multiply numbers of the rows by Xᵀ."""
     flat = whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, : whole.num_features]
     return flat.reshape(*weights.shape[:-1], -1)
 

@@ -2,11 +2,11 @@
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, τ, y_n) + R(coef),      s sample weights, o offsets,      θ = (β, τ)
 
-Third source document (T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024) with offsets,
-weights, several outputs and hosts that average. The intercept, last of β, is not penalised, nor is τ.
+This extends T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024, by offsets, weights, several outputs and hosts
+that average. The intercept, the last entry of β, is not penalised, nor is τ.
 
-A unit sees θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ, U_n = diag(x_nᵀ, I). So leaving
-it out is as cheap with a τ, a dispersion or thresholds, as without, and τ is left out of with it.
+A unit depends on θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ, with U_n = diag(x_nᵀ, I).
+Leaving a unit out is therefore as cheap with a τ (a dispersion, thresholds) as without, and changes τ too.
 """
 
 import copy
@@ -17,10 +17,10 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, float64, jax, jnp, static
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, matched, numbers
 from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
@@ -33,11 +33,11 @@ from .gram import gram
 from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
-PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written out: those of `fit` by products
+PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written out, as `fit` then uses products
 
 
 class AbstractRegression(AbstractLinearPredictor):
-    """A sum of losses of rows beside a penalty: `GLM` and `Regression`, which differ in the losses that they name."""
+    """Sum of losses of rows plus a penalty: the base of `GLM` and `Regression`, which take different losses."""
 
     design: Float[np.ndarray, "units coefficients"] | SparseDesign | Mapped | Resident
     y: Float[np.ndarray, " units"]
@@ -47,22 +47,22 @@ class AbstractRegression(AbstractLinearPredictor):
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
     intercept: bool = static()
-    classes: tuple = static()
-    levels: tuple = static()
+    classes: tuple[Any, ...] = static()
+    levels: tuple[Any, ...] = static()
     balanced: int = static()
     names: tuple[str, ...] = static()
     remark: str = static()
     scale: str = static()
     labels: Names = static()
-    # The host's cut: singular values of the centred rows below this share of the largest count as zero; 0 by rounding alone.
+    # Cut of the host: singular values of the centred rows below this share of the largest count as zero; 0 is rounding alone.
     cut: float = static()
-    # What was taken off the columns of a host's least squares whose mean is far larger than their spread; the natural intercept
-    # is that of the columns as they were.
+    # Shift of columns of a host's least squares whose mean is far larger than their spread; the natural intercept is that of the
+    # original columns.
     center: Float[np.ndarray, " features"] | None
-    least_norm: bool = static()  # does a host take the solution of least norm where a refit's rows leave coefficients open?
+    least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
-        """Read the data; `resolve` tells of y the loss, y as that reads it, and the levels of an ordinal y."""
+        """Read the data; `resolve` maps y to the loss, y in the loss's form, and the levels of an ordinal y."""
         me = type(self).__name__
         self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
         self.center = None
@@ -89,7 +89,7 @@ class AbstractRegression(AbstractLinearPredictor):
         self.penalty.check(self.num_features)
         _seen(self)
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _seen(penalties.under(self, penalty, self.num_features))
 
@@ -113,7 +113,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return max(1, len(self.classes)) + self.own
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -121,7 +121,7 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
+            limit=lambda theta: cast(Any, self.loss_function).limit(theta[len(theta) - self.own :]) if self.own else "",
             at_limit=self._at_limit,
         )
 
@@ -179,7 +179,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return penalties.curvature(lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta))
 
     def _symmetries(self, theta):
-        """The multinomial's common shift of all intercepts; with no penalty, of every coefficient."""
+        """Directions in which F is flat: the multinomial's common shift of all intercepts and, without a penalty, of each coefficient."""
         if not self.classes:
             return np.zeros((0, len(theta)))
         K, q = theta.shape
@@ -192,7 +192,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return theta[..., : self.num_features]
 
     def _predictor(self, theta: Array, index: Any) -> Array:
-        """z of the listed units, `[width]` or `[width, outputs]`."""
+        """Compute z of the listed units, `[width]` or `[width, outputs]`."""
         whole = isinstance(self.design, SparseDesign) and (isinstance(index, slice) or len(index) == self.num_units)
         q, x = self.design.shape[1], cast(Array, self.design) if whole else pick(self.design, index)
         if not self.own:
@@ -201,7 +201,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.concatenate([eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1)
 
     def _each(self, z: Array, index: Any, order: int = 0) -> Array:
-        """ℓ of the listed units, or a derivative of it in z."""
+        """Compute ℓ of the listed units, or a derivative of it in z."""
         loss: Callable[..., Array] = self.loss_function
         function = (lambda z, y: loss(z[0], z[1:], y)) if self.own else loss
         for _ in range(order):
@@ -209,23 +209,23 @@ class AbstractRegression(AbstractLinearPredictor):
         return jax.vmap(function)(z, pick(self.y, index))
 
     def _weighted(self, value: Array, index: Any) -> Array:
-        """Values of the listed units, `[width, ...]`, times their sample weights, if there are any."""
+        """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there are any."""
         return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         omega, kappa = self._weigh(weights, jnp)
         z = self._predictor(theta, EVERYONE)
-        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ: it must not reach F, nor its derivatives
+        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its derivatives
         z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
         return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
         return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(theta)
 
-    def preconditioner(self, theta, weights):
-        """The Hessian's blocks of single classes."""
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
+        """Blocks of the Hessian for single classes."""
         model = self.predictors
         if not self.classes or model is None:
             return ()
@@ -235,19 +235,23 @@ class AbstractRegression(AbstractLinearPredictor):
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (DiagonalBlocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         del weights, held
         return self._each(self._predictor(theta, index), index)
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
         index, delta = self._touched(index, delta)
         omega = self._weighted(delta, index)
-        value = omega @ self.score(theta, None, index, None)
+        value = omega @ self._each(self._predictor(theta, index), index)
         return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
         index, delta = self._touched(index, delta)
@@ -256,12 +260,12 @@ class AbstractRegression(AbstractLinearPredictor):
             return change
         return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
 
-    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
-        """The touched units and their δ, zero for padding, without a gather where they are all."""
+    def _touched(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
+        """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
         return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
 
-    def _gram(self, x: Array, curvature: Array) -> Array:
+    def _gram(self, x: Any, curvature: Array) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
@@ -271,15 +275,15 @@ class AbstractRegression(AbstractLinearPredictor):
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         z = self._predictor(theta, index)
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
 
     def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
-        """Copy the model for a host that makes its columns of data itself.
+        """Copy the model for a host that builds its columns from data itself.
 
-        `read` makes those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
+        `read` builds those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
         """
         out = copy.copy(self)
         vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
@@ -298,28 +302,28 @@ class AbstractRegression(AbstractLinearPredictor):
     # the fast path
 
     @property
-    def low_rank(self):
+    def low_rank(self) -> bool:
         return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
 
     @property
-    def smooth(self):
+    def smooth(self) -> bool:
         return self.loss_function.smooth
 
-    def rows(self, index):
+    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
         x = pick(self.design, index)
         if self.classes:
             return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
         own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
 
-    def derivative(self, theta, index, order):
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
         return self._weighted(self._each(self._predictor(theta, index), index, order), index)
 
-    def crossings(self, start, end):
+    def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         if self.smooth or self.classes:
             return jnp.zeros(())
-        # ℓ″ at 17 points between: a smooth loss spreads its change over the pieces, a kink makes it in one
-        between = jnp.linspace(*(self._predictor(theta, EVERYONE) for theta in (start, end)), 17)
+        # ℓ″ at 17 points between: the change of a smooth loss is spread over the pieces, that of a kink is in one
+        between = jnp.linspace(self._predictor(start, EVERYONE), self._predictor(end, EVERYONE), 17)
         curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
         curvature = curvature[..., 0, 0] if self.own else curvature
         spread = curvature.max(0) - curvature.min(0)
@@ -332,11 +336,11 @@ class AbstractRegression(AbstractLinearPredictor):
         return DenseDesign(self.design) if isinstance(self.design, np.ndarray) else self.design
 
     @property
-    def predictors(self):
+    def predictors(self) -> Predictors | None:
         function, bent = self.loss_function, self.penalty.bent(self.num_features)
         if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
-        if function.self_concordance is None and function.peak(self.y) is None:  # nothing could be proved
+        if function.self_concordance is None and function.peak(self.y) is None:  # without these nothing can be proved
             return None
         pad = self.design.shape[1] - self.num_features
         matrix, offset = self._quadratic(pad), self.offset
@@ -367,12 +371,12 @@ class AbstractRegression(AbstractLinearPredictor):
         return np.pad(matrix, (0, pad)) if pad else matrix
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """ω and κ of many refits; after the units' ω the κ-fold weights of the penalty's rows."""
+        """Compute ω and κ of many refits; ω of the penalty's rows, which is κ times theirs, follows that of the units."""
         omega, kappa = self._weigh(weights)
         return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
-        """ω and κ of one refit, or of many, by NumPy or by JAX."""
+        """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
         omega = weights if self.sample_weight is None else weights * self.sample_weight
         kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
         if self.class_code is not None:
@@ -383,10 +387,10 @@ class AbstractRegression(AbstractLinearPredictor):
             omega = omega * share[..., self.class_code.astype(int)]
         return omega, kappa
 
-    # what the core asks of a model
+    # the contract of an objective
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
 
     def _distribution(self):
@@ -394,7 +398,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return distribution(self.loss_function, self.scale, variance if self.class_code is None else None)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(
             names=self.labels.index,
             weight=self.sample_weight,
@@ -406,7 +410,7 @@ class AbstractRegression(AbstractLinearPredictor):
         )
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
 
 
@@ -477,8 +481,8 @@ class GLM(AbstractRegression):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        loss: str | losses.AbstractLoss | Callable,
-        penalty: penalties.AbstractPenalty | Callable | None = None,
+        loss: str | losses.AbstractLoss | Callable[..., Any],
+        penalty: penalties.AbstractPenalty | Callable[..., Any] | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
@@ -562,7 +566,7 @@ class Regression(AbstractRegression):
 def _seen(model: Any) -> Any:
     """Copy rows that are mapped or on a device into memory, where the computation needs them there.
 
-    That is so where JAX is to see mapped rows, for coordinate descent, and for models that standardise the rows.
+    This is needed for mapped rows that JAX has to see, for coordinate descent, and for models that standardise the rows.
     """
     if isinstance(model.design, Mapped | Resident):
         derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
@@ -572,7 +576,7 @@ def _seen(model: Any) -> Any:
 
 
 def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
-    """The number of each unit's class, and the classes."""
+    """Number the class of each unit; return the numbers and the classes."""
     if np.shape(y) != (n,):
         raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
     found, classes = codes(caller, "y", y)
@@ -582,7 +586,7 @@ def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
 
 
 def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
-    """The loss, numbers of levels 0, 1, … in their order, and the levels."""
+    """Return the ordinal loss, the number of each unit's level, and the levels in order."""
     categories: Any = getattr(y, "cat", y)
     names = np.asarray(categories.categories) if getattr(categories, "ordered", False) else None
     if names is not None:

@@ -1,4 +1,4 @@
-"""`Σ_n U_nᵀ C_n U_n` of rows in JAX's programs: in blocks, so that no second copy of the rows is made."""
+"""Sums `Σ_n U_nᵀ C_n U_n` over rows in JAX's programs, in blocks, so that the rows are not copied."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from ..._runtime.jax import Array, jax, jnp, made
 from ...linalg.sparse_design import SparseDesign
 from .rows import pick
 
-SMALL_OUTER_ENTRIES = 2**21  # numbers of all x xᵀ together, below which they are formed
+SMALL_OUTER_ENTRIES = 2**21  # numbers in all x xᵀ together below which they are formed
 WEIGHTED_ROWS = 8192  # rows that are weighted at a time
-WRITTEN = 2**20  # numbers of compressed ones that are written out at a time
+WRITTEN = 2**20  # numbers of compressed rows that are written out at a time
 
 
 def gram(design: Array | SparseDesign, curvature: Array) -> Array:
@@ -39,7 +39,7 @@ def _summed(design: Array, curvature: Array) -> Array:
 
 
 def _mapped_gram(axis_size, in_batched, design, curvature):
-    """Compute the sums of many refits: by one product of all curvatures with all x xᵀ, where those fit into memory."""
+    """Compute the sums of many refits, by one product of all curvatures with all x xᵀ if these fit into memory."""
     n, q = design.shape[-2:]
     if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL_OUTER_ENTRIES:
         i, j = np.triu_indices(q)
@@ -58,7 +58,7 @@ def _weighted():
 
 
 def _gram(x: Array, curvature: Array) -> Array:
-    """`Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    """Compute `Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
     if curvature.ndim == 1:
         return x.T @ (curvature[:, None] * x)
     params = x.shape[1] * curvature.shape[-1]

@@ -14,55 +14,55 @@ from ..._runtime.jax import Array, Module, numpy_of, static
 
 
 class AbstractLink(Module):
-    """A link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Of arrays of NumPy or JAX."""
+    """Link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX."""
 
     @abc.abstractmethod
     def __call__(self, mean: Array) -> Array:
-        """`g(μ)`."""
+        """Compute `g(μ)`."""
 
     @abc.abstractmethod
     def inverse(self, eta: Array) -> Array:
-        """`μ = g⁻¹(η)`."""
+        """Compute `μ = g⁻¹(η)`."""
 
     def log_inverse(self, eta: Array) -> Array:
-        """`log μ`, of use where μ > 0."""
+        """Compute `log μ`, for links with μ > 0."""
         return numpy_of(eta).log(self.inverse(eta))
 
     @property
     def inside(self) -> float:
-        """A linear predictor inside the domain."""
+        """Return a linear predictor inside the domain."""
         return -1.0
 
 
 class Identity(AbstractLink):
     """`η = μ`."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Array) -> Array:
         return mean
 
-    def inverse(self, eta):
+    def inverse(self, eta: Array) -> Array:
         return eta
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return 1.0
 
 
 class Log(AbstractLink):
     """`η = log μ`."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Array) -> Array:
         return numpy_of(mean).log(mean)
 
-    def inverse(self, eta):
+    def inverse(self, eta: Array) -> Array:
         return numpy_of(eta).exp(eta)
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Array) -> Array:
         return eta
 
 
 class Power(AbstractLink):
-    """`η = μ^p`, p not zero; η must be positive, but for p = ½, where its sign does not matter."""
+    """`η = μ^p`, p not zero; η must be positive, except for p = ½, when its sign does not matter."""
 
     exponent: Float[np.ndarray, ""]
     even: bool = static()
@@ -72,18 +72,18 @@ class Power(AbstractLink):
             raise ValueError(f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero.")
         self.exponent, self.even = np.asarray(exponent, np.float64), exponent == 0.5
 
-    def __call__(self, mean):
+    def __call__(self, mean: Array) -> Array:
         return mean**self.exponent
 
-    def inverse(self, eta):
+    def inverse(self, eta: Array) -> Array:
         return eta**2 if self.even else numpy_of(eta).exp(self.log_inverse(eta))
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Array) -> Array:
         log = numpy_of(eta).log
         return log(eta**2) if self.even else log(eta) / self.exponent
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return 1.0
 
 
@@ -97,13 +97,13 @@ class NegativeBinomialLink(AbstractLink):
             raise ValueError(f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}.")
         self.dispersion = np.asarray(dispersion, np.float64)
 
-    def __call__(self, mean):
+    def __call__(self, mean: Array) -> Array:
         return numpy_of(mean).log(mean * self.dispersion / (1 + mean * self.dispersion))
 
-    def inverse(self, eta):
+    def inverse(self, eta: Array) -> Array:
         return numpy_of(eta).exp(self.log_inverse(eta))
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Array) -> Array:
         xp = numpy_of(eta)
         return eta - xp.log(-xp.expm1(eta)) - xp.log(self.dispersion)
 
@@ -111,11 +111,11 @@ class NegativeBinomialLink(AbstractLink):
 class ComplementaryLogLog(AbstractLink):
     """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Array) -> Array:
         xp = numpy_of(mean)
         return xp.log(-xp.log1p(-mean))
 
-    def inverse(self, eta):
+    def inverse(self, eta: Array) -> Array:
         xp = numpy_of(eta)
         return -xp.expm1(-xp.exp(eta))
 
@@ -131,7 +131,7 @@ NAMED: dict[str, Callable[[], AbstractLink]] = {
 
 
 def resolve(link: str | AbstractLink) -> AbstractLink:
-    """A link from its name or from an object of `lo.losses.links`."""
+    """Return a link from its name or from an object of `lo.losses.links`."""
     if isinstance(link, AbstractLink):
         return link
     if not isinstance(link, str) or link not in NAMED:

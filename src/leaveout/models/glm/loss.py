@@ -14,23 +14,23 @@ from ..._runtime.jax import Array, Arrays, Module, Scalar, compiled, jax, jnp
 from ...objectives.objective import LOG_PROBABILITY
 from . import links
 
-Convex = dict[str, float | None]  # links under which ℓ is convex: the M of |ℓ‴| ≤ M ℓ″, or None where ℓ″ falls as |η| grows
-Formulas = dict[int, Callable[[], np.ndarray]]  # by the order of the derivative
-OUTSIDE_DOMAIN = -1e100  # no derivative that a convex loss has: nothing is proved of a ball that leaves the domain
+Convex = dict[str, float | None]  # the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
+Formulas = dict[int, Callable[[], np.ndarray]]  # formulas by the order of the derivative
+OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
 
 
 class AbstractLoss(Module):
-    """A loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, by JAX.
+    """Loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, in JAX.
 
-    A subclass is taken to be convex unless it says otherwise. Refits of one that knows its `self_concordance`, or the `peak` of
-    its ℓ″, are proved.
+    A subclass counts as convex unless its `convex` is False. Errors of refits are proved if it has a `self_concordance`, or a
+    `peak` of ℓ″.
     """
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        """The loss of one observation."""
+        """Compute the loss of one observation."""
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         """Return the prediction on the scale of the response.
 
         Parameters
@@ -101,7 +101,7 @@ class AbstractLoss(Module):
         """Whether a model with this loss may have an intercept."""
         return True
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         """Return the variance of y that the loss states, for standardised residuals.
 
         Parameters
@@ -123,7 +123,7 @@ class AbstractLoss(Module):
 
     @property
     def dispersed(self) -> bool:
-        """Whether the variance is known up to a factor only, which is estimated where it is needed."""
+        """Whether the variance is known up to a factor only, which is estimated on demand."""
         return False
 
     @property
@@ -133,18 +133,18 @@ class AbstractLoss(Module):
 
     @property
     def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
-        """Constant M with `|ℓ‴| ≤ M ℓ″` for all η; None where there is none, or the loss has kinks."""
+        """Constant M with `|ℓ‴| ≤ M ℓ″` for all η; None if there is none, or the loss has kinks."""
         return None
 
     @property
     def fourth(self) -> float | Float[np.ndarray, ""] | None:
-        """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None where it is not known."""
+        """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None if it is not known."""
         return None
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return the loss and its derivatives in η, in NumPy, if there is a closed form.
 
-        Outside the domain of η, the loss is NaN and a derivative is `OUTSIDE`.
+        Outside the domain of η, the loss is NaN and a derivative is `OUTSIDE_DOMAIN`.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class AbstractLoss(Module):
 
     @property
     def remark(self) -> str:
-        """Sentence that printed results carry."""
+        """Sentence to show with printed results."""
         return ""
 
     def scale(self, y: np.ndarray) -> str:
@@ -238,54 +238,54 @@ class AbstractLoss(Module):
 
 
 class AbstractMeanLoss(AbstractLoss):
-    """A loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
+    """Loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
 
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {}
 
     @abc.abstractmethod
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
-        """The loss of a mean. Where y may be negative, so may the mean, and `log_mean` is not to be used."""
+        """Compute the loss of a mean. If y may be negative, so may the mean; do not use `log_mean` then."""
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return self.link.inside
 
     @property
     def linked(self) -> str:
-        """The name of the link, where it has one."""
+        """Name of the link, if it has one."""
         return links.name_of(self.link)
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.linked in self.convex_links
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return self.convex_links.get(self.linked)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y) if self.convex and self.self_concordance is None else None
 
 
 class AbstractSharedLoss(AbstractLoss):
-    """A loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, by JAX."""
+    """Loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, in JAX."""
 
     own = 1
     convex = False
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
-        """The loss of one observation."""
+        """Compute the loss of one observation."""
 
     @abc.abstractmethod
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
@@ -303,7 +303,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def unconstrained(self, parameters: dict) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters
@@ -366,7 +366,7 @@ class AbstractSharedLoss(AbstractLoss):
         return tau
 
     @abc.abstractmethod
-    def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Return the prediction on the scale of the response.
 
         Parameters
@@ -397,17 +397,17 @@ def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray
 
 
 def probability(y: np.ndarray, otherwise: str) -> str:
-    """The scale of −log probabilities, if y are whole numbers."""
+    """Return the scale of −log probabilities if y are whole numbers."""
     return LOG_PROBABILITY if np.all(y == np.floor(y)) else otherwise
 
 
 def within(inside: np.ndarray, known: Formulas) -> Formulas:
-    """Formulas of a loss, and what is said of it outside its domain."""
+    """Formulas of a loss, with their values outside its domain."""
     return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE_DOMAIN if k else np.nan) for k in known}
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:
-    """Raise `ValueError` where some y is not inside."""
+    """Raise `ValueError` if some y is outside."""
     if not inside.all():
         worst = y[~inside]
         raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")

@@ -5,7 +5,7 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -66,7 +66,9 @@ def _log1mexp(x: Array) -> Array:
     return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
 
 
-LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
+LINKS: dict[
+    str, tuple[Callable[..., Any], Callable[..., Any], float]
+] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
     "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
     "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
     "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
@@ -108,17 +110,17 @@ class Binomial(AbstractLoss):
 
     link: str = static(default="logit")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.link not in LINKS:
             raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         if self.link == "logit":
             return _softplus(eta) - y * eta
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if self.link == "logit":
             return _logistic(eta, y)
         if self.link not in CLOSED:
@@ -136,10 +138,10 @@ class Binomial(AbstractLoss):
         return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         """Return the η at which ℓ″ is largest, for y of 0 and 1.
 
         Parameters
@@ -155,44 +157,44 @@ class Binomial(AbstractLoss):
         known = self.link in CLOSED and np.all((y == 0) | (y == 1))
         return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return LINKS[self.link][1](eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
         known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
         return float(known.get(self.link, 0.0))
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean * (1 - mean)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return probability(y, "binomial loss of proportions")
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return LINKS[self.link][2]
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return 1.0 if self.link == "logit" else None
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.link != "cauchit"
 
 
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
 
-    The work is done in place, since each pass over large arrays takes as long as the exponential.
+    It works in place, since each pass over large arrays takes as long as the exponential.
     """
     known: list[np.ndarray] = []
 
@@ -224,19 +226,19 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
 
 
 def _normal(x: np.ndarray) -> Formulas:
-    """−log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
+    """Compute −log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
     log_cdf = scipy.special.log_ndtr(x)
     m = np.exp(-0.5 * x**2 - 0.5 * np.log(2 * np.pi) - log_cdf)
-    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # else the difference of like numbers
+    s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # otherwise digits cancel
     return {0: lambda: -log_cdf, 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
 
 
 def _extreme(x: np.ndarray) -> Formulas:
     """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
 
-    ℓ″ has one hill: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that what is in brackets falls, from 1 to −∞.
+    ℓ″ is unimodal: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that the bracket falls from 1 to −∞.
     """
-    u = np.exp(np.minimum(x, 7.0))  # beyond, e⁻ᵘ is no number
+    u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
     left, near = np.exp(-u), np.flatnonzero(u < 0.1)
     c = u / np.maximum(1 - left, 1e-300) - 1
     v = u[near]
@@ -252,7 +254,7 @@ def _extreme(x: np.ndarray) -> Formulas:
 
 
 def _growing(x: np.ndarray) -> Formulas:
-    """eˣ."""
+    """Compute eˣ."""
     u = exponential(x)
     return dict.fromkeys(range(4), lambda: u)
 
@@ -265,18 +267,18 @@ def _rest(x: np.ndarray) -> Formulas:
 
 
 def _line(x: np.ndarray) -> Formulas:
-    """−x."""
+    """Compute −x."""
     return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
 
 
 def _log(x: np.ndarray) -> Formulas:
-    """−log x."""
+    """Compute −log x."""
     x = np.maximum(x, SMALLEST_PREDICTOR)
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
 def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
-    """f(c − η), of f at c − η."""
+    """Return the derivatives of f(c − η) in η, from those of f."""
     known = of(at)
     return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
 
@@ -297,8 +299,8 @@ class ClosedLink(NamedTuple):
 
     Examples
     --------
-    >>> from leaveout.models.losses import CLOSED
-    >>> CLOSED["log"].domain
+    >>> import leaveout as lo
+    >>> lo.losses.CLOSED["log"].domain
     (-inf, 0.0)
     """
 
@@ -308,7 +310,7 @@ class ClosedLink(NamedTuple):
     domain: tuple[float, float] = (-np.inf, np.inf)
 
 
-EXTREME_PEAK = 0.6208296638972954  # of ℓ″ in `_extreme`
+EXTREME_PEAK = 0.6208296638972954  # place of the largest ℓ″ in `_extreme`
 CLOSED = {
     "probit": ClosedLink(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
     "cloglog": ClosedLink(_extreme, _growing, (EXTREME_PEAK, np.inf)),
@@ -324,8 +326,8 @@ CLOSED = {
 class QuasiBinomial(AbstractQuasiLoss):
     """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial deviance, divided by φ.
 
-    It states the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is no −log density: compare it with models
-    of the same φ only.
+    It specifies the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is not a −log density: compare it with
+    models of the same φ only.
 
     Parameters
     ----------
@@ -356,7 +358,7 @@ class QuasiBinomial(AbstractQuasiLoss):
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
         self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
-    def least(self, y, special):
+    def least(self, y: Arrays, special: Any) -> Arrays:
         return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
@@ -398,11 +400,11 @@ class Huber(AbstractLoss):
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta, r = float(self.delta), eta - y
         near = np.abs(r) <= delta
         return {
@@ -412,13 +414,13 @@ class Huber(AbstractLoss):
             3: lambda: np.zeros_like(r),
         }
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return y
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.median(y))
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"Huber loss of δ = {float(self.delta):g}"
 
 
@@ -452,10 +454,10 @@ class PseudoHuber(AbstractLoss):
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
 
-    def __call__(self, eta, y):
-        return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+        return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta = float(self.delta)
         t = (eta - y) / delta
         root = np.sqrt(1 + t**2)
@@ -466,26 +468,26 @@ class PseudoHuber(AbstractLoss):
             3: lambda: -3 * t * root**-5 / delta,
         }
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return y
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.median(y))
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"pseudo-Huber loss of δ = {float(self.delta):g}"
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
 class Straight(AbstractLoss):
-    """Linear loss, `η` whatever y is: a term of F that has a slope only.
+    """Linear loss `η` for every y: a term of F that has a slope only.
 
     Examples
     --------
@@ -496,14 +498,14 @@ class Straight(AbstractLoss):
 
     ceiling = self_concordance = fourth = 0.0
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return eta
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         rest = lambda: np.zeros_like(eta)
         return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: rest, 3: rest}
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y)
 
 
@@ -524,10 +526,10 @@ class SquaredHinge(AbstractLoss):
     smooth = False
     ceiling = 2.0
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return jnp.maximum(1 - y * eta, 0.0) ** 2
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         short = np.maximum(1 - y * eta, 0.0)
         return {
             0: lambda: short**2,
@@ -536,18 +538,18 @@ class SquaredHinge(AbstractLoss):
             3: lambda: np.zeros_like(short),
         }
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
 
-    def peak(self, y):
-        return -np.inf * y  # ℓ″ is two up to the margin, and nothing beyond
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
+        return -np.inf * y  # ℓ″ is two up to the margin, and zero beyond
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return "squared hinge"
 
 
 class Custom(AbstractLoss):
-    """Loss that is a user's JAX function. It has no link and no domain, and its second derivative may jump.
+    """Loss that a user gives as a JAX function. It has no link and no domain, and its second derivative may jump.
 
     Parameters
     ----------
@@ -566,10 +568,10 @@ class Custom(AbstractLoss):
     smooth = False
     convex = False
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         return traced("GLM: loss", self.function, eta, y)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return ""
 
 
@@ -604,7 +606,7 @@ def _key(loss: str) -> str:
     return loss.lower().replace("-", "_").replace(" ", "_")
 
 
-def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
+def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
         raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")

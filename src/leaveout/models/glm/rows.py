@@ -1,4 +1,4 @@
-"""Rows of a regression: checked on the way in, picked by number afterwards."""
+"""Rows of a regression, checked when they are read and selected by number afterwards."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...objectives.objective import room, stored
 
 
 def pick(array: Any, index: Any) -> Array:
-    """The listed rows; any row for padding; all of them, in their order, where as many are listed."""
+    """Select the listed rows, with any row for padding; all rows in their order if as many are listed."""
     if isinstance(array, SparseDesign):
         return array.written(jnp.arange(len(array)) if isinstance(index, slice) else index)
     if isinstance(index, slice) or len(index) == len(array):
@@ -25,18 +25,18 @@ def pick(array: Any, index: Any) -> Array:
 
 
 def shift(offset: Any, index: Any = slice(None)) -> Any:
-    """The offsets of the listed rows, or zero."""
+    """Return the offsets of the listed rows, or zero."""
     return 0.0 if offset is None else pick(offset, index)
 
 
-def times(weight: Array, value: Array) -> Array:
-    """Weights `[units]` times values `[units, ...]`, zero where a weight is, whatever the value."""
+def times(weight: Arrays, value: Arrays) -> Arrays:
+    """Multiply values `[units, ...]` by weights `[units]`, zero where a weight is zero even if the value is not finite."""
     weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
     return jnp.where(weight == 0, 0.0, weight * value)
 
 
 def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | SparseDesign | Mapped | Resident, tuple[str, ...]]:
-    """The rows, a column of ones at their end where there is an intercept; and what the columns are called."""
+    """Return the rows, with a last column of ones if there is an intercept, and the names of the columns."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
@@ -52,7 +52,7 @@ def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Spa
 
 
 def _given(caller: str, X: Any) -> Any:
-    """Compressed rows of what is sparse, JAX's array of many rows on a device, NumPy's of anything else."""
+    """Return compressed rows if X is sparse, JAX's array for many rows on a device, and NumPy's otherwise."""
     sparse = compressed(caller, "X", X)
     if sparse is not None:
         return sparse
@@ -62,7 +62,7 @@ def _given(caller: str, X: Any) -> Any:
 
 
 def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The columns of rows in memory."""
+    """Return the columns of rows in memory."""
     return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
 
 
@@ -88,7 +88,7 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
 
 
 def _blocks(values: np.ndarray) -> list[slice]:
-    """Slices of the rows, of at most `BLOCK` numbers each where a row is not longer."""
+    """Slice the rows into blocks."""
     step = max(1, DENSE_BLOCK // max(1, values[:1].size))
     return [slice(start, start + step) for start in range(0, len(values), step)]
 

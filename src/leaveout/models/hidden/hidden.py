@@ -2,13 +2,14 @@
 
 import abc
 from collections.abc import Collection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
+from ..._runtime.jax import PyTree
 from ...objectives.objective import AbstractObjective, float64
 from ..emissions._base import POSITIVE, PROBABILITY, REAL, SIMPLEX, AbstractEmission, Constraint
 from ..emissions._covariance import MATRIX
@@ -35,7 +36,7 @@ class AbstractHiddenStates(AbstractObjective):
     emission: AbstractEmission
     drop: str
     joint: bool
-    shapes: tuple  # of the emission's free parameters
+    shapes: tuple[Any, ...]  # of the emission's free parameters
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
 
     @property
@@ -49,7 +50,7 @@ class AbstractHiddenStates(AbstractObjective):
         """The shapes of those of `latent` that are free."""
 
     @abc.abstractmethod
-    def latent_unconstrained(self, name: str, value: Array) -> Array:
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """The part of θ that stands for one of `latent`."""
 
     @abc.abstractmethod
@@ -118,7 +119,7 @@ class AbstractHiddenStates(AbstractObjective):
         """The mean observation of each, by the probabilities of its states and the emission's own parameters."""
         return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
 
-    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict) -> str:
+    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]) -> str:
         """A sentence that names natural parameters on a boundary, or nothing; `support` says which are not held there."""
         near = [
             entry for name in found for entry in near_edge(self.emission, name, found[name], spread, support.get(name, True))
@@ -130,7 +131,7 @@ class AbstractHiddenStates(AbstractObjective):
         )
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return not self.joint
 
     @property
@@ -220,8 +221,10 @@ def near_edge(
     spread: Float[np.ndarray, " channels"],
     free: np.ndarray | bool = True,
 ) -> list[str]:
-    """The entries of a parameter that sit on the boundary, and their values; `spread` are the channels' variances, `free` says
-    which probabilities are not held."""
+    """Describe the entries of a parameter that are at a boundary, and their values.
+
+    `spread` are the variances of the channels; `free` marks the probabilities that are not held.
+    """
     constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:
         least = _least_eigenvalue(value, spread)

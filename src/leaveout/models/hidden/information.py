@@ -20,9 +20,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ..._runtime.jax import compiled
+from ..._runtime.jax import Arrays, PyTree, compiled
 from ...inference.chain import Posterior, Potentials, posterior
 from ...inference.moments import spread_of_sums
 from ...objectives.objective import DiagonalBlocks, ravel, unravel
@@ -92,7 +92,7 @@ class _Known(NamedTuple):
     expected: Float[Array, "steps states"]  # observations of each state
 
 
-def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
+def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Known:
     """`hmm` drops observations or sequences."""
     everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
@@ -107,8 +107,10 @@ def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " unit
 def complete(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
-    """−∇² of the complete data's expected log-density and of the prior: a block for each state, one for what states share,
-    and one for their distribution."""
+    """Compute −∇² of the complete data's expected log-density and of the prior.
+
+    There is a block for each state, one for the parameters that states share, and one for the distribution of states.
+    """
     vector, where = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
     prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
@@ -158,7 +160,7 @@ def _blocks(
     return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
 
 
-def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
     """∇²F(θ, w); `hmm` drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)

@@ -1,7 +1,7 @@
 """Reading of sequences and fields, and results in the type in which the data came: array, Series or DataFrame."""
 
 from collections.abc import Collection, Hashable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ class SeriesLabels(Names):
         """Return one value a step: a Series if the data came as a Series or DataFrame."""
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
-    def frame(self, values: np.ndarray, columns: Collection) -> Table:
+    def frame(self, values: np.ndarray, columns: Collection[Any]) -> Table:
         """Several values a step."""
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 

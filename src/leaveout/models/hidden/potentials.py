@@ -79,7 +79,7 @@ class External(Module):
 def read_coupling(
     coupling: "float | ArrayLike | Free", num_edges: int, num_states: int, flat: bool, directed: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """φ, or where it starts; and its prior, where it has one. `directed`: do the edges have a direction?"""
+    """Return φ, or its start if it is free, and its prior or None; `directed` tells whether the edges have a direction."""
     free = coupling if isinstance(coupling, Free) else None
     try:
         value = stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))

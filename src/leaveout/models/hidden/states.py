@@ -1,12 +1,14 @@
 """The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Module, PyTree, static
 from ...inference.chain import has_stationary, stationary
 from ..emissions._base import SIMPLEX
 from .hidden import entries
@@ -40,8 +42,11 @@ class Dirichlet(Module):
 
 
 class States(Module):
-    """`θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state; where some
-    probabilities are held at zero, against each row's last other, in one vector."""
+    """Initial distribution and transitions of K states.
+
+    `θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state. If some probabilities are
+    held at zero, they are one vector of log-ratios against the last free state of each row.
+    """
 
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None
@@ -49,7 +54,7 @@ class States(Module):
     edge: dict[str, Bool[np.ndarray, "..."]] | None  # of the probabilities that are held at zero, those that the data put there
     number: int = static()
     stationary: bool = static()
-    masks: tuple = static()  # which probabilities are free, by name, where others are zero
+    masks: tuple[Any, ...] = static()  # which probabilities are free, by name, where others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number, self.edge = number, None

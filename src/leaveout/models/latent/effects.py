@@ -42,8 +42,10 @@ class EffectBlock(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupingFactor:
-    """A grouping factor: the level of each row, and its effects, in columns of about unit size. Of the covariance Λ Λᵀ of
-    effects only the entries of Λ at `row`, `column` are free: those of effects that correlate."""
+    """Grouping factor: the level of each row, and the columns of its effects, of about unit size.
+
+    The covariance of effects is Λ Λᵀ. Only the entries of Λ at `row`, `column` are free, those of effects that correlate.
+    """
 
     name: str
     code: Int[np.ndarray, " rows"]

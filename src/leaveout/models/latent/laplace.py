@@ -56,10 +56,12 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """u ~ N(0, Q(ψ)⁻¹): the matrices Q_k, `[size, size]`, sparse; `coefficients(ψ)` gives c `[lanes, terms]` and ∂c/∂ψ
-    `[lanes, terms, psi]` of ψ `[lanes, psi]`; `logdet(ψ)` log|Q| on A u = 0 `[lanes]` and its gradient `[lanes, psi]`, None
-    if Q is to be factorised for it; `constraint` is A `[k, size]`; `prior` −log p of ψ and φ `[lanes, psi + phi]` and its
-    gradient."""
+    """Gaussian field u ~ N(0, Q(ψ)⁻¹), Q = Σ_k c_k(ψ) Q_k, with A u = 0.
+
+    The matrices Q_k are sparse, `[size, size]`. `coefficients` maps ψ `[lanes, psi]` to c `[lanes, terms]` and ∂c/∂ψ `[lanes,
+    terms, psi]`. `logdet` maps ψ to log|Q| on A u = 0 `[lanes]` and its gradient `[lanes, psi]`; it is None if Q has to be
+    factorised for it. `constraint` is A `[k, size]`. `prior` maps ψ and φ `[lanes, psi + phi]` to −log p and its gradient.
+    """
 
     terms: Sequence["scipy.sparse.sparray"]
     coefficients: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -268,8 +270,10 @@ class Latent:
         return Solver(self.pattern.factor(values), self.field.constraint)
 
     def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
-        """The modes, from `start` or zero: Newton's method, one factor for as long as it shrinks steps quickly, steps halved
-        until what is minimised falls."""
+        """Find the modes by Newton's method from `start`, or from zero.
+
+        A factor serves for as long as its steps shrink quickly. Steps are halved until the function falls.
+        """
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
         with np.errstate(all="ignore"):
             at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))

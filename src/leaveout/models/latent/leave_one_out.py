@@ -62,8 +62,10 @@ def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
 
 
 def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
-    """Each row, and so many of those most correlated with it that a pass is near enough, on those rows of which most is left
-    beyond, to what `exactly` says of these; None where no number is."""
+    """Choose for each row the rows most correlated with it, as many as make a pass accurate enough.
+
+    Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no number of rows suffices.
+    """
     C = at.latent.covariance(at)
     share = np.abs(C[some]) / np.sqrt(np.diag(C))
     share[np.arange(len(some)), some] = np.inf

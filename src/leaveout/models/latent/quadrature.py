@@ -53,14 +53,16 @@ class Ragged(NamedTuple):
     def of(sizes: NDArray[np.int64]) -> "Ragged":
         return Ragged(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
 
-    def total(self, of_rows: NDArray) -> NDArray:
+    def total(self, of_rows: np.ndarray) -> np.ndarray:
         """Sums over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
 
 class ClusterSlopes(NamedTuple):
-    """f of each cluster `[..., clusters]`, and ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, ∂f/∂τ `[own, ..., rows]`, a row's
-    share of it; and the modes."""
+    """Values f of each cluster `[..., clusters]`, their derivatives, and the modes.
+
+    The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ `[own, ..., rows]`.
+    """
 
     value: NDArray[np.float64]
     e: NDArray[np.float64]
@@ -93,7 +95,7 @@ class Rule:
         return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
 
 
-def cholesky(M: NDArray) -> NDArray:
+def cholesky(M: np.ndarray) -> np.ndarray:
     """L of small matrices `[q, q, ...]`, by columns."""
     q, low = len(M), np.zeros_like(M)
     for i in range(q):
@@ -103,7 +105,7 @@ def cholesky(M: NDArray) -> NDArray:
     return low
 
 
-def forward(low: NDArray, v: NDArray) -> NDArray:
+def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """L⁻¹v."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in range(len(low)):
@@ -111,7 +113,7 @@ def forward(low: NDArray, v: NDArray) -> NDArray:
     return x
 
 
-def backward(low: NDArray, v: NDArray) -> NDArray:
+def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """L⁻ᵀv."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in reversed(range(len(low))):
@@ -121,8 +123,11 @@ def backward(low: NDArray, v: NDArray) -> NDArray:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Rows as they enter the integrals: e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights
-    ω `[..., rows]`, and what is added to ℓ whatever θ is, `[rows]`."""
+    """Arguments of the integrals, row by row.
+
+    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights ω `[..., rows]`, and the part
+    of ℓ that does not depend on θ, `[rows]`.
+    """
 
     response: AbstractResponse
     rows: Ragged
@@ -153,7 +158,7 @@ class Clusters:
                 out[i, j] = out[j, i] = self.rows.total(bend * self.a[i] * self.a[j]) + (i == j)
         return out
 
-    def mode(self, start: NDArray | None = None) -> ClusterMode:
+    def mode(self, start: np.ndarray | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
 
         The last step is not checked.
@@ -178,15 +183,17 @@ class Clusters:
         (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
         return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
 
-    def value(self, rule: Rule | None, start: NDArray | None = None) -> NDArray[np.float64]:
+    def value(self, rule: Rule | None, start: np.ndarray | None = None) -> NDArray[np.float64]:
         """f of each cluster."""
         mode = self.mode(start)
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         return self._value(mode, told)
 
     def score(self, rule: Rule | None) -> NDArray[np.float64]:
-        """f of each cluster by a rule; of one effect where fewer nodes say otherwise, as beside a step that is narrow for its
-        deviation, by even sums."""
+        """Compute f of each cluster by a rule.
+
+        A cluster of one effect whose value changes with the number of nodes, as near a narrow step, is integrated by even sums.
+        """
         mode = self.mode()
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         found = self._value(mode, told)
@@ -224,7 +231,7 @@ class Clusters:
         (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
         return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
 
-    def slopes(self, rule: Rule | None, start: NDArray | None = None) -> ClusterSlopes:
+    def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
         """f and its slopes."""
         mode, omega = self.mode(start), self.omega
         one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
@@ -291,9 +298,11 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDArray[np.float64]:
-    """log ∫ exp(log(x)) dx over ± `reach`, by the trapezoidal rule; `log` takes x `[nodes, ...]` and makes `size` numbers of
-    each node."""
+def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> NDArray[np.float64]:
+    """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
+
+    `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
+    """
 
     def summed(share: NDArray) -> NDArray:
         parts = np.array_split(share, -(-len(share) * size // NODE_ROW_ENTRIES))
@@ -311,14 +320,14 @@ def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDAr
     return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: ResponseRows, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
-def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """∫ E[y | η, τ] N(η; m, v) dη likewise; of an ordinal response the probabilities of the levels, at the end."""
     if response.quadratic:
         return mean
@@ -354,8 +363,10 @@ def _evenly_expected(
     return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
-    """The covariance of predictors, that given β being C `[rows, rows]`, with what is not known of β, flat beforehand:
-    `C + R (XᵀWR)⁻¹ Rᵀ`, R = X − C W X, W = diag(ℓ″)."""
+def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> NDArray[np.float64]:
+    """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
+
+    It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W = diag(ℓ″).
+    """
     rest = X - own @ (bend[:, None] * X)
     return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

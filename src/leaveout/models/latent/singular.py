@@ -53,8 +53,10 @@ def warning(model: AbstractMixed, theta: Any) -> str:
 
 
 def held(model: AbstractMixed, theta: Any) -> tuple[Any, Any, str] | None:
-    """The model without the columns of Λ whose pivots are at zero; None where there are none, or where F would fall as they
-    left."""
+    """Return the model without the columns of Λ whose pivots are at zero.
+
+    None if there are none, or if F would fall as they left zero.
+    """
     theta, at, kept, said = np.array(theta, np.float64), model.data.design.shape[1], list[GroupingFactor](), list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
         zero = _at_zero(factor, root)

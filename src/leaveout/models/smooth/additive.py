@@ -2,8 +2,8 @@
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
 
-It is `lo.GLM` under a quadratic penalty: its design holds the bases of the terms, its penalty their roughness, and whatever is
-proved of refits of that is proved here.
+It is a `lo.GLM` under a quadratic penalty: its design has the bases of the terms, its penalty is their roughness, and its
+refits have the same proofs.
 """
 
 import itertools
@@ -25,7 +25,7 @@ Strengths = ArrayLike | dict[str, float]
 
 
 class Roughness(penalties.AbstractPenalty):
-    """`½ Σ_j λ_j coefᵀS_jcoef`, every S_j of the coefficients from one to another, of `spans`."""
+    """Penalty `½ Σ_j λ_j coefᵀS_jcoef`, in which S_j acts on a range of coefficients, from `spans`."""
 
     strengths: Float[np.ndarray, " smooths"]
     matrices: tuple[Float[np.ndarray, "_ _"], ...]
@@ -52,7 +52,7 @@ class Roughness(penalties.AbstractPenalty):
 
 
 class Reader:
-    """The columns of a design by a table: linear terms as formulaic makes them, then the smooth ones."""
+    """Columns of a design from a table: linear terms by formulaic, then the smooth terms."""
 
     def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
         self.linear, self.smooths = linear, smooths
@@ -62,7 +62,7 @@ class Reader:
         return self.joined(frame, [term.design(frame) for term in self.smooths])
 
     def joined(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
-        """The linear columns beside designs of the smooth terms."""
+        """Join the linear columns and designs of the smooth terms."""
         names = [f"{term.label}.{k + 1}" for term, x in zip(self.smooths, designs, strict=True) for k in range(x.shape[1])]
         smooth = pd.DataFrame(np.hstack(designs), index=frame.index, columns=names)
         if self.linear is None:
@@ -180,13 +180,13 @@ class Additive(GLM):
 
     @property
     def smoothing(self) -> dict[str, float]:
-        """λ of each penalty, by name."""
+        """Smoothing parameter λ of each penalty, by name."""
         assert isinstance(self.penalty, Roughness)
         return dict(zip(self.strengths, np.asarray(self.penalty.strengths).tolist(), strict=True))
 
     @property
     def smooths(self) -> dict[str, tuple[Bound, slice]]:
-        """The smooth terms by name, each with the place of its coefficients."""
+        """Smooth terms by name, each with the place of its coefficients."""
         read: Any = self.labels.read
         return {term.label: (term, slice(*span)) for term, span in zip(read.smooths, read.spans, strict=True)}
 
@@ -212,7 +212,7 @@ class Additive(GLM):
 
 
 def _values(names: tuple[str, ...], given: Any) -> Any:
-    """λ in the order of their names."""
+    """Return λ in the order of their names."""
     if isinstance(given, dict):
         if {*given} != {*names}:
             raise ValueError(f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}.")
@@ -229,7 +229,7 @@ def _values(names: tuple[str, ...], given: Any) -> Any:
 
 
 def _linear(rest: str, frame: pd.DataFrame) -> Any:
-    """Specification by which formulaic makes the columns of the linear terms of a table; None if there are none."""
+    """Return formulaic's specification of the columns of the linear terms; None if there are none."""
     if not rest:
         return None
     from formulaic import model_matrix

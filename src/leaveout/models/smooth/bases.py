@@ -1,15 +1,15 @@
-"""Bases of smooth functions, each with the matrices that say how rough one is: `f(x) = b(x)ᵀβ`, roughness `βᵀSβ`.
+"""Bases of smooth functions `f(x) = b(x)ᵀβ`, each with the matrices S of its roughness `βᵀSβ`.
 
 name  functions of x                                                            S
 tp    thin-plate splines, cut to the leading eigenvectors of their kernel       ∫ of all squared second derivatives
 cr    natural cubic splines by their values at knots                            ∫ f″²
 cc    the same, periodic                                                        ∫ f″²
 ps    cubic B-splines on even knots                                             squared second differences of coefficients
-re    one a level                                                               I: independent random effects
-mrf   one a site of a graph                                                     the graph's Laplacian
+re    one for each level                                                        I: independent random effects
+mrf   one for each site of a graph                                              the graph's Laplacian
 
 (S. N. Wood, *Thin plate regression splines*, JRSS B 65, 2003; P. Eilers and B. Marx, *Flexible smoothing with
-B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and `ps` go on straight; `cc` starts again.
+B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and `ps` are linear; `cc` is periodic.
 """
 
 import functools
@@ -27,20 +27,20 @@ from ...plans.graph import adjacency, read_edges
 
 Array = np.ndarray
 MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
-MAX_KERNEL_POINTS = 2000  # of a thin-plate kernel: more are thinned
-KERNEL_BLOCK = 2**21  # entries of a kernel that are made at a time
+MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
+KERNEL_BLOCK = 2**21  # entries of a kernel that are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """`design(x)` `[rows, size]` of columns of data, and penalties `[size, size]`."""
+    """Basis: `design` maps columns of data to `[rows, size]`; `penalties` are matrices `[size, size]`."""
 
     design: Callable[..., Float[Array, "rows size"]]
     penalties: tuple[Float[Array, "size size"], ...]
 
 
 def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]:
-    """Knots at quantiles of the values that are there."""
+    """Place knots at quantiles of the values."""
     values = np.unique(x)
     if len(values) < k:
         raise ValueError(f"{who}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less.")
@@ -48,9 +48,9 @@ def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]
 
 
 def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool) -> Basis:
-    """Bases `cr` and `cc`.
+    """Build the bases `cr` and `cc`.
 
-    The second derivative of a cubic spline is linear between knots, so that the integral of its square is a sum.
+    The second derivative of a cubic spline is linear between knots, so the integral of its square is a sum.
     """
     knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
     values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
@@ -65,12 +65,12 @@ def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float
 
 
 def _around(spline: Any, low: float, high: float, x: Array) -> Array:
-    """Periodic cubic spline, which starts again outside the knots."""
+    """Evaluate a periodic cubic spline."""
     return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
 
 
 def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
-    """Cubic spline that is linear outside the knots."""
+    """Evaluate a cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
     value, out = spline(inside), x != inside
     value[out] += spline(inside[out], 1) * (x - inside)[out, None]
@@ -88,7 +88,7 @@ def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
 
 
 def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
-    """The k leading eigenvectors U D Uᵀ of the kernel at the points that are there, less what is no function of least bend."""
+    """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's points."""
     points, d = np.unique(x, axis=0), x.shape[1]
     if len(points) > MAX_KERNEL_POINTS:
         points = _thinned(points)
@@ -135,7 +135,7 @@ def _kernel(x: Float[Array, "rows axes"], at: Float[Array, "points axes"]) -> Fl
 
 
 def effects(who: str, labels: Any) -> Basis:
-    """Basis of random effects, one for each level. Levels that are not in the data are predicted by the mean effect, zero."""
+    """Build a basis of random effects, one for each level. Levels that are not in the data get the mean effect, zero."""
     _, levels = codes(who, "x", labels)
     return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
 
@@ -145,9 +145,9 @@ def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
 
 
 def markov(who: str, labels: Any, edges: Any) -> Basis:
-    """Basis of a Markov random field, one function for each site, also for sites without data.
+    """Build a basis of a Markov random field, one function for each site, also for sites without data.
 
-    Raise ValueError on labels that are not sites of the graph.
+    Raises ValueError for labels that are not sites of the graph.
     """
     if edges is None:
         raise ValueError(f"{who}: bs='mrf' needs edges=, a graph of the sites.")
@@ -169,7 +169,7 @@ def _sites(who: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
 
 
 def tensor(parts: list[Basis]) -> Basis:
-    """Products of functions of each part: `[rows, Π sizes]`; every part's roughness, summed over the others' functions."""
+    """Build the products of functions of each part, `[rows, Π sizes]`, with every part's roughness summed over the other parts."""
     sizes = [part.penalties[0].shape[0] for part in parts]
     before, after = np.cumprod([1, *sizes[:-1]]), np.cumprod([1, *sizes[:0:-1]])[::-1]
     penalties = [
@@ -188,7 +188,7 @@ def _products(parts: list[Basis], *columns: Array) -> Float[Array, "rows size"]:
 
 
 def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
-    """The functions `b(x)ᵀ matrix`."""
+    """Transform a basis to the functions `b(x)ᵀ matrix`."""
     penalties = (matrix.T @ penalty @ matrix for penalty in basis.penalties)
     return Basis(functools.partial(_times, basis, matrix), tuple((penalty + penalty.T) / 2 for penalty in penalties))
 
@@ -198,19 +198,24 @@ def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows siz
 
 
 def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
-    """Basis of the functions that sum to zero over the rows. Without this constraint a constant could belong to any term."""
+    """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could belong to any term."""
     return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
 def straightened(basis: Basis) -> Float[Array, "size size"]:
-    """The eigenvectors of how rough functions are: by these H stays well conditioned under a heavy penalty, once its diagonal
-    is scaled."""
+    """Return the eigenvectors of the penalty on roughness.
+
+    In this basis H stays well conditioned under a heavy penalty, once its diagonal is scaled.
+    """
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
 def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
-    """Columns of mean square one, and penalties such that under λ = 1, of losses that bend by one, half of the functions that
-    one sees are seen more by it than by the rows; and the design."""
+    """Scale columns to mean square one and penalties to a unit at which they balance the rows; return basis and design.
+
+    Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more curvature from it than from
+    the rows.
+    """
     size = np.sqrt(np.mean(design**2, axis=0))
     size[size == 0] = 1.0
     basis, design = under(basis, np.diag(1 / size)), design / size
@@ -218,7 +223,7 @@ def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Floa
 
 
 def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
-    """Weight of a penalty relative to that of rows, along the directions that both determine, in rising order."""
+    """Compute the curvature of a penalty relative to that of the rows, along the directions that both determine, in rising order."""
     gram = weighed.T @ weighed
     gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
     values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)

@@ -1,6 +1,7 @@
-"""Terms of additive models: what a formula says, and what comes of it on data.
+"""Terms of additive models: formulas, and terms bound to data.
 
-Formulas are read by formulaic, and calls in them, `s(x, k=20)`, by Python's own parser: names are columns, values literals.
+Formulaic reads formulas. Python's own parser reads calls in them such as `s(x, k=20)`, whose names are columns and whose values
+are literals.
 """
 
 import ast
@@ -20,13 +21,13 @@ from . import bases as bases
 Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
 KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
-LABELS = ("re", "mrf")  # of which a column holds labels
+LABELS = ("re", "mrf")  # bases whose column holds labels
 LEAST = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
 
 
 @dataclass(frozen=True, eq=False)
 class Smooth:
-    """A smooth function of columns, of `lo.s`, `lo.te` or `lo.ti`."""
+    """Smooth function of columns, from `lo.s`, `lo.te` or `lo.ti`."""
 
     call: str
     columns: tuple[str, ...]
@@ -223,7 +224,7 @@ class Formula:
 
 
 def parsed(formula: Any) -> Formula:
-    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise where it is not valid."""
+    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise ValueError if it is not valid."""
     given = [formula] if isinstance(formula, str | Smooth) else list(formula)
     known = [term for term in given if isinstance(term, Smooth)]
     pieces = [piece for piece in given if not isinstance(piece, Smooth)]
@@ -262,7 +263,7 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
 
 
 def _reason(text: str, error: Exception) -> str:
-    """Say why a formula cannot be read; a column may be called by a keyword of Python, which the parser does not say."""
+    """Explain why a formula cannot be read; the parser does not report columns that are named like a keyword of Python."""
     taken = next((word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None)
     return str(error) if taken is None else f"{taken!r} is a keyword of Python: rename that column"
 
@@ -317,7 +318,7 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
-    """A table, of pandas, Polars, Arrow, or a mapping of columns, whose labels are matched."""
+    """Convert a table of pandas, Polars or Arrow, or a mapping of columns, to a DataFrame with matched labels."""
     found = pandas_of("Additive", name, data)
     if isinstance(found, dict):
         labels, *columns = matched("Additive", **{str(column): part for column, part in found.items()})
@@ -348,20 +349,20 @@ def _labels(who: str, frame: pd.DataFrame, name: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A smooth term on data: its name, its basis there, and the columns as that reads them."""
+    """Smooth term bound to data: its name, its basis, and the columns in the form that the basis takes."""
 
     label: str
     term: Smooth
     basis: bases.Basis
     columns: tuple[Array, ...]
-    level: Any = None  # of `by`, where that is of labels
+    level: Any = None  # level of `by`, if that holds labels
 
     def design(self, frame: pd.DataFrame) -> Float[Array, "rows size"]:
-        """Design matrix of the term: its contribution to the linear predictor is this times its coefficients."""
+        """Design matrix of the term, which times its coefficients is its contribution to the linear predictor."""
         return self.times(self.basis.design(*_read(self.term, frame)), frame)
 
     def times(self, design: Float[Array, "rows size"], frame: pd.DataFrame) -> Float[Array, "rows size"]:
-        """A design, multiplied by `by`, or zero where that is another label."""
+        """Multiply a design by `by`, or set it to zero where `by` has another label."""
         if self.term.by is None:
             return design
         if self.level is None:
@@ -376,7 +377,7 @@ class Bound:
 
 
 def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
-    """The columns of a term, as its basis takes them."""
+    """Return the columns of a term in the form that its basis takes."""
     if term.call == "s" and term.bs[0] == "tp":
         return [np.column_stack([_numbers(term.label, frame, name) for name in term.columns])]
     read = [_labels if kind in LABELS else _numbers for kind in term.bs]
@@ -385,7 +386,7 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
 
 
 def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
-    """Bind a term to data, with its design; for labels, one term for each. Raise ValueError if the columns do not fit."""
+    """Bind a term to data, with its design; if `by` holds labels, one term for each. Raises ValueError if the columns do not fit."""
     who, columns = term.label, _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":
@@ -408,7 +409,7 @@ def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "
 
 
 def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
-    """Levels of `by`, if it holds labels; else None."""
+    """Return the levels of `by` if it holds labels, else None."""
     if term.by is None:
         return None
     by = column(frame, term.by)

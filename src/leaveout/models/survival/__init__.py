@@ -1,1 +1,1 @@
-"""Cox's model."""
+"""Cox's proportional-hazards model."""

@@ -1,4 +1,4 @@
-"""Cox's partial likelihood: not a sum over rows, since whoever leaves also leaves the risk sets of others.
+"""Cox's partial likelihood, which is not a sum over rows, since a unit that leaves also leaves the risk sets of others.
 
     F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o,
 
@@ -9,22 +9,21 @@ m_t = Σ w_i of these. Ties by Breslow have E = 0; by Efron
 
 whose right-hand side is smooth in m, so weights may go from one to zero.
 
-A unit's held-out loss is Verweij and van Houwelingen's (1993): what the log partial likelihood of all loses, at the
-coefficients fitted without the unit, when the unit is taken out of it. It is computed for all units by passes that do not grow
-with their number:
+A unit's held-out loss is that of Verweij and van Houwelingen (1993): the fall of the log partial likelihood of all, at the
+coefficients fitted without the unit, when the unit is taken out. A fixed number of passes computes it for all units.
 
 A unit takes r = e^η out of the risk sets up to its own time, so without it the log partial likelihood of all falls by
 
     s_o = d_o (V − V' − η_o) − Σ_rows log(1 − r_o / A_row)
 
-where V and V' are what the deaths at the unit's own time add with and without it, and every death of another time at which it
-was at risk is a row: A = S − (l/m) D for the l-th of m tied ones, l = 0 by Breslow. In order of time A falls. While it is above
-64 r logarithms are expanded, Σ_k r^k/k Σ A^{−k}, the inner sums being running ones of all rows. After that they are taken pair
-by pair: those at risk add up to A, so no row has more than 64 pairs.
+where V and V' are the contributions of the deaths at the unit's own time with and without it. Every death at another time at
+which the unit was at risk is a row: A = S − (l/m) D for the l-th of m tied deaths, with l = 0 by Breslow. In order of time A
+falls. While it is above 64 r, logarithms are expanded as Σ_k r^k/k Σ A^{−k}, with running inner sums over all rows. After that
+they are computed pair by pair: the r of those at risk add up to A, so no row has more than 64 pairs.
 """
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, compiled, static
+from ..._runtime.jax import Module, PyTree, Scalar, compiled, static
 from ...data.arrays import Names, codes, index_of, matched
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned, float64, stored
@@ -41,8 +40,8 @@ from ..glm import penalties
 from ..glm.rows import column, design, new_rows, pick, shift
 from .partial_likelihood import Sums, efron, log_rest, running
 
-LOG_EXPANSION_BOUND = 1 / 64  # r/A up to which logarithms are expanded, when that is chosen; it may double as θ moves
-TERMS = 9  # of them: what is left out is 1e-16 of r/A, and 1e-13 where that has doubled
+LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it may double as θ changes
+TERMS = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
 
 
 class Cox(AbstractObjective):
@@ -51,7 +50,7 @@ class Cox(AbstractObjective):
         F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
 
     The sum goes over the times t of events, S_t is the sum of w_i e^{η_i} over those at risk, D_t over those who die at t, and
-    m_t is the weight of these. E corrects for ties. A unit's loss is what the log partial likelihood of all loses when the unit
+    m_t is the weight of these. E corrects for ties. A unit's loss is the fall of the log partial likelihood of all when the unit
     is taken out. `fit(...).parameters` is `{"coef"}`.
 
     Parameters
@@ -99,10 +98,10 @@ class Cox(AbstractObjective):
     offset: Float[np.ndarray, " units"] | None
     event: Float[np.ndarray, " units"]
     order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
-    first: Int[np.ndarray, " times"]  # where in that order the stratum of each time of events begins
-    last: Int[np.ndarray, " times"]  # and up to where its units are at risk
-    group: Int[np.ndarray, " units"]  # the time of events at which a unit dies; as many as there are if it does not
-    tied: Int[np.ndarray, " tied"]  # times at which several die
+    first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
+    last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
+    group: Int[np.ndarray, " units"]  # number of the time at which a unit dies; the number of times if it does not
+    tied: Int[np.ndarray, " tied"]  # times with several deaths
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -146,7 +145,7 @@ class Cox(AbstractObjective):
         parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
         self.order, self.first, self.last, self.group, self.tied = parts
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
 
         Parameters
@@ -171,7 +170,7 @@ class Cox(AbstractObjective):
         return self.design.shape[0]
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -181,7 +180,7 @@ class Cox(AbstractObjective):
         )
 
     def _start(self, seed):
-        del seed  # convex
+        del seed  # F is convex
         return np.zeros(self.design.shape[1])
 
     def _natural(self, theta):
@@ -197,19 +196,19 @@ class Cox(AbstractObjective):
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
         return coef
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         found = self.sums(theta, weights)
         seen = found.deaths > 0
         count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
         total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
-        if self.ties == "efron":  # whose correction, but not its derivatives by weights, is nothing where one dies alone
+        if self.ties == "efron":  # the correction for a single death is zero, but not its derivatives by weights
             ones = isinstance(weights, np.ndarray) and bool((weights == 1).all())
             some = self.tied if ones else slice(None)
             beside = efron(count[some], at_risk[some], dying[some])
             total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
-    def sums(self, theta: Array, weights: Array) -> Sums:
+    def sums(self, theta: Array, weights: Arrays) -> Sums:
         """Compute the sums of which the partial likelihood is made.
 
         Parameters
@@ -226,13 +225,13 @@ class Cox(AbstractObjective):
         """
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
-        risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))
+        risk, times = jnp.exp(eta - shift) * weights, jnp.zeros(len(self.last))
         summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
         died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
         return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
     def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
@@ -242,18 +241,18 @@ class Cox(AbstractObjective):
         ones = jnp.ones(self.num_units)
         return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         eta = self._predictor(theta, index)
         return eta if kind == "link" else jnp.exp(eta)
 
-    def _predictor(self, theta: Array, index: Array | slice) -> Array:
+    def _predictor(self, theta: Array, index: Arrays | slice) -> Array:
         return pick(self.design, index) @ theta + shift(self.offset, index)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known = {"features": columns, "predict_new": self._predict_new}
+        known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
         return Units(names=self.labels.index, score="−log partial likelihood", response=order, **known)
 
     def _predict_new(self, fit, X, kind, offset):
@@ -268,11 +267,11 @@ class Cox(AbstractObjective):
         return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
@@ -282,7 +281,7 @@ def _sums(cox: Cox, theta: Array) -> Sums:
 
 
 def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The order of the units; for each time of events, the stretch of it that is at risk; and each unit's time."""
+    """Return the order of the units, the range of it that is at risk at each time of events, and each unit's time."""
     order = np.lexsort((-time, stratum))
     keys = np.c_[stratum, -time]  # a lexicographic order over units: at risk are those of the stratum not later in it
     events, group = np.unique(keys[dies], axis=0, return_inverse=True)
@@ -297,16 +296,16 @@ def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple
 
 
 class UnitScores(Module):
-    """s_o of some units, at any θ near the one of `alone`; NaN where that is too far."""
+    """Scores s_o of some units at any θ near the one of `alone`; NaN if θ is too far."""
 
     cox: Cox
     time: Int[Arrays, " rows"]
     share: Float[Arrays, " rows"]  # l/m
-    opens: Bool[Arrays, " rows"]  # a stratum
-    last: Int[Arrays, " units"]  # row that is expanded; −1 where none is
+    opens: Bool[Arrays, " rows"]  # whether a stratum begins
+    last: Int[Arrays, " units"]  # last row that is expanded; −1 if none is
     unit: Int[Arrays, " pairs"]
     row: Int[Arrays, " pairs"]
-    tied: Int[Arrays, " tied"]  # units that die with others
+    tied: Int[Arrays, " tied"]  # units that die at the same time as others
     units: Int[Arrays, " folds"]
 
     def __call__(self, theta: Array) -> tuple[None, Float[Array, " folds"]]:
@@ -318,7 +317,7 @@ class UnitScores(Module):
         return None, joint.at[self.unit].add(-log_rest(found.risk[self.unit] / at[self.row]))[self.units]
 
     def _tied(self, found: Sums) -> Float[Array, " tied"]:
-        """V − V' − log S: what of it is due to the others that die at the same time."""
+        """Compute V − V' − log S, the part due to the others that die at the same time."""
         time, risk = self.cox.group[self.tied], found.risk[self.tied]
         m, at_risk, dying = found.deaths[time], found.at_risk[time], found.dying[time]
         others = -(m - 1) * log_rest(risk / at_risk)
@@ -327,7 +326,7 @@ class UnitScores(Module):
         return others + efron(m, at_risk, dying) - efron(m - 1, at_risk - risk, dying - risk)
 
     def _expanded(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
-        """−Σ log(1 − r/A) over the rows up to the last that is expanded."""
+        """Compute −Σ log(1 − r/A) over the rows up to the last that is expanded."""
 
         def term(found, k):
             power, inverse, total = found
@@ -341,7 +340,7 @@ class UnitScores(Module):
 
 
 def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
-    """The rows of a model, from the last stratum to the first, and which of them are expanded for each unit, at some θ."""
+    """Return the rows of a model, from the last stratum to the first, and the rows that are expanded for each unit, at some θ."""
     count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
@@ -349,7 +348,7 @@ def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
     share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
     at, risk = np.asarray(sums.at_risk)[time] - share * np.asarray(sums.dying)[time], np.asarray(sums.risk)
-    latest = np.searchsorted(cox.last, place, side="right")  # of the times at which a unit is at risk
+    latest = np.searchsorted(cox.last, place, side="right")  # the last of the times at which a unit is at risk
     seen = np.append(cox.first, len(place))[latest] <= place
     start = np.where(seen, begin[np.searchsorted(cox.first, np.append(cox.first, 0)[latest], side="right") - 1], 0)
     stop = np.where(seen, begin[latest] + np.where(cox.event == 1, 0, np.append(count, 0)[latest]), 0)

@@ -9,14 +9,14 @@ from jaxtyping import Array, Bool, Float
 
 from ...objectives.objective import Arrays
 
-REST = 1e-8  # of a risk set: if a unit leaves less of it, differences of sums do not say what
-STIRLING_FROM = 20.0  # m/ρ − m from which log Γ is expanded: differences of large ones cancel
+REST = 1e-8  # share of a risk set below which differences of sums lose the rest
+STIRLING_FROM = 20.0  # m/ρ − m from which log Γ is expanded, as differences of large values cancel
 
 
 class Sums(NamedTuple):
     """Sums of the partial likelihood.
 
-    Of units: η and r e^−shift. Of times of events: the weight of those who die, and the r of those at risk and of the dying.
+    Units have η and r e^−shift. Times of events have the weight of those who die, and the sums of r at risk and of the dying.
     """
 
     eta: Float[Array, " units"]
@@ -28,7 +28,7 @@ class Sums(NamedTuple):
 
 
 def running(values: Float[Array, " places"], opens: Bool[Arrays, " places"]) -> Float[Array, " places"]:
-    """Running sums that begin anew where a stratum opens: differences of sums over others would cancel."""
+    """Compute running sums that restart with each stratum, as differences of sums over others would cancel."""
 
     def add(total, x):
         total = jnp.where(x[1], x[0], total + x[0])
@@ -38,12 +38,12 @@ def running(values: Float[Array, " places"], opens: Bool[Arrays, " places"]) -> 
 
 
 def log_rest(share: Array) -> Array:
-    """`log(1 − share)`."""
+    """Compute `log(1 − share)`."""
     return jnp.log1p(-jnp.where(share < 1 - REST, share, jnp.nan))
 
 
 def efron(m: Array, at_risk: Array, dying: Array) -> Array:
-    """`Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
+    """Compute `Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
     z = m * at_risk / dying  # m/ρ, m or more
     far = z - m > STIRLING_FROM
     near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + STIRLING_FROM)

@@ -1,27 +1,32 @@
-"""Markov random fields: all marginals, the first answer, growth; and side by side with the obvious program.
+"""Markov random fields: all marginals, the first answer, growth, and a race against the obvious program.
 
-    LEAVEOUT_DATA=… python benchmarks/fields.py [marginals cold grid obvious growth wide coverage] [--quick] [--out out]
+    LEAVEOUT_DATA=… python benchmarks/speed/fields.py [marginals cold grid obvious growth wide] [--quick] [--out out]
 
-The graph is that of the 384 tracts of Philadelphia where the data are to be had, else a triangulation of 384 random points.
-Times are in seconds, medians of repeats after one to warm up; what was timed once says so.
+marginals   log Z and all marginals, as NumPy alone and out of a compiled program
+cold        from the import to all marginals, in fresh processes
+grid        a square grid, exactly, checked against transfer matrices
+obvious     H, J and all marginals against elimination with Python factors and autograd through it (`obvious.py`)
+growth      seconds by the width and by the number of sites
+wide        three and four states on the whole city, exactly and by both approximations
+
+The graph is that of the 384 tracts of Philadelphia where the data are there, else a triangulation of 384 random points. Times
+are in seconds, medians of repeats after one to warm up; a title says what was timed once. What intervals of fields cover is in
+`benchmarks/intervals.py`.
 """
 
 import itertools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import fresh
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 import pandas as pd
-from linear import main, once, race, show
+from common import fresh_process, grid, main, memory_growth, once, race, show
 from scipy.spatial import Delaunay
 
 import leaveout as lo
@@ -52,12 +57,6 @@ def city() -> tuple[np.ndarray, np.ndarray]:
         corners = Delaunay(rng.random((384, 2))).simplices
         pairs = np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]])
         return rng.poisson(rng.gamma(1.0, 100.0, 384)).astype(float), np.unique(np.sort(pairs, 1), axis=0)
-
-
-def grid(rows: int, columns: int) -> np.ndarray:
-    number = np.arange(rows * columns).reshape(rows, columns)
-    parts = ((number[:, :-1], number[:, 1:]), (number[:-1], number[1:]))
-    return np.concatenate([np.stack([s.ravel(), t.ravel()], 1) for s, t in parts])
 
 
 def potentials(sites: int, edges: np.ndarray, lanes: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +96,7 @@ def marginals(quick: bool, out: Path) -> None:
 
 def cold(quick: bool, out: Path) -> None:
     """From the import to all marginals, in fresh processes."""
-    rows = [fresh.run(COLD) for _ in range(1 if quick else 3)]
+    rows = [fresh_process(COLD) for _ in range(1 if quick else 3)]
     show("cold: a fresh process, seconds; target 5 to all marginals", rows)
 
 
@@ -140,7 +139,7 @@ def transfer(sites: np.ndarray, side: int, beta: float = 0.5) -> float:
 
 def obvious(quick: bool, out: Path) -> None:
     """H, all of J and all marginals, against elimination with Python factors and autograd through it, in the same order."""
-    import factors
+    import obvious as slow_program
 
     x, edges = city()
     keep = np.arange(60 if quick else len(x))
@@ -149,7 +148,7 @@ def obvious(quick: bool, out: Path) -> None:
     field = lo.MRF(x, edges, lo.emissions.Poisson(prior=None), 2, coupling=0.5, drop="site")
     fit = lo.fit(field)
     theta, order = fit.theta["rate"], list(best_scopes(neighbours(len(x), edges), 2))
-    loss = factors.objective(x, edges, 0.5, order)
+    loss = slow_program.field_objective(x, edges, 0.5, order)
     with jax.enable_x64(True):
         hessian = eqx.filter_jit(lambda field, theta, w: field.hessian(theta, w))
 
@@ -172,12 +171,12 @@ def obvious(quick: bool, out: Path) -> None:
         )
         H, J = (np.asarray(part) for part in both(field, {"rate": jnp.asarray(theta)}, ones))
     one, value = once(lambda: loss(theta, ones))
-    of_H, slow_H = once(lambda: factors.hessian(loss, theta, ones))
-    of_J, slow_J = once(lambda: factors.influence(loss, theta, ones))
+    of_H, slow_H = once(lambda: slow_program.field_hessian(loss, theta, ones))
+    of_J, slow_J = once(lambda: slow_program.influence(loss, theta, ones))
     rates = np.exp(theta)
     singles = [((s,), x[s] * theta - rates) for s in range(len(x))] + [((s, t), 0.5 * np.eye(2)) for s, t in edges.tolist()]
     some = np.random.default_rng(0).choice(len(x), 10, replace=False)
-    queried, q = once(lambda: np.array([factors.query(singles, order, s) for s in some]))
+    queried, q = once(lambda: np.array([slow_program.query(singles, order, s) for s in some]))
     off = {
         "loss": abs(value - float(fit.value)),
         "H": abs(H - slow_H).max() / abs(H).max(),
@@ -251,7 +250,7 @@ def wide(quick: bool, out: Path) -> None:
     folds, found = (2, {}) if quick else (4, {})
     for states, inference in itertools.product((2,) if quick else (2, 3, 4), ("exact", "bethe", "trw")):
         if (states, inference) != (4, "exact"):
-            found[states, inference] = fresh.run(f"import fields; fields.wide_one({states}, {inference!r}, {folds})")
+            found[states, inference] = fresh_process(f"import fields; fields.wide_one({states}, {inference!r}, {folds})")
     told(found, folds)
 
 
@@ -279,7 +278,7 @@ def wide_one(states: int, inference: Any, folds: int) -> None:
     kept: dict[str, Any] = {}
     begin = None if (states, inference) != (3, "exact") else lo.fit(make("bethe")).parameters
     starts = None if begin is None else 1
-    seconds, grown = processor(lambda: fresh.growth(lambda: kept.update(fit=lo.fit(field, begin, num_starts=starts))))
+    seconds, grown = processor(lambda: memory_growth(lambda: kept.update(fit=lo.fit(field, begin, num_starts=starts))))
     each, cv = processor(lambda: lo.cross_validate(kept["fit"], plan, audit=0))
     tree, rates = field.tree, kept["fit"].parameters["rate"]
     said = {"width": tree.width, "GiB said": tree.need / 2**30} if inference == "exact" else {}
@@ -296,57 +295,7 @@ def processor(run: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, found
 
 
-STRIP = 10, 36  # sites across and along
-LAW = np.array([20.0, 30.0])  # rates of the two states whose intervals are counted
-
-
-def coverage(quick: bool, out: Path) -> None:
-    """Coverage of 95 % intervals over simulated fields, naive and by blocks of neighbours.
-
-    The truth is the expected held-out loss under the simulating model at the fitted parameters: that of the very fit, on
-    fresh fields, of whose sites as many are unseen and in the same pattern, each scored given all others that are seen.
-    """
-    rows = []
-    for coupling in (0.4, 0.8):
-        every = joblib.Parallel(n_jobs=-1)
-        runs = every(joblib.delayed(replication)(coupling, 4 if quick else 20, seed) for seed in range(5 if quick else 100))
-        for scheme in runs[0]:
-            mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
-            off, sd = abs(mean - fresh), (mean - fresh).std(ddof=1)
-            row = {"β": coupling, "folds": scheme, "naive": np.mean(off <= 1.96 * naive), "blocks": np.mean(off <= 1.96 * se)}
-            row |= {"bias / sd": (mean - fresh).mean() / sd, "naive se / sd": naive.mean() / sd}
-            rows.append(row | {"block se / sd": se.mean() / sd})
-    title = f"coverage: of mean ± 1.96 se, {len(runs)} fields of {STRIP[0]} by {STRIP[1]} sites, two states"
-    show(f"{title}, each site left out once in ten folds; the truth is the expected loss of the very fit", rows)
-
-
-def replication(coupling: float, ahead: int, seed: int) -> dict[str, tuple[float, float, float, float]]:
-    """Held-out mean, its block and its naive standard error, and the mean on fresh fields; by scheme."""
-    edges, sites = grid(*STRIP), STRIP[0] * STRIP[1]
-    make = lambda x: lo.MRF(x, edges, lo.emissions.Poisson(prior=None), 2, coupling=coupling)
-    law = make(np.arange(sites, dtype=float))
-    x = law.simulate({"rate": LAW}, ahead + 1, seed)[0]
-    fit = lo.fit(make(x[0]), {"rate": LAW})
-    elsewhere = replace(fit, objective=make(x[1:]))
-    found = {}
-    for scheme, plan in {"at random": lo.kfold(sites, 10, seed=seed), "rows": lo.kfold(sites, 10)}.items():
-        estimate = lo.cross_validate(fit, plan)
-        naive = estimate.per_unit().std(ddof=1) / np.sqrt(sites)
-        fold = plan.refit[np.argsort(plan.index)]
-        fresh = lo.cross_validate(elsewhere, lo.groups(np.tile(fold, ahead)), lo.NoUpdate()).mean
-        found[scheme] = estimate.mean, estimate.se, naive, fresh
-    return found
-
-
-DEMANDS = {
-    "marginals": marginals,
-    "cold": cold,
-    "grid": twenty,
-    "obvious": obvious,
-    "growth": growth,
-    "wide": wide,
-    "coverage": coverage,
-}
+PARTS = {"marginals": marginals, "cold": cold, "grid": twenty, "obvious": obvious, "growth": growth, "wide": wide}
 
 if __name__ == "__main__":
-    main(DEMANDS, __doc__)
+    main(PARTS, __doc__, quick=False, out=Path("out"))

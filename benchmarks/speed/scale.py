@@ -1,12 +1,21 @@
-"""Many rows and columns, most entries zero: time, memory and errors where no matrix of the parameters can be formed. And very
-many rows: time and memory against their number, from Parquet files, from a memory map, in memory, and on a cluster.
+"""Many rows, columns and targets: time, memory and errors where no matrix of the parameters can be formed.
 
-    taskset -c 0 python benchmarks/scale.py [sparse folds targets rows cluster features million] [--quick] [--out out]
+    taskset -c 0 python benchmarks/speed/scale.py [sparse folds targets rows cluster features million] [--quick]
 
-Each contestant runs in a process of its own, which tells its processor time and its peak memory, imports included.
-scikit-learn's fit is at its own tolerance; exact refits are of its objective by SciPy, down to gradients of 1e-8. `features` is
-a CRF on the indicators of experiments/crf_features.py (WNUT 2017, in `LEAVEOUT_DATA`), with the objective of sklearn-crfsuite;
-`million` a model of a million parameters whose curvature is a diagonal and forty products, as one writes it in JAX.
+sparse      rows with few entries, each left out, against scikit-learn's fit and SciPy's refits of its objective
+folds       folds of many such rows against refits from nothing
+targets     banded ridge regression of many targets: `lo.tune` against himalaya's random search
+rows        leave-one-out against the number of rows, from Parquet files, from a memory map, in memory
+cluster     a scan and refits by workers of Dask and loky, against one process
+features    a CRF on the indicators of experiments/crf_features.py (WNUT 2017, in `LEAVEOUT_DATA`) against sklearn-crfsuite
+million     a model of a million parameters whose curvature is a diagonal and forty products, as one writes it in JAX
+
+Each contestant runs in a process of its own and reports its processor time and its peak memory, imports included.
+scikit-learn's fit is at its own tolerance; exact refits are of its objective by SciPy, down to gradients of 1e-8.
+
+The rows of `targets` stand in six runs, its columns in five bands. The targets' explained variance (2 to 50 %) falls to the
+bands in shares of their own, and as many rows again stay unseen. Both sides choose penalties for each target by the squared
+error of the held-out runs, himalaya among 20 directions of its Dirichlet prior by 20 scales.
 """
 
 import contextlib
@@ -23,7 +32,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fresh
 import jax.numpy as jnp
 import joblib
 import numpy as np
@@ -31,10 +39,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy
+from common import main, resident, show
 from distributed import Client, LocalCluster
-from linear import main, show
 from sklearn.linear_model import LogisticRegression
-from targets import targets
 
 import leaveout as lo
 
@@ -140,9 +147,8 @@ def alone(run: Callable, size: Any) -> dict[str, Any]:
     return found
 
 
-def sparse(quick: bool, out: Path) -> None:
+def sparse(quick: bool) -> None:
     """Leave-one-out against scikit-learn's fit, and against refits of its objective."""
-    del out
     n, p, density = SIZES[quick]
     peer, mine, refits = alone(theirs, quick), alone(ours, quick), alone(exact, quick)
     off, error = np.abs(mine["losses"][refits["rows"]] - refits["losses"]), mine["error"][refits["rows"]]
@@ -163,9 +169,8 @@ def sparse(quick: bool, out: Path) -> None:
     show("sparse: errors", [told])
 
 
-def grouped(quick: bool, out: Path) -> None:
+def grouped(quick: bool) -> None:
     """Folds of many rows against refits from nothing."""
-    del out
     n, p, density = SIZES[quick]
     mine, refits = alone(folds, quick), alone(exact_folds, quick)
     off = np.abs(mine["losses"] - refits["losses"])
@@ -196,7 +201,7 @@ def written(n: int) -> Path:
 def _scanned(make: Callable[[Path, int], tuple], n: int) -> dict[str, Any]:
     """Seconds, processor's and by the clock, memory beyond what files have in it, and what came."""
     data, target, more = make(written(n), n)
-    before, start, clock = fresh._resident("RssAnon"), time.process_time(), time.perf_counter()
+    before, start, clock = resident("RssAnon"), time.process_time(), time.perf_counter()
     with _peak() as peak:
         found = lo.scan(data, target, "logistic", lo.penalties.Ridge(ALPHA), **more)
     seconds, wall = time.process_time() - start, time.perf_counter() - clock
@@ -212,7 +217,7 @@ def _peak() -> Iterator[Callable[[], int]]:
 
     def watch() -> None:
         while not stop.wait(0.01):
-            most[0] = max(most[0], fresh._resident("RssAnon"))
+            most[0] = max(most[0], resident("RssAnon"))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -238,9 +243,8 @@ def _memory(folder: Path, n: int) -> tuple:
 KINDS = {"Parquet": _parquet, "memory map": _map, "in memory": _memory}
 
 
-def rows(quick: bool, out: Path) -> None:
+def rows(quick: bool) -> None:
     """Time and memory against the number of rows."""
-    del out
     table = []
     for n in (20_000, 200_000) if quick else (100_000, 1_000_000, 10_000_000):
         for kind, make in KINDS.items():
@@ -316,10 +320,9 @@ def _compared(run: Callable[[], Any], context: Callable[[], Any], counts: tuple[
     return rows
 
 
-def cluster(quick: bool, out: Path) -> None:
+def cluster(quick: bool) -> None:
     """The same numbers whoever makes them: of a scan, and of refits. `at rest` are the processor seconds here and those of the
     busiest worker, one after the other."""
-    del out
     n, folds = (400_000, 200) if quick else (2_000_000, 1_000)
     show(f"cluster: a scan of {n} rows of {COLUMNS} columns", _compared(lambda: _scan(n), contextlib.nullcontext, (1, 2)))
     fit, plan = _network(4_000, folds)
@@ -334,7 +337,7 @@ C2 = 0.5
 
 def corpus(quick: bool) -> tuple[list, list]:
     """Sentences as crfsuite takes them, and their labels."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
     import crf_features as own
 
     train = lo.datasets.wnut17().train
@@ -394,9 +397,8 @@ def features_ours(quick: bool) -> dict[str, Any]:
     return told
 
 
-def features(quick: bool, out: Path) -> None:
+def features(quick: bool) -> None:
     """A CRF on indicators against crfsuite's fit and refits."""
-    del out
     peer, mine = alone(features_theirs, quick), alone(features_ours, quick)
     rows = [{"what": f"crfsuite, {name} tolerance", **peer[name]} for name in ("own", "tight")]
     rows += [
@@ -465,9 +467,8 @@ def million_exact(quick: bool) -> dict[str, Any]:
     return {"losses": np.concatenate(losses)}
 
 
-def million(quick: bool, out: Path) -> None:
+def million(quick: bool) -> None:
     """A user's objective of a million parameters."""
-    del out
     mine, exact = alone(million_ours, quick), alone(million_exact, quick)
     off = np.abs(mine["losses"] - exact["losses"]).reshape(20, -1).sum(1)
     row = {"fit": mine["fit"], "decrement": mine["decrement"], "20 folds": mine["folds"], "GB": mine["GB"]}
@@ -476,16 +477,81 @@ def million(quick: bool, out: Path) -> None:
     print(mine["audit"])
 
 
-if __name__ == "__main__":
-    main(
-        {
-            "sparse": sparse,
-            "folds": grouped,
-            "targets": targets,
-            "rows": rows,
-            "cluster": cluster,
-            "features": features,
-            "million": million,
-        },
-        __doc__,
+TARGET_SIZES = {False: (10_000, 600), True: (500, 120)}  # targets, rows
+RUNS, BANDS, BAND_COLUMNS, ROUNDS = 6, 5, 60, 4
+SCALES = np.logspace(0, 6, 20)
+
+
+def banded_problem(targets: int, n: int) -> tuple[list[np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((2 * n, BAND_COLUMNS)) * np.linspace(1.5, 0.3, BAND_COLUMNS) for _ in range(BANDS)]
+    share = rng.dirichlet(np.full(BANDS, 0.5), targets) * rng.uniform(0.02, 0.5, (targets, 1))
+    signal = [x @ rng.standard_normal((BAND_COLUMNS, targets)) for x in parts]
+    y = sum(f / f.std(0) * np.sqrt(share[:, b]) for b, f in enumerate(signal))
+    return parts, y + rng.standard_normal(y.shape) * np.sqrt(1 - share.sum(1))
+
+
+def targets(quick: bool) -> None:
+    from himalaya.ridge import GroupRidgeCV
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import PredefinedSplit
+
+    count, n = TARGET_SIZES[quick]
+    parts, y = banded_problem(count, n)
+    seen, run = [x[:n] for x in parts], np.repeat(np.arange(RUNS), n // RUNS)
+    fresh = lambda coef: 0.5 * float(np.mean((y[n:] - np.concatenate(parts, axis=1)[n:] @ coef) ** 2))
+    start = time.process_time()
+    model, ends = lo.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False), (SCALES[0], SCALES[-1])
+    few = lo.tune(model, ends, lo.groups(run), trials=ROUNDS)
+    soon = time.process_time() - start
+    start = time.process_time()
+    mine = lo.tune(model, ends, lo.groups(run))
+    ours = time.process_time() - start
+    print(f"\n{mine}")
+    start = time.process_time()
+    options = {"n_iter": 20, "alphas": SCALES, "progress_bar": False}
+    groups, cv = np.repeat(np.arange(BANDS), BAND_COLUMNS), PredefinedSplit(run)
+    peer = GroupRidgeCV(groups=groups, cv=cv, solver_params=options, random_state=0).fit(np.concatenate(seen, axis=1), y[:n])
+    theirs = time.process_time() - start
+    told = lambda what, found, seconds: {
+        "what": what,
+        "seconds": seconds,
+        "held-out loss": found.mean.mean(),
+        "fresh": fresh(found.parameters["coef"].T),
+        "of its time": seconds / theirs,
+        "target": 0.1,
+    }
+    best = -peer.cv_scores_.max(0).mean() / 2
+    rows = [
+        {"what": "himalaya", "seconds": theirs, "held-out loss": best, "fresh": fresh(peer.coef_)},
+        told(f"lo.tune, {ROUNDS} rounds", few, soon),
+        told("lo.tune", mine, ours),
+    ]
+    show(f"targets: {count} targets, {n} rows in {RUNS} runs, {BANDS} bands of {BAND_COLUMNS} columns", rows)
+    worst, rng = 0.0, np.random.default_rng(1)
+    some = rng.choice(count, min(30, count), replace=False)
+    for t in some:
+        told = np.empty(n)
+        for k in range(RUNS):
+            scale, keep = np.repeat(mine.alpha[t], BAND_COLUMNS) ** -0.5, run != k
+            x = np.concatenate(seen, axis=1) * scale
+            host = Ridge(1.0, fit_intercept=False, solver="svd").fit(x[keep], y[:n][keep, t])
+            told[~keep] = 0.5 * (y[:n][~keep, t] - host.predict(x[~keep])) ** 2
+        worst = max(worst, abs(told.mean() - mine.mean[t]))
+    print(
+        f"{len(some) * RUNS} refits by scikit-learn's Ridge: mean losses within {worst:.1g}; said {mine.error[some].max():.1g}"
     )
+
+
+PARTS = {
+    "sparse": sparse,
+    "folds": grouped,
+    "targets": targets,
+    "rows": rows,
+    "cluster": cluster,
+    "features": features,
+    "million": million,
+}
+
+if __name__ == "__main__":
+    main(PARTS, __doc__, quick=False)

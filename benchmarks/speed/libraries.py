@@ -1,15 +1,20 @@
-"""scikit-learn's cross_validate and GridSearchCV against `lo.sklearn`'s: seconds of processor time, and how far scores differ.
+"""The calls of other libraries against ours: scikit-learn's cross_validate and GridSearchCV, and MAPIE's intervals.
 
-    python benchmarks/dropin.py [word ...]      problems whose name holds one of the words; all by default
+    python benchmarks/speed/libraries.py [sklearn mapie] [--quick] [--only WORD]
 
-*theirs* is scikit-learn with one process; *skore* its CrossValidationReport with the same scores, where it is installed and
-the problem is one call of cross_validate. *first* is ours in a fresh process, from `import leaveout` on, scikit-learn being
-there; *warm* the best of three calls after one. *off* is the largest |difference| of a fold's score, *said* the largest error
-that ours prints. Hosts are at tight tolerances, so that what differs is ours.
+sklearn    `lo.sklearn` against scikit-learn: seconds of processor time, and how far scores differ; --only takes the problems
+           whose name holds a word. *theirs* is scikit-learn with one process; *skore* its CrossValidationReport with the same
+           scores, where it is installed and the problem is one call of cross_validate. *first* is ours in a fresh process, from
+           `import leaveout` on, scikit-learn being there; *warm* the best of three calls after one. *off* is the largest
+           |difference| of a fold's score, *said* the largest error that ours prints. Hosts are at tight tolerances, so that
+           what differs is ours
+mapie      intervals for new responses against MAPIE's, which refits the estimator once a row; ours are of one fit. Both get
+           data and an estimator that is not fitted, leave every row out by itself, and are timed to the end points of all new
+           rows. Ours are timed twice, by `Exact()`, whose end points are MAPIE's, and by default
+
+How often such intervals cover is in `benchmarks/intervals.py`.
 """
 
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -17,12 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from common import fresh_process, main
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectKBest
-from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+import leaveout as lo
 
 TIGHT = {"tol": 1e-8, "max_iter": 10_000}
 FOLDS = KFold(10, shuffle=True, random_state=0)
@@ -97,8 +105,6 @@ def theirs(problem: Problem, X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarr
 
 
 def ours(problem: Problem, X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    import leaveout as lo
-
     if problem.grid is None:
         return lo.sklearn.cross_validate(problem.host, X, y, cv=problem.cv, scoring=problem.scoring)
     return lo.sklearn.OneFitSearchCV(problem.host, problem.grid, cv=problem.cv, scoring=problem.scoring).fit(X, y).cv_results_
@@ -127,9 +133,7 @@ def row(name: str) -> dict[str, Any]:
     problem = PROBLEMS[name]
     X, y = drawn(problem)
     slow, want = seconds(theirs, problem, X, y)
-    first = float(
-        subprocess.run([sys.executable, __file__, "--first", name], capture_output=True, text=True, check=True).stdout
-    )
+    first = fresh_process(FIRST.format(name=name))["seconds"]
     ours(problem, X, y)
     tries = [seconds(ours, problem, X, y) for _ in range(3)]
     warm, got = min(time for time, _ in tries), tries[0][1]
@@ -141,17 +145,88 @@ def row(name: str) -> dict[str, Any]:
     return {"problem": name} | apart | {"off": off, "said": said}
 
 
-def main() -> None:
+HOSTS: dict[str, Callable[[], Any]] = {
+    "LinearRegression": LinearRegression,
+    "Ridge": lambda: Ridge(1.0),
+    "PoissonRegressor, no penalty": lambda: PoissonRegressor(alpha=0.0, solver="newton-cholesky", tol=1e-10, max_iter=1000),
+    "PoissonRegressor": lambda: PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-10, max_iter=1000),
+}
+MAPIE_SIZES = ((500, 10, 100), (2000, 10, 100), (1000, 20, 1000), (3000, 20, 1000))
+LEVEL = 0.9
+
+
+def simulated(host: str, n: int, p: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p))
+    eta = X @ rng.uniform(-1, 1, p) / np.sqrt(p)
+    return X, rng.poisson(np.exp(1 + eta)).astype(float) if "Poisson" in host else eta + rng.standard_t(4, n)
+
+
+def mapie_interval(host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+    from mapie.regression import CrossConformalRegressor
+
+    made = CrossConformalRegressor(host, confidence_level=LEVEL, method="plus", cv=LeaveOneOut()).fit_conformalize(X, y)
+    return made.predict_interval(new)[1][:, :, 0]
+
+
+def our_interval(host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, refit: lo.AbstractRefit) -> np.ndarray:
+    fit = lo.from_sklearn(host.fit(X, y), X, y)
+    return lo.interval(fit, new, LEVEL, refit=refit)[["low", "high"]].to_numpy()
+
+
+def least_seconds(run: Callable[[], np.ndarray], repeats: int) -> tuple[float, np.ndarray]:
+    """The least of some times, of the processor, and what came of it."""
+    seconds, found = [], np.zeros(0)
+    for _ in range(repeats):
+        start = time.process_time()
+        found = run()
+        seconds.append(time.process_time() - start)
+    return min(seconds), found
+
+
+def beside_mapie(sizes: tuple[tuple[int, int, int], ...]) -> list[dict]:
+    rows = []
+    for name, host in HOSTS.items():
+        for n, p, m in sizes:
+            X, y = simulated(name, n + m, p)
+            data = X[:n], y[:n], X[n:]
+            seconds, ends = least_seconds(lambda host=host, data=data: mapie_interval(host(), *data), 1)
+            row: dict[str, Any] = {"model": name, "rows": n, "features": p, "new": m, "MAPIE, s": f"{seconds:.2f}"}
+            for what, refit in (("exact", lo.Exact()), ("default", lo.Certified())):
+                own, found = least_seconds(lambda host=host, data=data, refit=refit: our_interval(host(), *data, refit), 5)
+                row |= {f"{what}, s": f"{own:.4f}", f"{what}, times": f"{seconds / own:.0f}"}
+                row |= {f"{what}, apart": f"{np.abs(found - ends).max():.0e}"}
+            rows.append(row)
+    return rows
+
+
+FIRST = """
+import json, time
+import numpy, pandas, sklearn.feature_selection, sklearn.linear_model, sklearn.model_selection, sklearn.pipeline
+import sklearn.preprocessing
+began = time.process_time()
+from libraries import PROBLEMS, drawn, ours
+imported = time.process_time() - began
+problem = PROBLEMS[{name!r}]
+data, began = drawn(problem), time.process_time()
+ours(problem, *data)
+print(json.dumps({{"seconds": imported + time.process_time() - began}}))
+"""
+
+
+def sklearn(quick: bool, only: str) -> None:
+    """Every problem, or those of one word."""
     warnings.simplefilter("ignore")
-    words = sys.argv[1:]
-    if words[:1] == ["--first"]:
-        problem = PROBLEMS[words[1]]
-        print(seconds(ours, problem, *drawn(problem))[0])
-        return
-    rows = [row(name) for name in PROBLEMS if not words or any(word in name for word in words)]
+    rows = [row(name) for name in list(PROBLEMS)[: 2 if quick else None] if only in name]
     shown = {"off": "{:.1e}".format, "said": "{:.1e}".format}
     print(pd.DataFrame(rows).set_index("problem").to_string(formatters=shown, float_format="{:.3f}".format))
 
 
+def mapie(quick: bool) -> None:
+    """The end points of MAPIE's intervals and of ours."""
+    warnings.simplefilter("ignore")
+    print(pd.DataFrame(beside_mapie(MAPIE_SIZES[:1] if quick else MAPIE_SIZES)).to_string(index=False))
+
+
 if __name__ == "__main__":
-    main()
+    main({"sklearn": sklearn, "mapie": mapie}, __doc__, quick=False, only="")

@@ -1,28 +1,39 @@
-"""Chains: against the obvious program, against other libraries, how often intervals cover, and how time and memory grow.
+"""Chains: against the obvious program, against other libraries, and how time and memory grow.
 
-    taskset -c 0 python benchmarks/chains.py [loops peers fits refits coverage growth short dodgers first] [--quick] [--out out]
+    taskset -c 0 python benchmarks/speed/chains.py [loops peers fits refits growth short dodgers first] [--quick] [--out out]
 
-Each demand prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats
-in which the contestants take turns, after a warm-up that compiles; what was timed once says so.
+loops       the Hessian, J and one exact refit against autograd through a Python loop (`obvious.py`)
+peers       log-likelihood and posterior of a whole series against hmmlearn and dynamax
+fits        from the truth to the mode, against hmmlearn's EM
+refits      ten blocks left out, against hmmlearn's EM started at the fit
+growth      time and memory by the length, the folds and the states
+short       every step, or every block of twelve, left out
+dodgers     the steps of Dodgers alone
+first       107 counts in fresh processes, on a machine that has compiled before
+
+Each part prints one table; `--quick` takes small sizes, to see that it runs. Times are in seconds, medians of repeats in which
+the contestants take turns, after a warm-up that compiles; a title says what was timed once. What intervals of chains cover is
+in `benchmarks/intervals.py`.
 """
 
 import contextlib
 import importlib.util
 import io
+import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
-import fresh
-import growing
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
-from linear import main, once, race, show
+import pandas as pd
+from common import fresh_process, main, memory_growth, once, race, show, sticky
 
 import leaveout as lo
 from leaveout.validation.cross_validate import fold_thetas
@@ -36,17 +47,11 @@ def is_there(*packages: str) -> bool:
     return not missing
 
 
-def sticky(rng: np.random.Generator, steps: int, states: int, stay: float) -> np.ndarray:
-    """A path of states that stays with this probability, and else goes to any of the others."""
-    moves = np.where(rng.random(steps) < stay, 0, rng.integers(1, max(states, 2), steps))
-    return np.cumsum(moves) % states
-
-
 def loops(quick: bool, out: Path) -> None:
     """The Hessian, all of J = ∂²F/∂θ∂w and one exact refit, against autograd through a Python loop."""
     if not is_there("autograd"):
         return
-    import loops as slow
+    import obvious as slow
 
     steps, rng = 150 if quick else 1500, np.random.default_rng(0)
     centres = np.array([[-1.0, 0.5], [1.0, -0.5]])
@@ -56,9 +61,9 @@ def loops(quick: bool, out: Path) -> None:
     objective, theta, ones = fit.objective, flat(fit.theta), np.ones(steps)
     plan = lo.contiguous(steps, 0.1, 1, seed=0)
 
-    loss = slow.objective(x, 2)
+    loss = slow.chain_objective(x, 2)
     theirs = {
-        "Hessian": once(lambda: slow.hessian(loss, theta, ones)),
+        "Hessian": once(lambda: slow.chain_hessian(loss, theta, ones)),
         "J": once(lambda: slow.influence(loss, theta, ones)),
         "refit": once(lambda: slow.refit(loss, theta, plan.matrix()[0])),
     }
@@ -153,7 +158,6 @@ def dynamax(parameters: dict[str, np.ndarray], x: np.ndarray) -> Iterator[Varian
 
 
 PEERS: dict[str, Callable[..., Iterator[Variant]]] = {"hmmlearn": hmmlearn, "dynamax": dynamax}
-
 SPREAD = 4.0  # standard deviation of the states' means: where states overlap as a whole, EM takes thousands of steps
 
 
@@ -242,60 +246,13 @@ def expectation_maximisation(
     return {"initial": model.startprob_, "transition": model.transmat_, "mean": model.means_, "covariance": covariance}
 
 
-LAW = {"mean": np.array([0.0, 1.5]), "sd": np.array([1.0, 2.0])}  # of the sequences whose intervals are counted
-
-
-def coverage(quick: bool, out: Path) -> None:
-    """Coverage of 95 % intervals over simulated sequences, naive and block.
-
-    The truth is the expected held-out loss under the simulating model at the fitted parameters: that of the very fit,
-    on a fresh long sequence with the same share and pattern of steps unseen, each scored given all others that are seen.
-    """
-    rows = []
-    for stay in (0.7, 0.97):
-        for steps, ahead in ((300, 1_000),) if quick else ((1_000, 50_000), (5_000, 100_000)):
-            runs = [replication(stay, steps, ahead, seed) for seed in range(10 if quick else 100)]
-            for scheme in ("at random", "blocks"):
-                mean, se, naive, fresh = np.array([run[scheme] for run in runs]).T
-                there = np.isfinite(se)
-                row = {"stays": stay, "T": steps, "folds": scheme, "naive": np.mean(abs(mean - fresh) <= 1.96 * naive)}
-                inside = abs(mean - fresh)[there] <= 1.96 * se[there]
-                row |= {"block": inside.mean() if there.any() else np.nan, "block available": there.mean()}
-                row |= {"bias / sd": (mean - fresh).mean() / (mean - fresh).std(ddof=1)}
-                sd = (mean - fresh).std(ddof=1)
-                rows.append(row | {"naive se / sd": naive.mean() / sd, "block se / sd": se[there].mean() / sd})
-    title = f"coverage: of mean ± 1.96 se, {len(runs)} sequences of two states, each left out once in ten folds"
-    show(f"{title}; the truth is the expected loss of the very fit", rows)
-
-
-def replication(stay: float, steps: int, ahead: int, seed: int) -> dict[str, tuple[float, float, float, float]]:
-    """Held-out mean, its block and its naive standard error, and the mean on a fresh sequence; by scheme."""
-    rng = np.random.default_rng(seed)
-    draw = lambda path: LAW["mean"][path] + LAW["sd"][path] * rng.standard_normal(len(path))
-    x, fresh = draw(sticky(rng, steps, 2, stay)), draw(sticky(rng, ahead, 2, stay))
-    moves = np.array([[stay, 1 - stay], [1 - stay, stay]])
-    start = {"initial": [0.5, 0.5], "transition": moves, "mean": LAW["mean"][:, None], "covariance": LAW["sd"][:, None] ** 2}
-    fit = lo.fit(lo.HMM(x[:, None], lo.emissions.Gaussian(), 2), start)
-    elsewhere = replace(fit, objective=lo.HMM(fresh[:, None], lo.emissions.Gaussian(), 2))
-    plans = {
-        "at random": (lo.kfold(steps, 10, seed=seed), lo.kfold(ahead, 10, seed=seed)),
-        "blocks": (lo.kfold(steps, 10), lo.groups(np.arange(ahead) // (steps // 10) % 10)),
-    }
-    found = {}
-    for scheme, (plan, there) in plans.items():
-        estimate = lo.cross_validate(fit, plan)
-        naive = estimate.per_unit().std(ddof=1) / np.sqrt(steps)
-        found[scheme] = estimate.mean, estimate.se, naive, lo.cross_validate(elsewhere, there, lo.NoUpdate()).mean
-    return found
-
-
 def growth(quick: bool, out: Path) -> None:
     """Time and memory of InfinitesimalJackknife and Exact by T, folds and K."""
-    table = growing.study(quick)
+    table = growth_study(quick)
     show("growth: the second call, seconds and MiB above what was held; compiling is the first call's excess", table)
-    show("growth: slopes on log–log scales, by least squares", growing.slopes(table))
+    show("growth: slopes on log–log scales, by least squares", growth_slopes(table))
     out.mkdir(parents=True, exist_ok=True)
-    growing.plot(table, out / "growth.png")
+    growth_plot(table, out / "growth.png")
 
 
 RANDOM, LONGEST = 50, 20  # folds that are refitted exactly: drawn, and of the longest step
@@ -325,7 +282,6 @@ def short(quick: bool, out: Path) -> None:
 
 def dodgers(quick: bool, out: Path) -> None:
     """The steps of Dodgers alone."""
-    del out
     cars = lo.datasets.dodgers().counts[: 3_000 if quick else None]
     event = lo.emissions.EventCounts(cars["time"].dt.day_of_week.to_numpy())
     fit = lo.fit(lo.HMM(cars["count"].to_numpy(), event, 2, initial=[0.5, 0.5]), num_starts=1)
@@ -379,12 +335,108 @@ print(json.dumps({"to the answer": times[4] - times[0], **parts, "its processor 
 
 def first(quick: bool, out: Path) -> None:
     """Three states of the earthquakes in fresh processes, on a machine that has compiled before."""
-    del out
-    rows = [fresh.run(FIRST) for _ in range(2 if quick else 5)]
+    rows = [fresh_process(FIRST) for _ in range(2 if quick else 5)]
     show("first: 107 counts, three states, four starts, seconds in fresh processes; targets 2.5, and 0.3 for another", rows)
 
 
-DEMANDS = {demand.__name__: demand for demand in (loops, peers, fits, refits, coverage, growth, short, dodgers, first)}
+CAP = 10 * 2**30  # bytes of data that the process may hold
+REFITS = {"IJ": lo.InfinitesimalJackknife(), "Exact": lo.Exact()}
+
+
+class Size(NamedTuple):
+    steps: int
+    folds: int
+    states: int
+    free: bool  # are transitions estimated?
+
+
+def growth_sizes(quick: bool) -> dict[str, list[Size]]:
+    """By what grows. With transitions free, D grows with K², and H with it costs K⁴; held fixed, D = 2K."""
+    if quick:
+        return {
+            "T": [Size(steps, 4, 2, True) for steps in (1_000, 2_000)],
+            "folds": [Size(500, folds, 2, True) for folds in (5, 10)],
+            "K": [Size(500, 4, states, False) for states in (2, 4)],
+        }
+    return {
+        "T": [Size(steps, 8, 2, True) for steps in (1_000, 10_000, 100_000, 1_000_000)],
+        "folds": [Size(2_000, folds, 2, True) for folds in (10, 100, 1_000, 10_000)],
+        "K": [Size(1_000, 8, states, False) for states in (2, 4, 8, 16, 32, 64)],
+        "K, transitions free": [Size(1_000, 8, states, True) for states in (2, 4, 8, 16)],
+    }
+
+
+def growth_study(quick: bool) -> list[dict]:
+    """One row a size and strategy."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (CAP, hard))
+    return [{"grows": grows} | row for grows, every in growth_sizes(quick).items() for size in every for row in measured(size)]
+
+
+def measured(size: Size) -> list[dict]:
+    fit, plan, rows = separated_chain(size), lo.contiguous(size.steps, 0.05, size.folds, seed=0), []
+    for name, refit in REFITS.items():
+        run = lambda refit=refit: lo.cross_validate(replace(fit), plan, refit)  # of a fit that has not yet made J
+        start = time.perf_counter()
+        run()
+        first = time.perf_counter()
+        memory = memory_growth(run)
+        seconds = time.perf_counter() - first
+        row = {"T": size.steps, "folds": size.folds, "K": size.states, "D": fit.num_params, "refit": name, "seconds": seconds}
+        rows.append(row | {"compiling": max(0.0, first - start - seconds), "MiB": memory / 2**20})
+    return rows
+
+
+def separated_chain(size: Size) -> lo.Fit:
+    """A chain of well separated states, fitted from the parameters that it was drawn with."""
+    steps, _, K, free = size
+    rng = np.random.default_rng(0)
+    path = np.cumsum(np.where(rng.random(steps) < 0.9, 0, rng.integers(1, K, steps))) % K
+    x = 3.0 * path + rng.standard_normal(steps)
+    moves = np.full((K, K), 0.1 / (K - 1)) + (0.9 - 0.1 / (K - 1)) * np.eye(K)
+    start = {"mean": 3.0 * np.arange(K)[:, None], "covariance": np.ones((K, 1))} | ({"transition": moves} if free else {})
+    known = {"initial": np.full(K, 1 / K)} | ({} if free else {"transition": moves})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # states that a short chain hardly visits
+        return lo.fit(lo.HMM(x[:, None], lo.emissions.Gaussian(), K, **known), start)
+
+
+def growth_slopes(table: list[dict]) -> list[dict]:
+    """Exponents of growth, over all sizes and over the two largest."""
+    rows = []
+    for (grows, refit), part in pd.DataFrame(table).groupby(["grows", "refit"], sort=False):
+        row = {"grows": grows, "refit": refit}
+        for name in ("seconds", "MiB"):
+            size, value = np.log(part[grows.split(",")[0]].astype(float)), np.log(part[name].clip(lower=1e-3))
+            row |= {name: np.polyfit(size, value, 1)[0], f"{name}, last two": np.polyfit(size[-2:], value[-2:], 1)[0]}
+        rows.append(row)
+    return rows
+
+
+def growth_plot(table: list[dict], path: Path) -> None:
+    """Log–log: time above memory, one column for each thing that grows, dashes of slope one."""
+    frame = pd.DataFrame(table)
+    kinds = list(frame["grows"].unique())
+    figure, axes = plt.subplots(2, len(kinds), figsize=(3.4 * len(kinds), 6.2), layout="constrained", sharey="row")
+    for column, grows in enumerate(kinds):
+        part, along = frame[frame["grows"] == grows], grows.split(",")[0]
+        for ax, name in zip(axes[:, column], ("seconds", "MiB"), strict=True):
+            for refit, own in part.groupby("refit", sort=False):
+                ax.loglog(own[along], own[name].clip(lower=1e-3), "o-", label=refit)
+            ends = part[along].agg(["min", "max"]).to_numpy(float)
+            ax.loglog(ends, part[name].max() * ends / ends[1], "k--", lw=0.8, label="slope one")
+            ax.set(xlabel=grows, ylabel=name if column == 0 else None)
+            if ends[1] < 100 * ends[0]:  # too few decades for powers of ten
+                ax.set_xticks(sorted(part[along].unique()), minor=False)
+                ax.xaxis.set_major_formatter("{x:g}")
+                ax.xaxis.set_minor_formatter("")
+            ax.grid(alpha=0.3)
+    axes[0, 0].legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+PARTS = {part.__name__: part for part in (loops, peers, fits, refits, growth, short, dodgers, first)}
 
 if __name__ == "__main__":
-    main(DEMANDS, __doc__)
+    main(PARTS, __doc__, quick=False, out=Path("out"))

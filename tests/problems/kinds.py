@@ -1,15 +1,18 @@
-"""Kinds of problem that were made to break the certificate: a fit, its plans, and the oracle of its refits."""
+"""Kinds of problem that were made to break the certificate: each has a fit, its plans, and the oracle of its refits.
+
+The fits and the plans are the library's, so this module is no oracle.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import likelihoods
 import numpy as np
-import oracles
 
 import leaveout as lo
+from tests import oracles
+from tests.oracles import likelihoods
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Gaussian fields written out again, dense, by covariances: for tests and figures. Nothing of the library is used.
+"""Gaussian fields written out again with dense covariances. Nothing of the library is used.
 
 y_s ~ p(y | η_s),   η = Xβ + log exposure + L z,   z ~ N(0, I),   L Lᵀ the field's covariance
 

@@ -1,16 +1,17 @@
-"""`lo.tune` beside Optuna on refits of the document's kind, beside grids, and its optimism beside fresh data.
+"""Choosing penalties: `lo.tune` against Optuna and grids, and a lasso's path against LassoCV.
 
-    LEAVEOUT_DATA=… python benchmarks/tuning.py [heart | penalties | optimism]     all by default
+    LEAVEOUT_DATA=… python benchmarks/speed/tuning.py [heart penalties optimism lasso] [--rows 10000 --columns 1000 --alphas 100
+        --exact 40]
 
 heart      the third document's study (T. Shlomo, 2024): α and β by the area under the curve of leave-one-out predictions, by
            its own method (uncompiled JAX, L-BFGS-B, ALO, 50 trials of Optuna) and ours. Targets: 0.9161, 20 times faster
 penalties  one penalty for each of ten columns, by the gradient and by Optuna on the same criterion
-optimism   what is reported of choosing, and how much worse fresh data are than the chosen loss, beyond what they are than that
-           of a penalty that was not chosen
+optimism   the reported optimism of the choice, against how much worse fresh data are than the chosen loss, less the same for a
+           penalty that was not chosen
+lasso      a lasso's path by leave-one-out against LassoCV(cv=5): processor time on the same cores, the alpha that each chooses,
+           and the alpha of exact leave-one-out on some random rows, by refits of scikit-learn's Lasso
 """
 
-import argparse
-import os
 import sys
 import time
 import warnings
@@ -21,18 +22,19 @@ import jax
 import numpy as np
 import optuna
 import pandas as pd
-from sklearn.linear_model import LogisticRegressionCV
+from common import main
+from sklearn.linear_model import Lasso, LassoCV, LogisticRegressionCV
 from sklearn.metrics import roc_auc_score
 
 import leaveout as lo
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "experiments"))
 import loocv_heart as document
 
 TRIALS, DOCUMENT = 50, 0.9161
 
 
-def timed(run: Callable) -> tuple:
+def clocked(run: Callable) -> tuple:
     start = time.perf_counter()
     return run(), time.perf_counter() - start
 
@@ -65,7 +67,7 @@ def heart() -> pd.DataFrame:
     ours()  # JAX is imported, SciPy's optimiser too; the document's method is warmed up as well
     with jax.enable_x64(True):
         document.their_predictions(data.X, data.y, document.penalty_matrix(m, 1, 1))
-    (best, value), seconds = timed(lambda: theirs(data))
+    (best, value), seconds = clocked(lambda: theirs(data))
     rows = {"the document's method": {"fits": TRIALS, **best, "LOO AUC": value, "seconds": seconds}}
     for name, how in {
         "by gradient": {},
@@ -73,7 +75,7 @@ def heart() -> pd.DataFrame:
         "by Optuna": {"sampler": "optuna"},
         "by gradient, of the loss": {"metric": None},
     }.items():
-        runs = [timed(lambda how=how: ours(**how)) for _ in range(5 if "gradient" in name else 1)]
+        runs = [clocked(lambda how=how: ours(**how)) for _ in range(5 if "gradient" in name else 1)]
         found, own = runs[0][0], float(np.median([run[1] for run in runs]))
         predicted = lo.cross_predict(found.fit, plan, lo.NewtonStep())
         rows[name] = {"fits": len(found.made), **found.hyper, "LOO AUC": roc_auc_score(data.y, predicted), "seconds": own}
@@ -106,10 +108,10 @@ def penalties() -> pd.DataFrame:
     rows = {}
     for name, run in runs.items():
         run()
-        found, seconds = timed(run)
+        found, seconds = clocked(run)
         rows[name] = {"fits": len(found.made), "LOO loss": found.best.value, "optimism": found.optimism, "seconds": seconds}
     host = LogisticRegressionCV(Cs=50, cv=10, l1_ratios=(0,), scoring="neg_log_loss", max_iter=1000)
-    rows["one for all, scikit-learn, ten folds"] = {"fits": 501, "seconds": timed(lambda: host.fit(X, y))[1]}
+    rows["one for all, scikit-learn, ten folds"] = {"fits": 501, "seconds": clocked(lambda: host.fit(X, y))[1]}
     table = pd.DataFrame.from_dict(rows, orient="index")
     print(table.to_string(float_format="{:.5g}".format, na_rep=""))
     return table
@@ -146,14 +148,60 @@ def _fresh(fit: lo.Fit, X: np.ndarray, y: np.ndarray) -> float:
     return float(np.mean(np.logaddexp(0, eta) - y * eta))
 
 
-PARTS = {"heart": heart, "penalties": penalties, "optimism": optimism}
+def sparse_problem(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X, coef = rng.standard_normal((n, p)), np.zeros(p)
+    coef[:50] = 0.2 * rng.standard_normal(50)
+    return X, X @ coef + rng.standard_normal(n)
+
+
+def processor(run):
+    start = time.process_time()
+    return run(), time.process_time() - start
+
+
+def lasso_losses(X: np.ndarray, y: np.ndarray, alpha: float, rows: np.ndarray) -> np.ndarray:
+    """Held-out losses of rows by refits from the whole fit."""
+    n, losses = len(y), []
+    host = Lasso(alpha / n, tol=1e-10, max_iter=10**5, warm_start=True).fit(X, y)
+    start = host.coef_.copy()
+    for i in rows:
+        keep = np.arange(n) != i
+        host.coef_ = start.copy()
+        host.set_params(alpha=alpha / (n - 1)).fit(X[keep], y[keep])
+        losses.append(0.5 * (y[i] - host.predict(X[[i]])[0]) ** 2)
+    return np.array(losses)
+
+
+def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
+    """The path beside LassoCV, and losses that `lo.path` calls proved against refits."""
+    X, y = sparse_problem(rows, columns)
+    theirs, seconds = processor(lambda: LassoCV(cv=5, alphas=alphas).fit(X, y))
+    tried = theirs.alphas_ * rows
+    print(f"LassoCV(cv=5): {seconds:.1f} s of processor time, alpha {theirs.alpha_ * rows:.4g}")
+    model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
+    path, seconds = processor(lambda: lo.path(model, tried, lo.leave_one_out(rows)))
+    best = int(np.flatnonzero(path.values == path.best.value)[0])
+    print(f"lo.path, leave-one-out: {seconds:.1f} s of processor time, alpha {path.best.value:.4g}")
+    some = np.sort(np.random.default_rng(1).choice(rows, min(exact, rows), replace=False))
+    around, total, wrong, proved = range(max(best - 2, 0), min(best + 3, len(tried))), [], 0, 0
+    for k in around:
+        found, told = path.points[k].estimate, lasso_losses(X, y, tried[k], some)
+        off, known = np.abs(found.losses[some] - told), found.proved[some]
+        wrong, proved = wrong + int(np.sum(off[known] > found.error[some][known] + 1e-6)), proved + int(known.sum())
+        total.append(np.mean(told - found.losses[some]) + found.mean)
+        print(
+            f"  alpha {tried[k]:.4g}: mean {found.mean:.6f}, by the refits {total[-1]:.6f}, said to be off by "
+            f"{found.approximation_error:.1g} at most; estimated losses within their error: "
+            f"{np.mean(off[~known] <= found.error[some][~known] + 1e-6) if (~known).any() else 1:.0%}"
+        )
+    print(f"exact leave-one-out, by the differences of {len(some)} rows: alpha {tried[around[int(np.argmin(total))]]:.4g}")
+    print(f"proved: {proved} losses, {wrong} off by more than was said")
+
+
+PARTS = {"heart": heart, "penalties": penalties, "optimism": optimism, "lasso": lasso}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all by default")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore")
-    print(f"leaveout {lo.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for part in parser.parse_args().parts or PARTS:
-        print(f"\n{part}\n")
-        PARTS[part]()
+    main(PARTS, __doc__, rows=10_000, columns=1_000, alphas=100, exact=40)

@@ -1,25 +1,36 @@
-"""Is one fit enough, and at what price? Linear predictors against the programs that refit them.
+"""Is one fit enough, and at what price? Linear predictors against the programs that refit them, and against hand-written code.
 
-    taskset -c 0 python benchmarks/linear.py [refitting one_fit ridge folds links coverage cold path survival]
+    taskset -c 0 python benchmarks/speed/linear.py [refitting one_fit ridge folds cold path survival rows several first]
 
-Each demand prints one table. Times are in seconds, medians of repeats in which the contestants take turns, after a
-warm-up; what was timed once, or in part and scaled, says so. Pin it to one core where others work: OpenBLAS's
-threads wait for one another, and a busy neighbour slows them (the peers) tenfold.
+refitting   leave-one-out against scikit-learn's n refits
+one_fit     leave-one-out of a given fit against one fit by scikit-learn: time and peak memory
+ridge       one ridge penalty against RidgeCV
+folds       ten folds, and a thousand resamples, against scikit-learn's refits
+cold        fresh processes, from the import to a printed answer
+path        fifty penalties in one call against RidgeCV and LogisticRegressionCV
+survival    Cox's proportional hazards: growth with the rows, some rows again by `Exact`
+rows        single rows against approximate leave-one-out in blocked NumPy, from the same factor of H, audit apart
+several     the same for a multinomial model
+first       groups, folds and resamples in a fresh process: the first call, another plan, and the first plan again
+
+Each part prints one table. Times are in seconds, medians of repeats in which the contestants take turns, after a warm-up; a
+title says what was timed once, or in part and scaled. Pin the program to one core where others work: OpenBLAS's threads wait
+for one another, and a busy neighbour slows them (the peers) tenfold. In `rows`, `several` and `first` every call of ours is of
+a fresh `Fit`.
 """
 
-import argparse
-import os
-import time
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import fresh
-import intervals
-import noncanonical
 import numpy as np
-import pandas as pd
+import scipy.linalg
+from common import fresh_process, logistic_data, logistic_fit, main, memory_growth, once, race, resident, show, squared_data
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
@@ -27,53 +38,6 @@ import leaveout as lo
 
 SOLVERS = ("lbfgs", "newton-cholesky")
 ROUNDING = 1e-12  # of a loss: below it the refits that serve as the truth are not resolved either
-
-
-def race(repeats: int, **contestants: Callable[[], Any]) -> dict[str, float]:
-    """Median seconds of each, called in turn, after one call to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for lap in range(repeats + 1):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            times[name] += [time.perf_counter() - start] * (lap > 0)
-    return {name: float(np.median(each)) for name, each in times.items()}
-
-
-def once(run: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = run()
-    return time.perf_counter() - start, result
-
-
-def show(title: str, rows: list[dict]) -> None:
-    print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='')}", flush=True)
-
-
-def main(demands: dict[str, Callable], about: str | None, sized: bool = True) -> None:
-    """Runs the demands that the command line names; each with `quick` and the folder for pictures, if they are `sized`."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help=f"of {', '.join(demands)}; all by default")
-    if sized:
-        parser.add_argument("--quick", action="store_true", help="small sizes")
-        parser.add_argument("--out", type=Path, default=Path("out"), help="where pictures go")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    arguments = parser.parse_args()
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    for name in arguments.name or demands:
-        demands[name](*((arguments.quick, arguments.out) if sized else ()))
-
-
-def logistic_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, p))
-    eta = X @ rng.standard_normal(p) / np.sqrt(p)
-    return X, (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)
-
-
-def logistic_fit(X: np.ndarray, y: np.ndarray) -> lo.Fit:
-    """The minimiser of LogisticRegression(C=1)."""
-    return lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
 
 
 def left_out(X: np.ndarray, y: np.ndarray, start: np.ndarray) -> np.ndarray:
@@ -135,7 +99,7 @@ def one_fit() -> None:
     show("one_fit: certified leave-one-out, logistic, in fits of newton-cholesky", rows)
     rows = []
     for n, p in ((100_000, 100), (20_000, 500)):
-        used = fresh.peak_memory(n, p)
+        used = peak_memory(n, p)
         row = {"n": n, "p": p, "the fit's copy": used["copy"], "growth": used["first"], "growth again": used["again"]}
         row |= {"X + copy + growth": 1 + used["copy"] + used["first"], "again": 1 + used["copy"] + used["again"], "target": 3}
         rows.append(row | {"peak over start": used["first, whole"]})
@@ -151,20 +115,8 @@ def contest(host: LogisticRegression, X: np.ndarray, y: np.ndarray, fit: lo.Fit,
 
 
 def ridge(n: int = 100_000, p: int = 100) -> None:
-    """Ridge regression, α = 1: errors against refits by NumPy at small n, time against RidgeCV at large n."""
-    X, y = squared_data(200, 10)
-    design, penalty, truth = np.c_[X, np.ones(200)], np.diag(np.r_[np.ones(10), 0.0]), np.empty(200)
-    for i in range(200):
-        A, b = np.delete(design, i, 0), np.delete(y, i)
-        truth[i] = design[i] @ np.linalg.solve(A.T @ A + penalty, A.T @ b)
-    rows = []
+    """Ridge regression, α = 1: time against RidgeCV."""
     squared_fit = lambda X, y: lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0)))
-    for name, fit in (("lo.fit", squared_fit(X, y)), ("lo.from_sklearn", lo.from_sklearn(Ridge(1.0).fit(X, y), X, y))):
-        for refit in (lo.NewtonStep(), lo.Exact(), lo.Certified()):
-            off = abs(lo.cross_predict(fit, lo.leave_one_out(200), refit) - truth).max() / abs(truth).max()
-            rows.append({"fit": name, "refit": type(refit).__name__, "relative error": off, "target": 1e-12})
-    show("ridge: leave-one-out predictions against refits by numpy.linalg.solve, n = 200, p = 10", rows)
-
     X, y = squared_data(n, p)
     fit, host, plan = squared_fit(X, y), Ridge(1.0).fit(X, y), lo.leave_one_out(n)
     runs = {type(r).__name__: lambda r=r: lo.cross_validate(fit, plan, r) for r in (lo.NewtonStep(), lo.Certified())}
@@ -213,12 +165,6 @@ def raced(runs: dict[str, Callable], repeats: int) -> dict[str, float]:
             times[name].append(once(run)[0])
     peer, ours = (min(each) for each in times.values())
     return {"peer": peer, "lo.path": ours, "times faster": peer / ours}
-
-
-def squared_data(n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, p))
-    return X, X @ rng.standard_normal(p) + 3.0 + rng.standard_normal(n)
 
 
 def folds() -> None:
@@ -279,29 +225,200 @@ def survival(some: int = 20) -> None:
     show(f"survival: Cox, each row left out, audit included, seconds; beyond: of {some} rows refitted exactly", rows)
 
 
-def links() -> None:
-    """Left-out linear predictors for links that are not canonical."""
-    title = "links: relative error of the change of left-out predictors, n = 120, p = 5, medians of 10 data sets"
-    show(f"{title}; NewtonStep: target 0.03", noncanonical.study())
-
-
-def coverage() -> None:
-    """Coverage of 95 % intervals."""
-    show("coverage: of mean ± 1.96 se, 300 replications, p = 4; groups of 8 rows with random effects", intervals.study())
-
-
 def cold(repeats: int = 3) -> None:
     """Fresh processes: breast_cancer from the import to a printed answer, half of which may be scikit-learn's own import, the
     interpreter's start in "whole process"; and `leaveout glm` of 200 rows."""
     rows = []
     for _ in range(repeats):
-        seconds, parts = once(fresh.cold)
-        rows.append(parts | {"whole process": seconds, "leaveout glm": once(fresh.command)[0]})
+        seconds, parts = once(cold_process)
+        rows.append(parts | {"whole process": seconds, "leaveout glm": once(command)[0]})
     targets = "targets: the first column 2, the last 1"
     show(f"cold: certified leave-one-out of breast_cancer, seconds in {repeats} fresh processes; {targets}", rows)
 
 
-DEMANDS = {demand.__name__: demand for demand in (refitting, one_fit, ridge, folds, links, coverage, cold, path, survival)}
+COLD = """
+import time; times = [time.perf_counter()]
+tick = lambda: times.append(time.perf_counter())
+import leaveout as lo; tick()
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler; tick()
+X, y = lo.datasets.breast_cancer(); tick()
+model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y); tick()
+for call in range(2):
+    fit = lo.from_sklearn(model, X, y); tick()
+    print(lo.cross_validate(fit, lo.leave_one_out(len(y)))); tick()
+import json, numpy as np
+names = "importing", "sklearn", "data", "sklearn's fit", "from_sklearn", "certified loo", "from_sklearn again", "loo again"
+print(json.dumps({"to the answer": times[6] - times[0], **dict(zip(names, np.diff(times)))}))
+"""
+
+
+def cold_process() -> dict[str, float]:
+    """Seconds from the import to the printed leave-one-out of breast_cancer, and its parts."""
+    return fresh_process(COLD)
+
+
+def command(rows: int = 200) -> None:
+    """`leaveout glm` on a file of so many rows, in a process of its own."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((rows, 4))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.csv"
+        np.savetxt(file, np.c_[X, X[:, 0] > rng.logistic(size=rows)], delimiter=",", header="a,b,c,d,y", comments="")
+        asked = [
+            sys.executable,
+            "-c",
+            "from leaveout.cli import app; app()",
+            "glm",
+            file,
+            "--target",
+            "y",
+            "--loss",
+            "logistic",
+        ]
+        subprocess.run(asked, capture_output=True, check=True)
+
+
+def peak_memory(n: int, p: int) -> dict[str, float]:
+    """Resident memory of certified leave-one-out, logistic, in units of X; see `print_memory`."""
+    return fresh_process(f"import linear; linear.print_memory({n}, {p})")
+
+
+def print_memory(n: int, p: int) -> None:
+    """Growth to the peak in lo.cross_validate, with compiling and again without."""
+    start = resident("VmRSS")
+    X, y = logistic_data(n, p)
+    fit, plan = logistic_fit(X, y), lo.leave_one_out(n)
+    out = {"copy": fit.objective.design.nbytes / X.nbytes}
+    for call in ("first", "again"):
+        grown = memory_growth(lambda: lo.cross_validate(fit, plan))
+        out |= {call: grown / X.nbytes, f"{call}, whole": (resident("VmHWM") - start) / X.nbytes}
+    print(json.dumps(out))
+
+
+SIZES = ((1000, 5), (10_000, 50), (100_000, 100), (1_000_000, 50), (20_000, 500), (3000, 1000), (4000, 2000))
+BLOCK = 4096  # rows at a time
+FIRST = """
+import time, numpy as np, leaveout as lo
+from common import logistic_data, logistic_fit
+X, y = logistic_data(20_000, 20)
+fit, plans = logistic_fit(X, y), {plans}
+times = []
+for plan in (plans[0], plans[1], plans[0]):
+    start = time.perf_counter(); lo.cross_validate(fit, plan); times.append(time.perf_counter() - start)
+import json
+print(json.dumps(dict(zip(("first call", "another plan", "the first again"), times))))
+"""
+PLANS = {
+    "1,000 groups": "[lo.groups(np.arange(20_000) % 1000), lo.groups(np.arange(20_000) // 20)]",
+    "ten folds": "[lo.kfold(20_000, 10, seed=0), lo.kfold(20_000, 10, seed=1)]",
+    "200 resamples": "[lo.bootstrap(20_000, 200, seed=0), lo.bootstrap(20_000, 200, seed=1)]",
+}
+
+
+def by_hand(X: np.ndarray, y: np.ndarray, theta: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """η + hℓ′/(1 − hℓ″) of every row, and its loss, from H = L Lᵀ, in blocks of rows."""
+    root, out = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T, np.empty(len(y))
+    for start in range(0, len(y), BLOCK):
+        x, seen = X[start : start + BLOCK], y[start : start + BLOCK]
+        eta = x @ theta
+        mu = 1 / (1 + np.exp(-eta))
+        z = x @ root
+        h = np.einsum("np,np->n", z, z)
+        eta += h * (mu - seen) / (1 - h * mu * (1 - mu))
+        out[start : start + BLOCK] = np.logaddexp(0, eta) - seen * eta
+    return out
+
+
+def rows() -> None:
+    """Leave-one-out of single rows, two strategies, with the share of errors that is proved."""
+    table = []
+    for n, p in SIZES:
+        X, y = logistic_data(n, p)
+        fit, plan = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0), intercept=False)), lo.leave_one_out(n)
+        ours = lambda refit, audit=0, fit=fit, plan=plan: lo.cross_validate(dataclasses.replace(fit), plan, refit, audit=audit)
+        hosts = {
+            s: lambda s=s, X=X, y=y: LogisticRegression(solver=s, fit_intercept=False).fit(X, y)
+            for s in ("lbfgs", "newton-cholesky")
+        }
+        runs = {
+            "by hand": lambda X=X, y=y, fit=fit: by_hand(X, y, fit.vector, np.asarray(fit.factor)),
+            "NewtonStep": lambda ours=ours: ours(lo.NewtonStep()),
+            "Certified": lambda ours=ours: ours(lo.Certified()),
+            "with audit": lambda ours=ours: ours(lo.Certified(), 5),
+        }
+        times = race(15 if n * p < 10**6 else 3 if p < 2000 else 1, **runs) | {
+            name: once(host)[0] for name, host in hosts.items()
+        }
+        step, best = ours(lo.NewtonStep()), ours(lo.Certified())
+        row = {"n": n, "p": p, "lbfgs": times["lbfgs"], "newton-cholesky": times["newton-cholesky"]}
+        row |= {name: times[name] for name in runs} | {
+            f"{name} / by hand": times[name] / times["by hand"] for name in list(runs)[1:3]
+        }
+        row |= {"proved, step": step.proved.mean(), "proved": best.proved.mean()}
+        table.append(row | {"step by hand differs": abs(step.losses - runs["by hand"]()).max()})
+        print(f"{n:,} x {p:,}: Certified {times['Certified']:.3g} s, by hand {times['by hand']:.3g} s", flush=True)
+    show(
+        "rows: leave-one-out, logistic, no intercept; targets: NewtonStep 1.5 times by hand; Certified 3, 6 (p = 500), 15",
+        table,
+    )
+
+
+def by_hand_of_several(X: np.ndarray, y: np.ndarray, theta: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """η + (I − GW)⁻¹ G (p − e_y) of every row, G = U H⁻¹ Uᵀ, W = diag(p) − p pᵀ, and its loss, in blocks of rows."""
+    (K, q), size = theta.shape, BLOCK // theta.shape[0]
+    inverse = scipy.linalg.lapack.dpotri(factor, lower=1)[0]
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    columns, out = inverse.reshape(K, q, K, q).transpose(1, 0, 2, 3).reshape(q, -1), np.empty(len(y))
+    for start in range(0, len(y), size):
+        x, seen = X[start : start + size], y[start : start + size]
+        eta, own = x @ theta.T, (np.arange(len(x)), seen)
+        p = np.exp(eta - eta.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        G = ((x @ columns).reshape(-1, K * K, q) @ x[:, :, None]).reshape(-1, K, K)
+        W, slope = p[:, :, None] * (np.eye(K) - p[:, None, :]), p.copy()
+        slope[own] -= 1
+        eta += np.linalg.solve(np.eye(K) - G @ W, G @ slope[:, :, None])[:, :, 0]
+        top = eta.max(1)
+        out[start : start + size] = np.log(np.exp(eta - top[:, None]).sum(1)) + top - eta[own]
+    return out
+
+
+def several(n: int = 20_000, p: int = 50, classes: int = 10) -> None:
+    """A multinomial model: its fit, and leave-one-out."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, p))
+    eta = 2 * X @ rng.standard_normal((p, classes)) / np.sqrt(p)
+    y = np.argmax(eta + rng.gumbel(size=eta.shape), axis=1)
+    host = LogisticRegression(tol=1e-8, max_iter=1000)
+    make = lambda: lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1.0)))
+    first, fit = once(make)
+    design = np.c_[X, np.ones(n)]
+    hand = lambda: by_hand_of_several(design, y, fit.theta, np.asarray(fit.factor))
+    ours = lambda refit: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(n), refit)
+    runs = {"lbfgs": lambda: host.fit(X, y), "fit": make, "hand": hand, "loo": lambda: ours(lo.Certified())}
+    times, cv, step = race(3, **runs), ours(lo.Certified()), ours(lo.NewtonStep())
+    host = {"coef": host.coef_, "intercept": host.intercept_}
+    left = np.linalg.norm(lo.anchor(fit.objective, host).gradient)
+    row = {"n": n, "p": p, "classes": classes, "scikit-learn lbfgs": times["lbfgs"], "its gradient": left}
+    row |= {"fit, first": first, "fit": times["fit"], "ours": np.linalg.norm(fit.gradient)}
+    row |= {"loo by hand": times["hand"], "certified loo": times["loo"], "target": 3, "/ by hand": times["loo"] / times["hand"]}
+    row |= {"proved": cv.proved.mean(), "error / se": cv.approximation_error / cv.se}
+    row["step by hand differs"] = abs(step.losses - hand()).max()
+    show("several: a multinomial model, fitted and single rows left out", [row])
+
+
+def first() -> None:
+    """The first call of a process."""
+    table = []
+    for name, plans in PLANS.items():
+        found = fresh_process(FIRST.replace("{plans}", plans))
+        table.append({"plan": name, **found, "first / again": found["first call"] / found["the first again"], "target": 1.5})
+    show("first: logistic, 20,000 x 20, in fresh processes", table)
+
+
+PARTS = {part.__name__: part for part in (refitting, one_fit, ridge, folds, cold, path, survival, rows, several, first)}
 
 if __name__ == "__main__":
-    main(DEMANDS, __doc__, sized=False)
+    main(PARTS, __doc__)

@@ -1,7 +1,7 @@
-"""Likelihoods written out again for the oracles: of Cox, of losses with parameters of their own, of hidden states.
+"""Likelihoods written out again for the oracles: Cox's, losses with parameters of their own, and models with hidden states.
 
-Each is F(θ, w, data) of a vector θ in its own parametrisation, up to a constant, and the losses of all units, given what w
-sees. Hidden states are summed over by a plain forward pass, or by listing every configuration.
+Each model has F(θ, w, data) of a vector θ in its own parametrisation, up to a constant, and the losses of all units given the
+units that w leaves in. Hidden states are summed over by a plain forward pass, or by listing every configuration.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Refits that share no code with the library: a damped Newton method of many folds at once, and losses written out again.
+"""Refits that share no code with the library: a damped Newton method for many folds at once, and losses written out again.
 
-An oracle is a function F of each fold's parameters, `[folds, params]`, with its gradient and its Hessian, and the losses of
-what is held out. What is meant is the local minimum that descent from θ̂ reaches; where F is not convex SciPy's trust-region
-method must reach the same one, or the fold is undecided.
+An oracle is a function F of each fold's parameters, `[folds, params]`, with its gradient and its Hessian, and the losses of the
+held-out units. The wanted refit is the local minimum that descent from θ̂ reaches. Where F is not convex, SciPy's trust-region
+method must reach the same minimum, or the fold counts as undecided.
 """
 
 import functools

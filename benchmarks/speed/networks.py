@@ -1,6 +1,6 @@
 """Folds of small neural networks, users' own objectives, against L-BFGS from the fit.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/networks.py [folds] [--sample 12]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/speed/networks.py [folds] [--sample 12]
 
 One hidden layer of tanh, squared loss, a ridge on all weights, 2,000 rows, 100 folds: 11 inputs x 32 units (417 parameters,
 ridge 1) and 100 x 20 (2,041, ridge 16: with 1 they interpolate the rows, and descents end at saddles). L-BFGS is SciPy's, of
