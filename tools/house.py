@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,9 @@ class Measure:
     @property
     def row(self) -> str:
         """The measure as a row of a Markdown table."""
-        bound = "" if self.goal is None else f"{'≥ ' if self.at_least else '≤ ' if self.goal else ''}{self.form.format(self.goal)}"
+        bound = (
+            "" if self.goal is None else f"{'≥ ' if self.at_least else '≤ ' if self.goal else ''}{self.form.format(self.goal)}"
+        )
         return f"| {self.name} | {self.form.format(self.value)} | {bound} |"
 
 
@@ -90,10 +92,6 @@ class Library:
         """Name of the module that a file holds."""
         parts = path.relative_to(SOURCE).with_suffix("").parts
         return parts[:-1] if parts[-1] == "__init__" else parts
-
-    def nodes(self, kind: type | tuple[type, ...]) -> Iterator[ast.AST]:
-        """All nodes of a kind, in every file."""
-        return (node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kind))
 
     def imports(self, module: Module) -> set[Module]:
         """The modules of the library that a module imports, inside functions too."""
@@ -203,10 +201,11 @@ def measures(types: Callable[[], float] = written_types) -> list[Measure]:
     library = Library()
     classes = [node.name for tree in library.trees.values() for node in tree.body if isinstance(node, ast.ClassDef)]
     numbers = [name for tree in library.trees.values() for name in constants(tree)]
-    functions, lines = len(list(library.nodes((ast.FunctionDef, ast.AsyncFunctionDef)))), 0
+    functions = sum(isinstance(node, Function) for tree in library.trees.values() for node in ast.walk(tree))
     lines = sum(text.count("\n") for text in library.texts.values())
     found = [docstring for path in library.files for docstring in docstrings(path.relative_to(SOURCE))]
     tests = [mirrors(path) for path in TESTS.rglob("test_*.py")]
+    incomplete = [name for name, value in public().items() if lacks(name, value)]
     code = sum(lines_of_code(library.texts[path], library.trees[path]) for path in library.files)
     return [
         Measure("entries in the package's root", entries(), 18),
@@ -214,18 +213,15 @@ def measures(types: Callable[[], float] = written_types) -> list[Measure]:
         Measure("functions per 1,000 lines", 1000 * functions / lines, 70),
         Measure("class names in several modules", several(classes), 6),
         Measure("constants' names in several modules", several(numbers), 5),
-        Measure("docstrings that open with a pronoun", 100 * len(opening_with_a_pronoun(found)) / len(found), 3, form="{:.1f} %"),
-        Measure("public callables without Parameters, Returns or a run example", sum(map(bool, map(lacking, public().items()))), 0),
+        Measure(
+            "docstrings that open with a pronoun", 100 * len(opening_with_a_pronoun(found)) / len(found), 3, form="{:.1f} %"
+        ),
+        Measure("public callables without Parameters, Returns or a run example", len(incomplete), 0),
         Measure("test files that mirror a module", 100 * sum(tests) / len(tests), 90, at_least=True, form="{:.0f} %"),
         Measure("public names at the root", public_names(), 80),
         Measure(TYPES, types(), 95, at_least=True, form="{:.1f} %"),
         Measure("lines of code, in thousands", code / 1000, None),
     ]
-
-
-def lacking(item: tuple[str, object]) -> set[str]:
-    """What the docstring of a public name lacks."""
-    return lacks(*item)
 
 
 def table(found: list[Measure]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import leaveout as lo
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from docstrings import MODULES, SOURCE, docstrings, lacks, opening_with_a_pronoun, public
 
