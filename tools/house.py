@@ -72,10 +72,10 @@ class Measure:
     @property
     def row(self) -> str:
         """The measure as a row of a Markdown table."""
-        bound = (
-            "" if self.goal is None else f"{'≥ ' if self.at_least else '≤ ' if self.goal else ''}{self.form.format(self.goal)}"
-        )
-        return f"| {self.name} | {self.form.format(self.value)} | {bound} |"
+        if self.goal is None:
+            return f"| {self.name} | {self.form.format(self.value)} | |"
+        sign = "≥ " if self.at_least else "≤ " if self.goal else ""
+        return f"| {self.name} | {self.form.format(self.value)} | {sign}{self.form.format(self.goal)} |"
 
 
 class Library:
@@ -205,6 +205,7 @@ def measures(types: Callable[[], float] = written_types) -> list[Measure]:
     lines = sum(text.count("\n") for text in library.texts.values())
     found = [docstring for path in library.files for docstring in docstrings(path.relative_to(SOURCE))]
     tests = [mirrors(path) for path in TESTS.rglob("test_*.py")]
+    pronouns = 100 * len(opening_with_a_pronoun(found)) / len(found)
     incomplete = [name for name, value in public().items() if lacks(name, value)]
     code = sum(lines_of_code(library.texts[path], library.trees[path]) for path in library.files)
     return [
@@ -213,9 +214,7 @@ def measures(types: Callable[[], float] = written_types) -> list[Measure]:
         Measure("functions per 1,000 lines", 1000 * functions / lines, 70),
         Measure("class names in several modules", several(classes), 6),
         Measure("constants' names in several modules", several(numbers), 5),
-        Measure(
-            "docstrings that open with a pronoun", 100 * len(opening_with_a_pronoun(found)) / len(found), 3, form="{:.1f} %"
-        ),
+        Measure("docstrings that open with a pronoun", pronouns, 3, form="{:.1f} %"),
         Measure("public callables without Parameters, Returns or a run example", len(incomplete), 0),
         Measure("test files that mirror a module", 100 * sum(tests) / len(tests), 90, at_least=True, form="{:.0f} %"),
         Measure("public names at the root", public_names(), 80),
