@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, Scalar, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, jnp, jspecial, static
 from . import links
 from .loss import AbstractLoss, AbstractMeanLoss, Convex, Formulas, domain, positive, probability, within
 
@@ -52,7 +52,7 @@ class Squared(AbstractMeanLoss):
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return 0.5 * (y - mean) ** 2
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -108,7 +108,7 @@ class Poisson(AbstractMeanLoss):
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return mean - y * log_mean + jspecial.gammaln(y + 1.0)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -177,7 +177,7 @@ class Gamma(AbstractMeanLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         nu = self.shape
         return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + jspecial.gammaln(nu)
 
@@ -236,7 +236,7 @@ class InverseGaussian(AbstractMeanLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return (y - mean) ** 2 * self.shape / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -295,7 +295,7 @@ class NegativeBinomial(AbstractMeanLoss):
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -384,7 +384,7 @@ class Tweedie(AbstractMeanLoss):
         named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
         self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
 
-    def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         p = self.power
         if self.kind == "normal":
             half = 0.5 * (y - mean) ** 2
@@ -477,7 +477,7 @@ class AbstractQuasiLoss(AbstractLoss):
             The least value for each response.
         """
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:

@@ -247,7 +247,7 @@ class AbstractMeanLoss(AbstractLoss):
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
         """Compute the loss of a mean. If y may be negative, so may the mean; do not use `log_mean` then."""
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         mean, log_mean = self.link.inverse(eta), self.link.log_inverse(eta)
         return self.of_mean(cast(Array, mean), cast(Array, log_mean), y)
 

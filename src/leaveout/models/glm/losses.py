@@ -114,7 +114,7 @@ class Binomial(AbstractLoss):
         if self.link not in LINKS:
             raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         if self.link == "logit":
             return _softplus(eta) - y * eta
         success, failure = LINKS[self.link][0](eta)
@@ -400,7 +400,7 @@ class Huber(AbstractLoss):
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
@@ -454,7 +454,7 @@ class PseudoHuber(AbstractLoss):
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -500,7 +500,7 @@ class Straight(AbstractLoss):
     self_concordance: ClassVar[float] = 0.0
     fourth: ClassVar[float] = 0.0
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return eta
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -528,7 +528,7 @@ class SquaredHinge(AbstractLoss):
     smooth = False
     ceiling: ClassVar[float] = 2.0
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return jnp.maximum(1 - y * eta, 0.0) ** 2
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -570,7 +570,7 @@ class Custom(AbstractLoss):
     smooth = False
     convex = False
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return traced("GLM: loss", self.function, eta, y)
 
     def scale(self, y: np.ndarray) -> str:

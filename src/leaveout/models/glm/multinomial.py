@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from ..._runtime.jax import Arrays, Scalar, jax, special_of
+from ..._runtime.jax import Array, Arrays, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
 from .loss import AbstractLoss, Formulas
 
@@ -24,7 +24,7 @@ class Multinomial(AbstractLoss):
 
     self_concordance: ClassVar[float] = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
-    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+    def __call__(self, eta: Array, y: Array) -> Array:
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
     def inverse_link(self, eta: Arrays) -> Arrays:

@@ -70,7 +70,7 @@ class Ridge(AbstractPenalty):
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Ridge: alpha", alpha)
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(self.alpha * coef**2)
 
     def second(self, features: int) -> np.ndarray:
@@ -131,7 +131,7 @@ class Quadratic(AbstractPenalty):
             raise ValueError("Quadratic: the matrix must be symmetric; give (M + M.T) / 2.")
         self.matrix = stored((m + m.T) / 2)
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
 
     def second(self, features: int) -> np.ndarray:
@@ -182,7 +182,7 @@ class Lasso(AbstractPenalty):
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Lasso: alpha", alpha)
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * jnp.abs(coef))
 
     def kinks(self, features: int) -> Float[np.ndarray, " features"]:
@@ -239,7 +239,7 @@ class ElasticNet(AbstractPenalty):
         if self.l1_ratio.ndim or (not followed(self.l1_ratio) and self.l1_ratio > 1):
             raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         share = self.l1_ratio
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
@@ -315,7 +315,7 @@ class GroupLasso(AbstractPenalty):
         if self.weights.shape != (len(found),):
             raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))) * self.alpha
 
     def norms(self, features: int) -> Norms | None:
@@ -375,7 +375,7 @@ class Box(AbstractPenalty):
         if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
             raise ValueError(f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}.")
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
 
     def second(self, features: int) -> np.ndarray:
@@ -430,7 +430,7 @@ class Tilted(AbstractPenalty):
     weight: Float[np.ndarray, " groups"]
     member: Bool[np.ndarray, "groups features"]
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
         return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
 
@@ -488,7 +488,7 @@ class PseudoHuber(AbstractPenalty):
         if self.delta.ndim or (not followed(self.delta) and self.delta == 0):
             raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * self.delta**2 * (jnp.sqrt(1 + (coef / self.delta) ** 2) - 1))
 
     def second(self, features: int) -> np.ndarray:

@@ -196,7 +196,7 @@ class Zero(AbstractPenalty):
     0.0
     """
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return jnp.zeros(())
 
     def second(self, features: int) -> np.ndarray:
@@ -227,7 +227,7 @@ class Custom(AbstractPenalty):
 
     function: Callable[[Array], Scalar]
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return traced("penalty", self.function, coef)
 
     @property
@@ -261,7 +261,7 @@ class Sum(AbstractPenalty):
         if any(isinstance(term, PerWeight) for term in self.terms):
             raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return sum((term(coef) for term in self.terms), jnp.zeros(()))
 
     def second(self, features: int) -> np.ndarray:
@@ -321,7 +321,7 @@ class PerWeight(AbstractPenalty):
     penalty: AbstractPenalty
     rows: bool = static(default=False)
 
-    def __call__(self, coef: Array) -> Scalar:
+    def __call__(self, coef: Array) -> Array:
         return self.penalty(coef)
 
     def times(self, weights: Arrays, weighted: Arrays) -> Arrays:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, static
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from .families import negative_binomial
 from .loss import AbstractSharedLoss, domain, positive
@@ -70,7 +70,7 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
     linear: bool = static(default=False)
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -113,7 +113,7 @@ class Beta(AbstractScaleLoss):
 
     named = "precision"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
         a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
@@ -149,7 +149,7 @@ class GaussianScale(AbstractScaleLoss):
 
     named = "scale"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -178,7 +178,7 @@ class GammaShape(AbstractScaleLoss):
 
     named = "shape"
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         nu = jnp.exp(tau[0])
         return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + jspecial.gammaln(nu)
 
@@ -236,7 +236,7 @@ class HuberScale(AbstractScaleLoss):
             raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
         self.epsilon = np.asarray(epsilon, np.float64)
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         scale, r = jnp.exp(tau[0]), y - eta
         far = jnp.abs(r) >= self.epsilon * scale
         near = r**2 / scale
@@ -281,7 +281,7 @@ class Ordinal(AbstractSharedLoss):
         if self.num_levels < 2:
             raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
 
-    def __call__(self, eta: Scalar, tau: Float[Array, " own"], y: Scalar) -> Scalar:  # type: ignore[override]
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         k = y.astype(int)
         cut = jnp.concatenate([jnp.zeros(1), _thresholds(tau), jnp.zeros(1)])
         upper, lower = cut[k + 1] - eta, cut[k] - eta
