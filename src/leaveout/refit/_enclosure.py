@@ -3,8 +3,9 @@
     θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;      ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
 
 Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`, and A the refit's metric: its
-own Hessian at θ̂ at first, and that at the candidate if steps stall. `look` takes the first step of all refits, `steps` takes more
-for those whose ball is too large, and `estimate` estimates the distance if nothing is proved. `_newton` uses another metric.
+own Hessian at θ̂ at first, and that at the candidate if steps stall. `look` takes the first step of all refits, `steps` takes
+more for those whose ball is too large, and `estimate` estimates the distance if nothing is proved. `_newton` uses another
+metric.
 """
 
 from collections.abc import Callable
@@ -34,8 +35,8 @@ SINGLE_PRECISION_SHARE = (
 class CertifiedBatch:
     """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
 
-    `center` and `half` are the held units' predictors and their largest distance from those of the exact refit, `[refits, width]`;
-    for several outputs `half` is the largest range of the differences.
+    `center` and `half` are the held units' predictors and their largest distance from those of the exact refit, `[refits,
+    width]`; for several outputs `half` is the largest range of the differences.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows):
@@ -178,7 +179,7 @@ class CertifiedBatch:
         return eta, omega, gradient, GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """Same quantities, with the gradient as u, as H whitened is the identity, plus the gradient of the slopes' nonlinear part."""
+        """Same quantities, the gradient being u (H whitened is I) plus the gradient of the slopes' nonlinear part."""
         anchor, u = self.anchor, self.u[lanes]
         moved = anchor.ahead(u)
         eta = anchor.eta + moved

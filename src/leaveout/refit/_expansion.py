@@ -1,4 +1,4 @@
-"""Refits without short runs of units, from derivatives of the scores of all folds, which each pass over the data gives together.
+"""Refits without short runs of units, from derivatives of the scores of all folds, computed together by each pass.
 
 F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`objectives.contiguous_folds`). In whitened
 coordinates refits solve

@@ -382,7 +382,7 @@ class Settling:
         return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
-        """Accept lanes by errors, proved or estimated, that are together within a penalty's allowed error; returns the open ones."""
+        """Accept lanes whose errors are together within a penalty's allowed error; returns the open ones."""
         stack, n = self.stack, self.stack.eta.shape[1]
         wanting = ~self._accepted()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)

@@ -23,7 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Indicators(AbstractByArrays):
-    """Labels, features and scores of all steps, in their order; `free` are the places of the entries of θ among all parameters."""
+    """Labels, features and scores of all steps, in their order; `free` are the places of θ among all parameters."""
 
     shapes: Shapes
     features: Any

@@ -1,6 +1,7 @@
 """Emissions: the density of an observation given the state of a hidden Markov model.
 
-One's own needs its parameters, a log-density of one step in one state, and starts; a prior keeps the fit inside:
+An emission of your own needs its parameters, a log-density of one step in one state, and starts; a prior keeps the fit off the
+boundary:
 
     class ZeroInflatedPoisson(AbstractEmission):
         @property
@@ -20,7 +21,7 @@ One's own needs its parameters, a log-density of one step in one state, and star
             spread = np.exp(0.5 * np.random.default_rng(seed).standard_normal(num_states))
             return {"rate": data[observed].mean() * spread, "absent": np.full(num_states, 0.1)}
 
-`prepare` checks and transforms the data, `means` and `draw` are for predictions and simulations; see AbstractEmission.
+`prepare` checks and transforms the data; `means` and `draw` are for predictions and simulations. See AbstractEmission.
 """
 
 from ._base import (

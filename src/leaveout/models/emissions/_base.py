@@ -47,19 +47,20 @@ class Constraint(NamedTuple):
 
     natural: Callable[[Array], Array]
     unconstrained: Callable[[np.ndarray], ArrayLike]
-    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)  # as many as θ has
+    # marks as many entries as θ has
+    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)
     legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = (
         np.isfinite
-    )  # which entries, rows, matrices lie in the domain
-    domain: str = "finite"  # in words
+    )  # tells which entries, rows or matrices are in the domain
+    domain: str = "finite"  # name of the domain in messages
 
 
 def _log_ratios(p: np.ndarray) -> np.ndarray:
-    return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))  # of a last of zero, finite and as good
+    return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))  # keeps a last entry of zero finite
 
 
 def but_last(shape: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
-    """All entries but the last of each row."""
+    """Mark all entries but the last of each row."""
     return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 
 
@@ -89,7 +90,7 @@ SIMPLEX = Constraint(  # over the last axis, against the last entry
 
 
 def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None:
-    """Raise where an observed entry of x lies outside the emission's domain; NaN is missing, and passes."""
+    """Raise ValueError if an observed entry of x is outside the emission's domain; NaN is missing and accepted."""
     outside = ~np.isnan(x) & ~inside
     if outside.any():
         step = int(np.flatnonzero(outside.reshape(len(x), -1).any(axis=1))[0])
@@ -101,7 +102,7 @@ def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None
 
 
 def times(weights: Array, logs: Array) -> Array:
-    """`w log p`, zero where both are: a zero probability to the power of zero is one."""
+    """Compute `w log p`, zero if both are zero, as a zero probability to the power of zero is one."""
     return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
 
 
@@ -302,7 +303,7 @@ class AbstractEmission(Module):
         """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state k.
 
         Parameters that states share are left out; the others are raveled by name, in alphabetical order. Override the method
-        where there are many parameters and a closed form.
+        if there are many parameters and a closed form.
 
         Parameters
         ----------
@@ -389,13 +390,13 @@ class AbstractEmission(Module):
 
     @property
     def num_states(self) -> int | None:
-        """Number of states, if the emission is made for one number only; else None."""
+        """Number of states if the emission is for one number only, else None."""
         return None
 
     def order(self, parameters: Parameters) -> Int[Array, " states"]:
         """Return the canonical order of the states: by the first number of the first free parameter that has an axis of states.
 
-        States that a fixed parameter tells apart stay as they are.
+        States that a fixed parameter distinguishes keep their order.
 
         Parameters
         ----------

@@ -21,11 +21,11 @@ from ._base import POSITIVE, Constraint
 
 KINDS = ("diagonal", "full", "spherical", "tied")
 LOG_TAU = math.log(2 * math.pi)
-SKEW = 1e-6  # how far from symmetric rounding may leave a matrix whose diagonal is one
+SKEW = 1e-6  # largest asymmetry by rounding of a matrix whose diagonal is one
 
 
 def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "... n n"]]:
-    """Inverse and Cholesky factor of positive definite matrices, by sweeping one column after the other."""
+    """Compute the inverse and the Cholesky factor of positive definite matrices by sweeping column after column."""
     rows = jnp.arange(matrix.shape[-1])
 
     def sweep(a, j):
@@ -43,7 +43,7 @@ def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], F
 
 @jax.custom_jvp
 def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
-    """Inverse and log-determinant of positive definite matrices."""
+    """Compute the inverse and the log-determinant of positive definite matrices."""
     precision, factor = _sweeps(jnp.asarray(matrix))
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
 
@@ -90,7 +90,7 @@ MATRIX = Constraint(
 
 
 class Covariance(Module):
-    """The kind of a covariance, and its value where it is fixed."""
+    """Kind of a covariance, and its value if it is fixed."""
 
     kind: str = static()
     value: Float[np.ndarray, "..."] | None
@@ -133,7 +133,7 @@ class Covariance(Module):
         return frozenset({"covariance"} if one_for_all else ())
 
     def check(self, emission: str, x: Float[np.ndarray, "steps channels"]) -> None:
-        """Raise where the data do not fit the fixed value, or cannot tell a free one from zero."""
+        """Raise ValueError if the data do not fit the fixed value, or cannot distinguish a free one from zero."""
         channels = x.shape[1]
         if self.value is not None:
             if self.value.ndim and self.value.shape[-1] != channels:
@@ -150,7 +150,7 @@ class Covariance(Module):
                 )
 
     def precision(self, covariance: Arrays, channels: int) -> tuple[Arrays, Array]:
-        """Inverse of the covariance, `[..., R, R]` or the diagonal `[..., R]`, and its log-determinant `[...]`."""
+        """Compute the inverse of the covariance, `[..., R, R]` or its diagonal `[..., R]`, and its log-determinant `[...]`."""
         if self.matrices:
             return inverse(covariance)
         variance = covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
@@ -170,7 +170,7 @@ class Covariance(Module):
     def start(
         self, residual: Float[np.ndarray, "steps channels"], labels: Int[np.ndarray, " steps"], num_states: int
     ) -> dict[str, np.ndarray]:
-        """Covariances of the residuals in each cluster, drawn a little towards that of them all."""
+        """Compute the covariance of the residuals in each cluster, shrunk a little towards that of all."""
         if self.value is not None:
             return {}
         channels = residual.shape[1]

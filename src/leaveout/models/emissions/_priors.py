@@ -20,11 +20,11 @@ from ._covariance import inverse
 
 
 class AbstractPrior(Module):
-    """A density of one parameter, all states at once."""
+    """Density of one parameter in all states together."""
 
     @abc.abstractmethod
     def __call__(self, value: Arrays) -> Scalar:
-        """The log-density up to a constant."""
+        """Compute the log-density up to a constant."""
 
     def __str__(self) -> str:
         numbers = [getattr(self, name) for name in self.__dataclass_fields__]
@@ -129,7 +129,7 @@ class BetaPrior(AbstractPrior):
 
 
 class DirichletPrior(AbstractPrior):
-    """`Σ (α − 1) log v` over the last axis, whatever its sum."""
+    """`Σ (α − 1) log v` over the last axis, for any sum."""
 
     concentration: Float[np.ndarray, "..."]
 
@@ -145,7 +145,7 @@ Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
 
 
 def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, frozenset[str]]:
-    """The priors by parameter, and the names of those whose scale is still to come from the data."""
+    """Choose the priors by parameter; return them with the names of those whose scale the data will determine."""
     if choice is None:
         return {}, frozenset()
     if isinstance(choice, str):
@@ -160,19 +160,19 @@ def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, froz
 
 
 class AbstractWithPrior(AbstractEmission):
-    """An emission with independent priors by parameter."""
+    """Emission with independent priors by parameter."""
 
     prior: Priors
     adaptive: frozenset[str] = static()
 
     @abc.abstractmethod
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        """The default priors at the data's scale."""
+        """Return the default priors at the data's scale."""
 
     def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
         if not self.adaptive:
             return self
-        scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # what is not finite `prepare` will refuse
+        scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # `prepare` refuses values that are not finite
         prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
         return eqx.tree_at(lambda emission: emission.prior, self, prior, is_leaf=lambda node: node is self.prior)
 

@@ -14,16 +14,16 @@ from ...objectives.objective import stored
 from ._base import Constraint, Parameters
 from ._priors import Normal
 
-SPREAD = 2.5  # standard deviation of a coefficient's prior, a standard deviation of its covariate
+SPREAD = 2.5  # prior standard deviation of a coefficient, for a covariate of standard deviation one
 
 
 class Regressors(Module):
-    """`mean_t = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, c̄ the mean of the covariates, b shared by the states."""
+    """Factors of means, `mean_t = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`; all states share b, and c̄ is the mean of c."""
 
     exposure: Float[np.ndarray, " steps"] | None
-    covariates: Float[np.ndarray, "steps covariates"] | None  # about their means
+    covariates: Float[np.ndarray, "steps covariates"] | None  # centred
     emission: str = static()
-    names: Names = static()  # labels of the steps or sites, where they came with some
+    names: Names = static()  # labels of the steps or sites, if there are any
 
     def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
         self.emission = emission
@@ -85,7 +85,7 @@ class Regressors(Module):
 
     @property
     def free(self) -> dict[str, Constraint]:
-        """`coefficients`, in standard deviations of their covariates."""
+        """Free parameters: `coefficients`, in standard deviations of their covariates."""
         if self.covariates is None:
             return {}
         scale = self.scale
@@ -101,14 +101,14 @@ class Regressors(Module):
         return frozenset(self.free)
 
     def prior(self, channels: int) -> dict[str, Normal]:
-        """Normal, of mean zero and `2.5 / (standard deviation of the covariate)`."""
+        """Normal prior with mean zero and standard deviation `2.5 / (standard deviation of the covariate)`."""
         if self.covariates is None:
             return {}
         sd = SPREAD / self.covariates.std(axis=0)
         return {"coefficients": Normal(0.0, sd if channels == 1 else sd[:, None])}
 
     def prepare(self, steps: int, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Logs of exposure `[steps]` and covariates `[steps, C]`, where given, repeated over sequences or fields as long."""
+        """Return log exposure `[steps]` and covariates `[steps, C]`, if given, repeated over sequences or fields of that length."""
         found = {}
         for name, array in (("exposure", self.exposure), ("covariates", self.covariates)):
             if array is None:
@@ -124,7 +124,7 @@ class Regressors(Module):
 
     @staticmethod
     def log_factor(parameters: Parameters, data: dict) -> Float[Array, "*steps channels"]:
-        """The logarithm of what the means of all states are multiplied by; the last axis is one where channels agree."""
+        """Compute the logarithm of the factor of all states' means; the last axis is one if channels share it."""
         log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else jnp.zeros(1)
         if "covariates" in data:
             b = jnp.asarray(parameters["coefficients"])
@@ -132,7 +132,7 @@ class Regressors(Module):
         return log
 
     def start(self, data: dict, observed: np.ndarray) -> dict[str, np.ndarray]:
-        """The coefficients of a Poisson regression without states, `[C]`, or `[C, R]` of several channels."""
+        """Fit the coefficients of a Poisson regression without states, `[C]`, or `[C, R]` for several channels."""
         if self.covariates is None:
             return {}
         counts, c = np.asarray(data["count"], np.float64)[observed], np.asarray(data["covariates"])[observed]
@@ -148,7 +148,7 @@ class Regressors(Module):
         return {"coefficients": fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)}
 
     def row(self, parameters: Parameters, step: int) -> Float[np.ndarray, " channels"]:
-        """The factor of one step, for drawing."""
+        """Return the factor of one step, for draws."""
         data = {}
         for name, array in (("exposure", self.exposure), ("covariates", self.covariates)):
             if array is not None:

@@ -1,7 +1,7 @@
 """Autoregressive emissions: Gaussian noise about a prediction from the observations before, linear or by a small network.
 
-The first steps of a sequence have no density (the likelihood is conditional on them), nor has a step with a missing
-regressor: they say nothing of the state. `skip` sets how many first steps that are, at least the order. Give models of
+The first steps of a sequence have no density (the likelihood is conditional on them), nor has a step with a missing regressor;
+such steps do not inform the state. `skip` is the number of first steps without density, at least the order. Give models of
 different orders the same `skip`, and their losses are of the same observations.
 """
 
@@ -21,7 +21,7 @@ from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, ch
 from ._start import clusters
 from .gaussian import centre, scale_prior, squares
 
-STEPS_AT_A_TIME = 4096  # steps whose features are multiplied with one another at once
+STEPS_AT_A_TIME = 4096  # steps in one product of features
 
 
 class AbstractAutoregression(AbstractWithPrior):
@@ -37,7 +37,7 @@ class AbstractAutoregression(AbstractWithPrior):
     def predictions(
         self, parameters: Parameters, past: Float[Array, "steps lags channels"]
     ) -> Float[Array, "steps states channels"]:
-        """The mean of every step in every state."""
+        """Compute the mean of every step in every state."""
 
     @property
     def fixed(self) -> Parameters:
@@ -57,7 +57,7 @@ class AbstractAutoregression(AbstractWithPrior):
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
-        """True for the steps after the first `skip` of a sequence whose regressors are observed."""
+        """Mark steps after the first `skip` of a sequence whose regressors are observed."""
         seen, starts = ~np.isnan(x).any(axis=1), np.cumsum(lengths) - lengths
         has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
@@ -127,11 +127,11 @@ class AbstractAutoregression(AbstractWithPrior):
         features: Float[Array, "steps features"],
         expected: Float[Array, " steps"],
     ) -> Float[Array, "own own"]:
-        """Curvature of one state; `features` are a one and the observations before."""
+        """Compute the curvature of one state; `features` are a one and the observations before."""
 
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        """Mean of one step from the parameters of one state and the observations before it, most recent first; in NumPy."""
+        """Compute the mean of one step in NumPy, from the parameters of one state and the observations before, latest first."""
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
@@ -153,7 +153,7 @@ def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
-    """Places of the bias of a linear map, and then of its matrices by lag.
+    """Return the places of the bias of a linear map, and then of its matrices by lag.
 
     Its entries are ordered by output and feature, from `first` on.
     """
@@ -163,7 +163,7 @@ def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray,
 
 
 def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Least squares plus `‖W − towards‖²`."""
+    """Solve least squares plus `‖W − towards‖²`."""
     gram = features.T @ features + np.eye(features.shape[1])
     return towards + np.linalg.solve(gram, features.T @ (response - features @ towards))
 
@@ -363,7 +363,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         features: Float[Array, "steps features"],
         expected: Float[Array, " steps"],
     ) -> Float[Array, "own own"]:
-        """Negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
+        """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
 
         With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
         """

@@ -26,34 +26,34 @@ def check_counts(x: np.ndarray, emission: str) -> None:
 
 
 def table_length(x: np.ndarray) -> int:
-    """Rows of a table of all counts from zero to the largest, rounded up so that few lengths are compiled."""
+    """Return the length of a table of all counts from zero to the largest, rounded up so that few lengths are compiled."""
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
 
 
 def log_rising(size: Arrays, length: int) -> Float[Array, "... length"]:
-    """`log Γ(x + size) − log Γ(size)` for x = 0, 1, …, as a running sum: no cancellation, no special functions."""
+    """Compute `log Γ(x + size) − log Γ(size)` for x = 0, 1, … as a running sum, without cancellation."""
     steps = jnp.log(size[..., None] + jnp.arange(length - 1))
     return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
 
 
 def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
-    """`[K]` of one channel as `[K, 1]`."""
+    """Reshape `[K]` of one channel to `[K, 1]`."""
     return parameter[:, None] if parameter.ndim == 1 else parameter
 
 
 def single(parameter: np.ndarray) -> np.ndarray:
-    """`[..., 1]` of one channel without its axis."""
+    """Drop the axis of a single channel."""
     return parameter[..., 0] if parameter.shape[-1] == 1 else parameter
 
 
 def level(x: Float[np.ndarray, "steps channels"]) -> np.ndarray:
-    """The mean count of each channel; half an event in all where none was seen."""
+    """Compute the mean count of each channel; without events half an event in total."""
     seen = x[~np.isnan(x).any(axis=1)]
     return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1]))
 
 
 def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
-    """Mean counts of clusters on the square-root scale, shaken by a fifth and drawn away from zero; and the labels."""
+    """Cluster counts on the square-root scale; return mean counts, perturbed by a fifth and moved off zero, and labels."""
     rng = np.random.default_rng(seed)
     labels = clusters(np.sqrt(x), num_states, seed)
     overall = np.maximum(x.mean(axis=0), 0.5 / len(x))
@@ -64,7 +64,7 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
 def started(
     regressors: Regressors, data: dict[str, Any], observed: np.ndarray, num_states: int, seed: int
 ) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
-    """Coefficients, mean counts of clusters where what multiplies them is one, and those expected in each observed step."""
+    """Start coefficients and mean counts of clusters at a factor of one, with the expected count of each observed step."""
     own = regressors.start(data, observed)
     counts = np.asarray(data["count"], np.float64)[observed]
     factor = np.exp(np.asarray(regressors.log_factor(own, data)))
@@ -80,13 +80,13 @@ def _seen(x: np.ndarray) -> np.ndarray:
 
 
 def _matched(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
-    """The emission with its regressors in the order of the data's labels."""
+    """Return the emission with its regressors in the order of the data's labels."""
     found = emission.regressors.matched(caller, index)
     return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
 
 
 class Counts(Module):
-    """Counts, what multiplies their means, and the length of a table of all that can occur."""
+    """Counts, the factors of their means, and the length of a table of all possible counts."""
 
     count: Int[np.ndarray, "steps channels"]
     log_factorial: Float[np.ndarray, " steps"]
@@ -285,7 +285,7 @@ class NegativeBinomial(AbstractWithPrior):
 
 
 def _success(x: Array, mean: Arrays, size: Arrays) -> Array:
-    """`x log(m / (s + m)) + s log(s / (s + m))`."""
+    """Compute `x log(m / (s + m)) + s log(s / (s + m))`."""
     return x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
 
 

@@ -23,7 +23,7 @@ MEAN_ONE = Constraint(
 
 
 class SeasonCounts(Module):
-    """The row of each step in a table over (season, count)."""
+    """Row of each step in a table over (season, count)."""
 
     row: Int[np.ndarray, " steps"]
     length: int = static()

@@ -27,13 +27,13 @@ def scale_prior(covariance: Covariance, square: np.ndarray) -> dict[str, Abstrac
 
 
 def centre(x: np.ndarray) -> np.ndarray:
-    """The mean of each channel, zero where nothing is observed."""
+    """Compute the mean of each channel, zero without observations."""
     seen = x[~np.isnan(x).any(axis=1)]
     return seen.mean(axis=0) if len(seen) else np.zeros(x.shape[1])
 
 
 def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
-    """The mean square of each channel about a point, one where that is zero or nothing is observed."""
+    """Compute the mean square of each channel about a point; one if that is zero or nothing is observed."""
     seen = x[~np.isnan(x).any(axis=1)]
     square = np.mean((seen - about) ** 2, axis=0) if len(seen) else np.zeros(x.shape[1])
     return np.where(square > 0, square, 1.0)

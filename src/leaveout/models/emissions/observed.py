@@ -1,4 +1,4 @@
-"""States that are seen as they are: `x_s = z_s`."""
+"""Emission of states that are observed themselves: `x_s = z_s`."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +8,7 @@ from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import AbstractEmission, Constraint, Parameters, check
 
-SMALLEST_OTHER_STATE = (
-    1e-30  # of the probability that is left for other states where one is seen: derivatives by weights are finite
-)
+SMALLEST_OTHER_STATE = 1e-30  # probability of the other states at an observed one, which keeps derivatives by weights finite
 
 
 class Observed(AbstractEmission):

@@ -2,10 +2,10 @@
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ as the last term
 
-Let S be the columns of the coefficients that are at no kink and no bound, and σ their signs. F on them is smooth, with the penalty
-`½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`; coefficients at bounds are part of the offset. It has the minimum of F if the rest of the
-gradient holds the other coefficients (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign and stays between its bounds (Karush,
-Kuhn & Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
+Let S be the columns of the coefficients that are at no kink and no bound, and σ their signs. F on them is smooth, with the
+penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`; coefficients at bounds are part of the offset. It has the minimum of F if the
+rest of the gradient holds the other coefficients (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign and stays between its
+bounds (Karush, Kuhn & Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
 """
 
 import functools
@@ -203,7 +203,7 @@ def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty)
 
 
 def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
-    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; raise TypeError if the rest of the penalty is not a ridge."""
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; TypeError if the rest of the penalty is not a ridge."""
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
     known = penalties.Ridge | penalties.Quadratic | penalties.Zero

@@ -56,8 +56,8 @@ class AbstractRegression(AbstractLinearPredictor):
     labels: Names = static()
     # Cut of the host: singular values of the centred rows below this share of the largest count as zero; 0 is rounding alone.
     cut: float = static()
-    # Shift of columns of a host's least squares whose mean is far larger than their spread; the natural intercept is that of the
-    # original columns.
+    # Shift of columns of a host's least squares whose mean is far larger than their spread; the natural intercept is that of
+    # the original columns.
     center: Float[np.ndarray, " features"] | None
     least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
 
@@ -179,7 +179,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return penalties.curvature(lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta))
 
     def _symmetries(self, theta):
-        """Directions in which F is flat: the multinomial's common shift of all intercepts and, without a penalty, of each coefficient."""
+        """Flat directions of F: common shifts of a multinomial's intercepts and, without a penalty, of each coefficient."""
         if not self.classes:
             return np.zeros((0, len(theta)))
         K, q = theta.shape

@@ -18,8 +18,8 @@ from ...plans.graph import blocks
 from .hidden import mixture
 from .hidden_field import AbstractHiddenField
 
-MAX_PART_ENTRIES = 2**19  # entries of all tables of a part
-COLUMNS = {  # by what is printed
+MAX_PART_ENTRIES = 2**19  # largest number of entries of all tables of a part
+COLUMNS = {  # names in the printed table
     "exact": "mean held-out loss by exact sums",
     "approximate": "by approximate ones",
     "largest": "largest difference of a site's loss",
@@ -29,7 +29,7 @@ COLUMNS = {  # by what is printed
 
 
 def against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
-    """A row for each part, and one for all of them: sites, edges, and `COLUMNS`."""
+    """Build a table with a row for each part, and one for all: sites, edges, and `COLUMNS`."""
     theta = jax.tree.map(jnp.asarray, theta)
     densities, pairs = field.densities(theta), np.asarray(field.coupled(theta))
     outside = np.broadcast_to(np.asarray(field.outside(theta)), densities.shape[1:])
@@ -61,7 +61,7 @@ def against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
 
 
 def _whole(rows: list[dict], losses: list[np.ndarray]) -> dict:
-    """Sums of numbers and log-likelihoods, means of losses, the largest of what is largest."""
+    """Summarise the parts: sums of counts and log-likelihoods, means of losses, and maxima of differences."""
     means = dict(zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True))
     together = {name: max(row[name] for row in rows) for name in ("largest", "state")}
     return {**{name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")}, **means, **together}

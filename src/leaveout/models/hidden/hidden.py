@@ -1,4 +1,4 @@
-"""Common part of models of hidden states: parameters of the emission, beside those of the distribution of the states."""
+"""Common part of models of hidden states: the parameters of the emission and of the distribution of the states."""
 
 import abc
 from collections.abc import Collection
@@ -16,8 +16,8 @@ from ..emissions._covariance import MATRIX
 from .observations import Given, read_parameters
 
 Shape = tuple[int, ...]
-KINDS = ("response", "state")  # of predictions
-BOUNDARY_SHARE = 1e-6  # the share of what is usual below which a probability, a rate, a variance sits on the boundary
+KINDS = ("response", "state")  # kinds of predictions
+BOUNDARY_SHARE = 1e-6  # share of a usual value below which a probability, a rate or a variance is at the boundary
 UNUSED = 1.0  # expected observations below which a state explains nothing
 LATENT = {
     "initial": SIMPLEX,
@@ -31,12 +31,12 @@ class AbstractHiddenStates(AbstractObjective):
     """Objective whose units are observed through emissions of hidden states."""
 
     x: Float[np.ndarray, "... channels"]
-    data: PyTree  # what the emission made of x
-    dense: Bool[np.ndarray, "..."]  # is there an observation?
+    data: PyTree  # x as prepared by the emission
+    dense: Bool[np.ndarray, "..."]  # whether there is an observation
     emission: AbstractEmission
     drop: str
     joint: bool
-    shapes: tuple[Any, ...]  # of the emission's free parameters
+    shapes: tuple[Any, ...]  # shapes of the emission's free parameters
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
 
     @property
@@ -47,11 +47,11 @@ class AbstractHiddenStates(AbstractObjective):
     @property
     @abc.abstractmethod
     def latent_shapes(self) -> dict[str, Shape]:
-        """The shapes of those of `latent` that are free."""
+        """Shapes of the free parameters among `latent`."""
 
     @abc.abstractmethod
     def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
-        """The part of θ that stands for one of `latent`."""
+        """Part of θ for one of the parameters `latent`."""
 
     @abc.abstractmethod
     def log_likelihood(self, parameters: Given) -> float:
@@ -73,7 +73,7 @@ class AbstractHiddenStates(AbstractObjective):
         return entries(name, np.ones(self.latent_shapes[name], bool))
 
     def emitted(self, theta: PyTree) -> dict[str, Array]:
-        """The emission's natural parameters, free and fixed."""
+        """Return the emission's natural parameters, free and fixed."""
         own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
         return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
@@ -84,7 +84,7 @@ class AbstractHiddenStates(AbstractObjective):
         for name, value in read_parameters(model, parameters, shapes, {*self.latent, *self.emission.fixed}).items():
             own = self.emission.free.get(name)
             constraint = LATENT[name] if own is None else own
-            with np.errstate(divide="ignore", invalid="ignore"):  # of zeros and the like, infinite
+            with np.errstate(divide="ignore", invalid="ignore"):  # logarithms of zeros are infinite
                 found = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
                 at = _outside(value, found, constraint)
             if at is not None:
@@ -108,7 +108,7 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def check_kind(self, kind: str, of: str, whole: str) -> None:
-        """Raise ValueError if there are no predictions of this kind, which are `of` parts of a `whole`."""
+        """Raise ValueError if there are no predictions of this kind."""
         if self.drop == whole or kind not in KINDS:
             raise ValueError(
                 f'{type(self).__name__}: predictions are of {of}, kind "response" (means) or "state"; got {kind!r} with '
@@ -116,11 +116,11 @@ class AbstractHiddenStates(AbstractObjective):
             )
 
     def means(self, states: Float[Array, "some states"], own: dict[str, Array], data: PyTree) -> Float[Array, "some channels"]:
-        """The mean observation of each, by the probabilities of its states and the emission's own parameters."""
+        """Compute the mean observation of each step or site from its state probabilities and the emission's parameters."""
         return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
 
     def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]) -> str:
-        """A sentence that names natural parameters on a boundary, or nothing; `support` says which are not held there."""
+        """Name natural parameters at a boundary in a sentence, or return ""; `support` marks those that are not held there."""
         near = [
             entry for name in found for entry in near_edge(self.emission, name, found[name], spread, support.get(name, True))
         ]
@@ -136,14 +136,14 @@ class AbstractHiddenStates(AbstractObjective):
 
     @property
     def num_specified(self) -> int:
-        """Number of parameters of the model that was asked for."""
+        """Number of parameters of the model as specified by the user."""
         return len(self._names())
 
     def aic(self, parameters: Given) -> float:
         """Compute Akaike's information criterion, `2 D − 2 log p(x; θ)`.
 
         D is the number of parameters that were specified. Those that the data put on a boundary, where `fit` holds them, count
-        (Zucchini and MacDonald 2009); zeros that the user asked for do not.
+        (Zucchini and MacDonald 2009); zeros that the user specified do not.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ def check_choices(model: str, emission: object, num_states: object, styles: Coll
 
 
 def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> list[int] | None:
-    """The first entry, or row, or matrix of a natural parameter that is not in its domain, or for which θ has no number."""
+    """Find the first entry, row or matrix of a natural parameter that is outside its domain or has no finite θ."""
     illegal = np.argwhere(np.logical_not(constraint.legal(value))).tolist()
     if illegal:
         return illegal[0]
@@ -208,7 +208,7 @@ def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
 
 
 def mixture(states: Float[Array, "units states"], densities: Float[Array, "units states"]) -> Float[Array, " units"]:
-    """`log Σ_k p_k e_k`."""
+    """Compute `log Σ_k p_k e_k`."""
     top = jax.lax.stop_gradient(densities.max(-1))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     return jnp.log(jnp.sum(states * jnp.exp(densities - top[:, None]), -1)) + top
@@ -245,7 +245,7 @@ def near_edge(
 def _small(
     emission: AbstractEmission, name: str, value: np.ndarray, spread: Float[np.ndarray, " channels"]
 ) -> Bool[np.ndarray, "..."]:
-    """True for entries of a parameter that are close to zero, at a degenerate state.
+    """Mark entries of a parameter that are close to zero, at a degenerate state.
 
     A variance is compared with those of other states in the same channel and with the variance of the data, since channels have
     scales of their own. Rates and probabilities are compared with those of other states, or by a further factor `EDGE` with all

@@ -1,4 +1,4 @@
-"""Hidden Markov chains: F and its parts, and what a fitted one says of its own data and of what comes after them."""
+"""Hidden Markov chains: F and its parts, results of a fit for its own data, and forecasts."""
 
 import copy
 import functools
@@ -19,23 +19,23 @@ from ..emissions._base import AbstractEmission, Parameters, times
 from .hidden import UNUSED, AbstractHiddenStates, mixture
 from .states import States
 
-TANGENT_ENTRIES = 2**18  # numbers that one array of a group of tangents of a Hessian holds
-FUTURE_DRAWS = 2000  # of the future
+TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents of a Hessian
+FUTURE_DRAWS = 2000  # number of draws of the future
 BARELY = 1e-8  # a probability that stands for zero, where logarithms are taken
 
 
 class AbstractHiddenChain(AbstractHiddenStates):
-    """An objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
+    """Objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
 
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
 
     sequence: Int[np.ndarray, " steps"]
-    position: Int[np.ndarray, " steps"]  # within its sequence
+    position: Int[np.ndarray, " steps"]  # position of each step in its sequence
     lengths: Int[np.ndarray, " sequences"]
-    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
     layout: Layout
     states: States
-    apart: bool  # does each state's part of θ alone say what its emission is?
+    apart: bool  # whether each state's emission depends on its own part of θ only
 
     @property
     def num_states(self) -> int:
@@ -49,7 +49,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def padded(self) -> "AbstractHiddenChain":
         """Pad the chain to one of few numbers of steps and sequences, so that few programs are compiled.
 
-        Padding has no effect on results: padded steps are nowhere in the chain.
+        Padding has no effect on results, as padded steps are not part of the chain.
         """
         size = few_size if len(self.dense) <= PADDED_FROM else int
         steps, sequences = size(len(self.dense)), size(len(self.lengths))
@@ -71,7 +71,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
 
     def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
-        """The product of the weights of each step's regressors, zero where there are none."""
+        """Product of the weights of each step's regressors, zero for steps without regressors."""
         product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
         for lag in range(1, self.emission.reach + 1):
             product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
@@ -86,7 +86,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return times(both, steps)
 
     def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
-        """The whole chain with weighted emissions; and the emissions without weights."""
+        """Return the whole chain with weighted emissions, and the emissions without weights."""
         return self.chain(theta, self.seen(weights))
 
     def chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
@@ -109,7 +109,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return both[1] - both[0] - self.log_prior(theta)
 
     def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
-        """Leave runs of steps out: an `Apart`, at any θ."""
+        """Return the losses of left-out runs of steps, an `Apart`, at any θ."""
         del theta
         return Apart(self, first, length, int(length.max()))
 
@@ -119,13 +119,13 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
 
     def listed(self, laid: Array, index: Arrays) -> Array:
-        """The listed steps of an array that is laid out; any for padding."""
+        """Select the listed steps of an array in the layout; any step for padding."""
         flat = laid.reshape(-1, *laid.shape[2:])
         inverse = jnp.asarray(self.layout.inverse)
         return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
 
     def alone(self, theta: PyTree, index: Arrays) -> tuple[Potentials, Layout]:
-        """The potentials of the listed sequences alone, one to a lane."""
+        """Return the potentials of the listed sequences, one in each lane."""
         slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
         densities = self.emission.log_densities(self.emitted(theta), data).reshape(*slots.shape, self.num_states)
@@ -148,7 +148,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
 
 def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
-    """An array with so many rows, those beyond its own of one value."""
+    """Extend an array to so many rows by rows of one value."""
     beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
     return aligned(np.pad(array, beyond, constant_values=value))
 
@@ -209,7 +209,7 @@ def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndar
 
 
 def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
-    """A compiled function of a chain, θ and perhaps weights, which says something of every step."""
+    """Compile a function of a chain, θ and perhaps weights that has a result for every step."""
 
     @functools.wraps(function)
     def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
@@ -249,7 +249,7 @@ def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
 
 
 def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
-    """Expected visits of every state while a unit, a step or a sequence, is observed."""
+    """Compute the expected visits of every state by each unit, a step or a sequence."""
     steps = np.where(hmm.dense[:, None], smoothed(hmm, theta, np.ones(hmm.num_units)), 0.0)
     if hmm.drop != "sequence":
         return steps
@@ -263,7 +263,8 @@ def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
         for k in np.flatnonzero(visited < UNUSED)
     ]
-    spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)  # an autoregression may wander
+    # the level of an autoregression may drift
+    spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
     free = {name: found[name] for name in (*hmm.states.free, *hmm.emission.free)}
     return " ".join(filter(None, (*sentences, hmm.on_boundary(free, spread, hmm.states.support))))
 
@@ -303,7 +304,7 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
 
 
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
-    """Draw the steps after the last one, `DRAWS` times."""
+    """Draw the steps after the last one, `FUTURE_DRAWS` times."""
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
@@ -311,7 +312,7 @@ def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.n
 
 
 def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:
-    """The observations that the first step ahead regresses on; raises where one is missing."""
+    """Return the observations that the first step ahead regresses on; ValueError if one is missing."""
     past = x[len(x) - reach :]
     missing = len(x) - reach + np.flatnonzero(np.isnan(past).any(axis=1))
     if missing.size:
@@ -331,7 +332,7 @@ def draw(
     num_steps: int,
     rng: np.random.Generator,
 ) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
-    """Steps `at`, `at + 1`, … and their states, the first of which has the distribution `first`."""
+    """Draw steps from `at` on and their states, the first of which has the distribution `first`."""
     found = {name: np.asarray(value) for name, value in parameters.items()}
     transition, K = found["transition"], len(first)
     own = {name: value for name, value in found.items() if name not in ("initial", "transition")}

@@ -1,9 +1,9 @@
-"""Hidden Markov fields: F and its parts, what a fitted one says of its own data, and expectation–maximisation of it.
+"""Hidden Markov fields: F and its parts, results of a fit for its own data, and expectation–maximisation.
 
     E   q = p(z | x; θ) by passes
     M   argmax_θ Σ_s Σ_k q_s(k) (log e_s(k; θ) + h_s(k)) + Σ_{(s,t)} Σ_jk q_st(j, k) φ_st(j, k) − fields · log Z + log p(θ)
 
-The maximum is found by BFGS: no sum over configurations enters it but that of Z, where φ or h is learned.
+BFGS finds the maximum: the only sum over configurations in it is Z, if φ or h is learned.
 """
 
 from typing import Any, ClassVar
@@ -25,11 +25,11 @@ from .observations import FieldLabels
 
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
 SAME_STATE = 1e-4  # relative difference of the parameters of two states below which they are one
-PRECISE = {"gtol": 1e-7}  # in the steps of expectation–maximisation
+PRECISE = {"gtol": 1e-7}  # of the steps of expectation–maximisation
 
 
 class AbstractHiddenField(AbstractHiddenStates):
-    """An objective whose hidden states form fields over one graph: `F(θ, w)` as in `mrf`, from the densities of an emission."""
+    """Objective whose hidden states form fields over one graph: `F(θ, w)` as in `mrf`, from an emission's densities."""
 
     latent: ClassVar[tuple[str, ...]] = ("coupling", "external")
 
@@ -37,14 +37,14 @@ class AbstractHiddenField(AbstractHiddenStates):
     coupling: Float[np.ndarray, "..."]  # held fixed, or the start
     coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
     external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
-    design: Float[np.ndarray, "sites terms"] | None  # where γ is learned
+    design: Float[np.ndarray, "sites terms"] | None  # covariates, if γ is learned
     external_prior: Float[np.ndarray, "2"] | None
-    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
+    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, if the potentials are fixed
     tree: Sums
-    learned: bool  # the coupling
+    learned: bool  # whether the coupling is learned
     directed: bool
     inference: str
-    flat: bool  # no prior
+    flat: bool  # whether there is no prior
     labels: FieldLabels
 
     @property
@@ -57,7 +57,7 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @property
     def told_apart(self) -> bool:
-        """Whether potentials that are held fixed tell the states apart."""
+        """Whether fixed potentials distinguish the states."""
         return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
 
     @property
@@ -79,26 +79,26 @@ class AbstractHiddenField(AbstractHiddenStates):
         )
 
     def coupling_of(self, theta: PyTree) -> Array | np.ndarray:
-        """The natural coupling."""
+        """Return the natural coupling."""
         if not self.learned:
             return self.coupling
         own = theta["coupling"]
         return own if self.coupling.ndim < 2 else _potentials.matrix(own, self.num_states, self.directed)
 
     def external_of(self, theta: PyTree) -> Any:
-        """The natural external field: h, or γ."""
+        """Return the natural external field: h, or γ."""
         if self.design is None:
             return self.external
         return _potentials.rows(theta["external"], _potentials.scale_of(self.design))
 
     def outside(self, theta: PyTree) -> Array | float:
-        """h, `[sites, states]`; zero where there is none."""
+        """Return h, `[sites, states]`; zero without an external field."""
         if self.external is None:
             return 0.0
         return jnp.asarray(self.external if self.design is None else self.design @ self.external_of(theta))
 
     def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
-        """Log-potentials of the edges."""
+        """Return the log-potentials of the edges."""
         return _potentials.pairs(coupling, len(self.edges), self.num_states)
 
     def coupled(self, theta: PyTree) -> Float[Array, "edges states states"]:
@@ -109,11 +109,11 @@ class AbstractHiddenField(AbstractHiddenStates):
         return self.emission.log_densities(self.emitted(theta), data).reshape(-1, self.x.shape[1], self.num_states)
 
     def seen(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
-        """Weighted emissions; none where the observation is missing."""
+        """Return the weighted emissions; zero for missing observations."""
         return self.emission.weighted(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
 
     def log_prior_partition(self, pairs: Array, outside: Array | float) -> Array:
-        """`log Z` of fields without observations."""
+        """Compute `log Z` of fields without observations."""
         return log_partition(jnp.zeros((self.x.shape[1], self.num_states)) + outside, pairs, self.tree)
 
     def log_normaliser(self, theta: PyTree) -> Scalar:
@@ -136,7 +136,7 @@ class AbstractHiddenField(AbstractHiddenStates):
         return jnp.sum(self.log_prior_partition(pairs, outside) - total) - self.log_prior(theta)
 
     def losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
-        """`−log p(x_n; θ)` of fields."""
+        """Compute `−log p(x_n; θ)` of fields."""
         seen = self.emission.weighted(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(theta)
         return self.log_normaliser(theta) - log_partition(seen, self.coupled(theta), self.tree)
 
@@ -173,7 +173,7 @@ def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndar
 def expected(
     field: AbstractHiddenField, theta: PyTree
 ) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
-    """State probabilities, and the expected number of fields in which the ends of an edge are in each pair of states."""
+    """Compute state probabilities, and the expected number of fields with each pair of states at each edge."""
     sites, edges = _potentials_of(field, theta)
     states, pairs = pair_marginals(sites, edges, field.tree)
     return states, pairs.sum(0)
@@ -186,7 +186,7 @@ def _potentials_of(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Ar
 
 
 def decoded(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
-    """The best configuration of each field."""
+    """Find the best configuration of each field."""
     seen, edges = (np.asarray(part) for part in _potentials_of(field, theta))
     return np.array([clique.best(sites, edges, field.tree) for sites in seen])
 
@@ -204,7 +204,7 @@ def draw(
 
 
 def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: int) -> bool:
-    """Whether two states have the same parameters."""
+    """Tell whether two states have the same parameters."""
     own = [found[name] for name in field.emission.free if name not in field.emission.shared]
     return bool(own) and all(
         np.allclose(value[j], value[k], rtol=SAME_STATE, atol=SAME_STATE * np.abs(value).max()) for value in own

@@ -5,8 +5,8 @@
     "sequence"      F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
 
 Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithm 2. Z is the sum
-over paths without the emissions: cut at a step of weight zero, the latent chain of "step" is no longer normalised. A
-missing observation has weight zero always. Scores are taken in the whole chain, the held-out observation unseen:
+over paths without the emissions, as the latent chain of "step" is not normalised when it is cut at a step of weight zero.
+A missing observation always has weight zero. Scores are computed in the whole chain with the held-out observation unseen:
 
     −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
 """
@@ -33,7 +33,7 @@ from .hidden import BOUNDARY_SHARE, KINDS, Shape, check_choices, entries, mixtur
 from .hidden_chain import AbstractHiddenChain
 from .states import Dirichlet, States
 
-HMM_SCAN_ENTRIES = 2**10  # numbers that a step of the scan takes along, by measurement
+HMM_SCAN_ENTRIES = 2**10  # numbers that a step of the scan carries along, by measurement
 
 STYLES = {
     "observation": "a held-out step loses its observation, its state stays in the chain",
@@ -95,22 +95,22 @@ class HMM(AbstractHiddenChain):
     """
 
     x: Float[np.ndarray, "steps channels"]
-    data: PyTree  # what the emission made of x, laid out
-    dense: Bool[np.ndarray, " steps"]  # has it a density?
+    data: PyTree  # x as prepared by the emission, in the layout
+    dense: Bool[np.ndarray, " steps"]  # whether the step has a density
     sequence: Int[np.ndarray, " steps"]
-    position: Int[np.ndarray, " steps"]  # within its sequence
+    position: Int[np.ndarray, " steps"]  # position of each step in its sequence
     lengths: Int[np.ndarray, " sequences"]
-    slots: Int[np.ndarray, "sequences longest"] | None  # where each sequence stands in the layout
+    slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
     layout: Layout
     emission: AbstractEmission
     states: States
     drop: str = static()
     joint: bool = static()
-    shapes: tuple[Any, ...] = static()  # of the emission's free parameters
+    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     num_params: int = static()
-    apart: bool = static()  # have states parameters of their own, as in `_information`?
-    by_parts: bool = static()  # is the Hessian put together from the complete data's and what hidden states hide?
-    stands_in: bool = static()  # does the complete data's stand in for it?
+    apart: bool = static()  # whether states have parameters of their own, as in `information`
+    by_parts: bool = static()  # whether the Hessian is the complete data's minus that of the hidden states
+    stands_in: bool = static()  # whether the complete data's Hessian replaces it
     labels: _observations.SeriesLabels = static()
 
     @float64
@@ -150,7 +150,7 @@ class HMM(AbstractHiddenChain):
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
-        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, which has legal numbers
+        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, whose values are valid
         self.data = jax.tree.map(lambda leaf: aligned(leaf[place]), data)
         self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
         theta = self._unconstrained({**self.states.start(0), **start})
@@ -200,12 +200,12 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _canonical(self, theta):
-        """States in the emission's order, where nothing that is held fixed, nor the prior, tells them apart."""
+        """Put states into the emission's order, unless fixed parameters or the prior distinguish them."""
         if not self.states.exchangeable:
             return theta
         found = jax.tree.map(np.asarray, self._natural(jax.tree.map(jnp.asarray, theta)))
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
-        order = np.asarray(self.emission.order(own))  # from here on by NumPy: JAX would compile a program for every step
+        order = np.asarray(self.emission.order(own))  # NumPy from here on, as JAX would compile a program for every operation
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
         return self._unconstrained({**chain, **self.emission.permute(own, order)})
 
@@ -221,7 +221,8 @@ class HMM(AbstractHiddenChain):
         whole, densities = self.whole(theta, weights)
         if self.joint:
             asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
-            seen = jnp.where(asked > 0, self.seen(jnp.maximum(weights, asked)), self.seen(weights))  # not what follows
+            # without the steps that follow
+            seen = jnp.where(asked > 0, self.seen(jnp.maximum(weights, asked)), self.seen(weights))
             known = self.chain(theta, seen)[0]
             return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
         found = posterior(whole, self.layout)
@@ -294,7 +295,7 @@ class HMM(AbstractHiddenChain):
         means = jnp.where(known[:, None], means, jnp.nan)
         return means[:, 0] if means.shape[1] == 1 else means
 
-    # what the core asks of a model
+    # the contract of an objective
 
     @property
     def units(self) -> Units:
@@ -316,7 +317,7 @@ class HMM(AbstractHiddenChain):
     def costs(self) -> Costs:
         """Cost in steps, also where units are sequences.
 
-        As many refits share a pass as fill a vector register and leave the cache alone.
+        The number of refits that share a pass fills a vector register and fits into the cache.
         """
         lanes = int(np.clip(HMM_SCAN_ENTRIES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
@@ -328,7 +329,7 @@ class HMM(AbstractHiddenChain):
         return self.drop == "sequence"
 
     def _observed(self) -> Bool[np.ndarray, " units"] | None:
-        """Units with something to score; None where all have."""
+        """Units with an observation to score; None if all have."""
         if self.drop == "sequence":
             units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
         else:
@@ -336,7 +337,7 @@ class HMM(AbstractHiddenChain):
         return None if units.all() else units
 
     def _scorable(self, refit, index, weight):
-        """True for steps that can be scored: those of an autoregression whose regressors are left in."""
+        """Mark steps that can be scored: those whose regressors, in an autoregression, are not left out."""
         found = np.ones(len(index), bool)
         here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
         for lag in range(1, self.emission.reach + 1):
@@ -371,7 +372,7 @@ class HMM(AbstractHiddenChain):
             return None
         fixed = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
         fixed |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
-        fixed = {name: "free" if value is None else value for name, value in fixed.items()}  # of one state
+        fixed = {name: "free" if value is None else value for name, value in fixed.items()}  # a single state
         simpler = HMM(
             self.labels.channels(self.x),
             self.emission,
@@ -393,7 +394,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _shares(self, theta):
-        """Expected visits of every state while a unit is observed."""
+        """Compute the expected visits of every state by each unit."""
         return _hidden_chain.visits(self, jax.tree.map(jnp.asarray, theta))
 
     # for users

@@ -1,17 +1,16 @@
-"""The Hessian of a hidden Markov model: the complete data's, less what the hidden states take away.
+"""The Hessian of a hidden Markov model: the complete data's Hessian minus the covariance of the complete data's score.
 
-With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score were the path z known (Louis 1982),
+With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score for a known path z (Louis 1982),
 
     −∇² log p(x) = −E[∇s] − Cov(s),      both over paths given everything seen.
 
-The first part falls into blocks: of each state's own parameters, differentiated in all states at once, of those that states
-share, and of their distribution. The second is one recursion over the steps for all parameters, whose products are of large
-matrices: it costs what a few gradients cost where a derivative of the gradient for each parameter would cost several times
-their number.
+The first part consists of blocks: for each state's own parameters, for those that states share, and for the distribution of
+states. The second is one recursion over the steps for all parameters with products of large matrices. It costs as much as a few
+gradients, while derivatives of the gradient would cost several gradients for each parameter.
 
-The first part alone needs no recursion, only a gradient of the emissions for each of a state's own parameters, or what an
-emission knows in closed form, and is positive definite where log e_t is concave. The step that it asks for is about one of
-expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from afar.
+The first part alone needs no recursion, but only a gradient of the emissions for each of a state's own parameters, or a closed
+form of the emission. It is positive definite if log e_t is concave. Its Newton step is about a step of
+expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from far away.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from ...objectives.objective import DiagonalBlocks, ravel, unravel
 from ..emissions._base import AbstractEmission, times
 from .hidden_chain import AbstractHiddenChain
 
-INFORMATION_ENTRIES = 2**27  # in what is held: scores of all steps, blocks of all states
+INFORMATION_ENTRIES = 2**27  # largest number of entries in scores of all steps, and in blocks of all states
 
 
 class ParameterPlaces(NamedTuple):
@@ -41,7 +40,7 @@ class ParameterPlaces(NamedTuple):
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
-    """Places of the parameters in θ. An emission whose states are not `apart` shares all of its parameters."""
+    """Find the places of the parameters in θ. An emission whose states are not `apart` shares all its parameters."""
     own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
@@ -56,20 +55,20 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Whether the scores of all steps can be held, and sequences count their steps as they are."""
+    """Tell whether the scores of all steps fit into memory, and weights are those of steps or sequences."""
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= INFORMATION_ENTRIES
 
 
 def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Whether the matrix that stands in for the Hessian can be held."""
+    """Tell whether the matrix that replaces the Hessian fits into memory."""
     where = places(hmm, theta)
     return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
 
 
 def apart(emission: AbstractEmission, theta: PyTree) -> bool:
-    """Whether natural parameters of each state depend on its own part of θ only. A user's emission may order them."""
+    """Tell whether natural parameters of each state depend on its own part of θ only. A user's emission may order states."""
     for name, constraint in emission.free.items():
         if name not in emission.shared:
             before = np.asarray(constraint.natural(jnp.asarray(theta[name])))
@@ -83,17 +82,17 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
 
 
 class _Known(NamedTuple):
-    """Posterior of the path and what it was computed from, steps in the order of the layout."""
+    """Posterior of the path and its inputs, steps in the order of the layout."""
 
     potentials: Potentials
     posterior: Posterior
     seen: Float[Array, " steps"]  # the weight of each observation
-    worth: Float[Array, " steps"]  # that of its sequence
-    expected: Float[Array, "steps states"]  # observations of each state
+    worth: Float[Array, " steps"]  # the weight of its sequence
+    expected: Float[Array, "steps states"]  # expected observations of each state
 
 
 def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Known:
-    """`hmm` drops observations or sequences."""
+    """Compute the posterior for an `hmm` that drops observations or sequences."""
     everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
     seen = laid(hmm.seen(everyone if sequences else weights))
@@ -125,7 +124,7 @@ def complete(
 
 
 def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
-    """The gradient of the emissions' expected log-density, a function of the raveled θ."""
+    """Return the gradient of the emissions' expected log-density as a function of the raveled θ."""
 
     def expected(v):
         densities = hmm.log_densities(unravel(v, theta)).reshape(known.expected.shape)
@@ -135,7 +134,7 @@ def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[
 
 
 def _moved(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
-    """The gradient of minus the expected log-probability of the path."""
+    """Return the gradient of minus the expected log-probability of the path."""
 
     def expected(v):
         counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
@@ -145,7 +144,7 @@ def _moved(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[
 
 
 def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
-    """Minus the derivative of `_slope`, by the own parameters of each state."""
+    """Compute minus the derivative of `_slope` in the own parameters of each state."""
     own = places(hmm, theta).own
     closed = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected) if own.size else None
     if closed is not None:
@@ -156,12 +155,12 @@ def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array
 def _blocks(
     hmm: AbstractHiddenChain, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]
 ) -> Array:
-    """A gradient's derivatives at `vector` by the entries of each block: of all blocks at once, since they do not meet."""
+    """Differentiate a gradient at `vector` by the entries of each block, for all blocks at once, as they do not overlap."""
     return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
 
 
 def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
-    """∇²F(θ, w); `hmm` drops observations or sequences."""
+    """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)
     out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
@@ -173,12 +172,12 @@ def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " un
 
 
 def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Float[Array, "params params"]:
-    """`Cov(s)`, what is not known because the states are hidden."""
+    """Compute `Cov(s)`, the information that is lost because the states are hidden."""
     vector, where, layout, K = ravel(theta), places(hmm, theta), hmm.layout, hmm.num_states
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
 
     def scores(entries):
-        """Scores of all steps in a parameter, or in one parameter of each state."""
+        """Compute scores of all steps in a parameter, or in one parameter of each state."""
         tangent = jnp.zeros_like(vector).at[entries].set(1.0)
         slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
         return jnp.where(known.seen[:, None] > 0, slope, 0.0)
@@ -198,7 +197,7 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
         len(hmm.lengths),
     )
     logs = lambda v: jnp.concatenate([part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))])
-    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # where a probability is held at zero nothing is counted
+    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # probabilities that are held at zero have no score
     half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
     spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
     order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared]))

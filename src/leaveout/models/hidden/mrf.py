@@ -9,12 +9,12 @@ A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every
 
 Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β
 is half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of
-weight zero hangs loose. A missing observation has weight zero. Scores are taken in the whole graph, what is held out unseen:
+weight zero has no edges. A missing observation has weight zero. Scores are computed in the whole graph with held-out units unseen:
 
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
 
 With approximate inference all of these are the same functions of approximate sums: F and its derivatives are consistent, and
-so are refits and their certificate, but they are those of the approximation. `against_exact` says how far apart the two are.
+so are refits and their certificate, but all are those of the approximation. `against_exact` compares it with exact sums.
 """
 
 import itertools
@@ -37,11 +37,11 @@ from .hidden_field import AbstractHiddenField
 from .potentials import External, Free, has_direction, read_coupling, read_external
 
 MRF_LANES = 16  # refits that share a pass, by measurement
-MIN_SITE_BLOCKS = 20  # of sites, that standard errors go by, at least
-ORDERS = 24  # of the states, that are tried where a fit starts
+MIN_SITE_BLOCKS = 20  # least number of blocks of sites for standard errors
+ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
-EM_STEPS = 5  # before descent takes over
+EM_STEPS = 5  # steps of expectation–maximisation before descent
 
 STYLES = {
     "observation": "a held-out site loses its observation, its state stays in the field",
@@ -114,25 +114,25 @@ class MRF(AbstractHiddenField):
 
     x: Float[np.ndarray, "fields sites channels"]
     edges: Int[np.ndarray, "edges 2"]
-    data: PyTree  # what the emission made of x, fields one after another
-    dense: Bool[np.ndarray, "fields sites"]  # is there an observation?
+    data: PyTree  # x as prepared by the emission, fields one after another
+    dense: Bool[np.ndarray, "fields sites"]  # whether there is an observation
     emission: AbstractEmission
     coupling: Float[np.ndarray, "..."]  # held fixed, or the start
     coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
     external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
-    design: Float[np.ndarray, "sites terms"] | None  # where γ is learned
+    design: Float[np.ndarray, "sites terms"] | None  # covariates, if γ is learned
     external_prior: Float[np.ndarray, "2"] | None
-    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, where the potentials are fixed
+    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, if the potentials are fixed
     block: Int[np.ndarray, " sites"]
     tree: Sums = static()
     number: int = static()
-    learned: bool = static()  # the coupling
-    directed: bool = static()  # a learned matrix
+    learned: bool = static()  # whether the coupling is learned
+    directed: bool = static()  # whether a learned matrix has a direction
     inference: str = static()
     drop: str = static()
     joint: bool = static()
-    flat: bool = static()  # no prior
-    shapes: tuple[Any, ...] = static()  # of the emission's free parameters
+    flat: bool = static()  # whether there is no prior
+    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     labels: _observations.FieldLabels = static()
 
     @float64
@@ -219,7 +219,7 @@ class MRF(AbstractHiddenField):
 
     @float64
     def _canonical(self, theta):
-        """States in the emission's order, unless fixed potentials tell them apart."""
+        """Put states into the emission's order, unless fixed potentials distinguish them."""
         if self.told_apart:
             return theta
         found = self._natural(jax.tree.map(jnp.asarray, theta))
@@ -248,18 +248,18 @@ class MRF(AbstractHiddenField):
         return -mixture(states, densities)
 
     def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
-        """State probabilities and densities of the listed units, `[width, states]` each; any for padding."""
+        """Compute state probabilities and densities of the listed units, `[width, states]` each; padding has arbitrary values."""
         densities = self.densities(theta)
         seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
-        if len(index) < len(self.x):  # the fields of the listed units only
+        if len(index) < len(self.x):  # only the fields of the listed units
             states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
         else:
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
         return states, densities.reshape(-1, self.number)[place]
 
     def _listed(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
-        """Densities of the listed fields, and which are of observations."""
+        """Return densities of the listed fields, and which of them have observations."""
         sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
@@ -287,7 +287,7 @@ class MRF(AbstractHiddenField):
         means = self.means(states, self.emitted(theta), data)
         return means[:, 0] if means.shape[1] == 1 else means
 
-    # what the core asks of a model
+    # the contract of an objective
 
     @property
     def num_states(self) -> int:
@@ -295,7 +295,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def units(self) -> Units:
-        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are in all of them."""
+        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are common to all fields."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
@@ -320,7 +320,7 @@ class MRF(AbstractHiddenField):
         return self.drop == "field"
 
     def _observed(self) -> Bool[np.ndarray, " units"] | None:
-        """Units with something to score; None where all have."""
+        """Units with an observation to score; None if all have."""
         units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
         return None if units.all() else units
 
@@ -419,7 +419,7 @@ class MRF(AbstractHiddenField):
     def against_exact(self, parameters: _observations.Given) -> _observations.Table:
         """Compare approximate with exact inference, on parts of the graph that are small enough for both.
 
-        Each part is a field of its own, so that errors where parts meet are not seen.
+        Each part is a field of its own, so errors at the borders of parts are not seen.
 
         Parameters
         ----------

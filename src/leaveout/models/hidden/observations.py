@@ -1,4 +1,4 @@
-"""Reading of sequences and fields, and results in the type in which the data came: array, Series or DataFrame."""
+"""Readers of sequences and fields, and results in the type of the data: array, Series or DataFrame."""
 
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
 from ...objectives.objective import stored
 
-Steps = np.ndarray | pd.Series  # one value a step or site, in the dress of the data
-Table = np.ndarray | pd.DataFrame  # several
+Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
+Table = np.ndarray | pd.DataFrame  # several values
 
 
 @runtime_checkable
@@ -45,13 +45,13 @@ class SeriesLabels(Names):
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
     def frame(self, values: np.ndarray, columns: Collection[Any]) -> Table:
-        """Several values a step."""
+        """Return several values a step."""
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 
     def channels(self, values: np.ndarray) -> Steps | Table:
         """Return values of channels in the type of the data.
 
-        That is `[steps, channels]`, or one value a step if the data had no axis of channels. If the means are probabilities of
+        The shape is `[steps, channels]`, or `[steps]` if the data had no axis of channels. If the means are probabilities of
         symbols, there is a column for each symbol.
         """
         if values.shape[1] != (1 if self.columns is None else len(self.columns)):
@@ -69,7 +69,7 @@ class SeriesLabels(Names):
         return pd.concat({column: one(r) for r, column in enumerate(self.columns)}, axis=1)
 
     def _later(self, steps: int, horizon: int) -> pd.Index:
-        """The labels of the steps after the data: the index carried on where it has a rhythm."""
+        """Return labels of the steps after the data; a regular index is continued."""
         if isinstance(self.index, pd.DatetimeIndex | pd.PeriodIndex):
             frequency = getattr(self.index, "freq", None) or (pd.infer_freq(self.index) if len(self.index) > 2 else None)
             if frequency is not None:
@@ -121,7 +121,7 @@ class FieldLabels(Names):
 
 
 def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], SeriesLabels]:
-    """The data as float64, NaN where missing or masked, and their labels."""
+    """Read the data as float64, with NaN where missing or masked, and their labels."""
     index, x = index_of(x), pandas_of("HMM", "x", x)
     columns = x.columns if isinstance(x, pd.DataFrame) else None
     shape = np.shape(x)
@@ -141,9 +141,9 @@ def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Seri
 
 
 def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], FieldLabels]:
-    """The data as float64, NaN where missing."""
+    """Read the data as float64, with NaN where missing."""
     index, fields, x = index_of(x), None, pandas_of("MRF", "x", x)
-    if isinstance(x, pd.DataFrame):  # a row a field, a column a site
+    if isinstance(x, pd.DataFrame):  # rows are fields and columns sites
         index, fields = x.columns, x.index
     shape = np.shape(x)
     if len(shape) not in (1, 2, 3) or 0 in shape:
@@ -164,7 +164,7 @@ def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"
 
 
 def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None) -> Float[np.ndarray, " units"]:
-    """The weights of the units, one by default, put into the units' order by their labels."""
+    """Read the weights of the units, one by default, in the units' order by their labels."""
     index = index_of(weights)
     if names is not None and index is not None and len(index) == num_units:
         order = places(model, "weights", index, "x", names)
@@ -189,7 +189,7 @@ def _described(weights: np.ndarray, num_units: int) -> str:
 def read_parameters(
     model: str, parameters: Given, shapes: dict[str, tuple[int, ...]], others: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Natural parameters of these shapes, of a `Fit` or as they are; `others` may be there too."""
+    """Read natural parameters of these shapes from a `Fit` or a dict; `others` are allowed too."""
     found = parameters if isinstance(parameters, dict) else getattr(parameters, "parameters", parameters)
     if not isinstance(found, dict) or set(shapes) - set(found) or set(found) - {*shapes, *others}:
         got = sorted(found) if isinstance(found, dict) else type(found).__name__
@@ -202,7 +202,7 @@ def read_parameters(
 
 
 def read_lengths(model: str, lengths: ArrayLike | None, steps: int, there: str) -> Int[np.ndarray, " sequences"]:
-    """The lengths of the sequences, one after another in what is `there`; without, it is one sequence."""
+    """Read the lengths of the sequences in the data; without them there is one sequence."""
     if lengths is None:
         return np.array([steps])
     array = np.asarray(lengths)

@@ -5,7 +5,7 @@
 φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. A matrix that is
 not symmetric applies to the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D
 `[sites, terms]`, whose first column is one, with γ `[terms, states]`. A number added to all entries of a learned matrix, or of
-a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ holds their differences from the last entry.
+a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ has their differences from the last entry.
 """
 
 from typing import Any
@@ -114,7 +114,7 @@ def read_coupling(
 def read_external(
     external: "ArrayLike | External | None", index: Any, num_sites: int, num_states: int, flat: bool
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-    """h, or the start of γ; then D and its prior."""
+    """Return h or the start of γ, D, and the prior of γ."""
     if external is None:
         return None, None, None
     if not isinstance(external, External):
@@ -142,7 +142,7 @@ def read_external(
 
 
 def _in_order(name: str, value: Any, index: Any) -> Any:
-    """Put into the order of the data's labels, where both have some."""
+    """Put potentials into the order of the data's labels, if both have labels."""
     own, value = index_of(value), pandas_of("MRF", name, value)
     if own is None or index is None or len(own) != len(index):
         return value
@@ -165,7 +165,7 @@ def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
 
 
 def has_direction(edges: Any) -> bool:
-    """Pairs have one, as they are given; graphs and adjacency matrices do not."""
+    """Tell whether edges have a direction: pairs have, graphs and adjacency matrices have not."""
     return not (
         hasattr(edges, "nodes") or scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None))
     )
@@ -175,7 +175,7 @@ def has_direction(edges: Any) -> bool:
 
 
 def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states states"]:
-    """True for the entries of a matrix that θ holds, as differences from the last one."""
+    """Mark the entries of a matrix that θ has as differences from the last one."""
     all_ = np.ones((num_states, num_states), bool)
     wanted = all_ if directed else np.triu(all_)
     wanted[-1, -1] = False
@@ -183,7 +183,7 @@ def matrix_entries(num_states: int, directed: bool) -> Bool[np.ndarray, "states 
 
 
 def matrix(theta: Array, num_states: int, directed: bool) -> Float[Array, "states states"]:
-    """Matrix of couplings from its part of θ; its entries sum to zero."""
+    """Build the matrix of couplings from its part of θ; its entries sum to zero."""
     places = np.nonzero(matrix_entries(num_states, directed))
     found = jnp.zeros((num_states, num_states)).at[places].set(theta)
     if not directed:
@@ -197,7 +197,7 @@ def of_matrix(value: Float[np.ndarray, "states states"], directed: bool) -> Floa
 
 
 def rows(theta: Float[Array, "terms others"], scale: Float[np.ndarray, " terms"]) -> Float[Array, "terms states"]:
-    """γ, each of whose rows sums to zero; θ is in standard deviations of the covariates."""
+    """Build γ, whose rows sum to zero; θ is in standard deviations of the covariates."""
     found = jnp.pad(jnp.asarray(theta), ((0, 0), (0, 1)))
     return (found - found.mean(-1, keepdims=True)) / scale[:, None]
 
@@ -212,13 +212,13 @@ def row_entries(shape: tuple[int, ...]) -> Bool[np.ndarray, "terms states"]:
 
 
 def scale_of(design: Float[np.ndarray, "sites terms"]) -> Float[np.ndarray, " terms"]:
-    """Standard deviations of covariates, one of the intercept."""
+    """Return the standard deviations of covariates, with one for the intercept."""
     sd = design.std(axis=0)
     return sd + (sd == 0)
 
 
 def pairs(coupling: Array | np.ndarray, num_edges: int, num_states: int) -> Float[Array, "edges states states"]:
-    """φ of every edge."""
+    """Return φ of every edge."""
     coupling = jnp.asarray(coupling)
     if coupling.ndim > 1:
         return jnp.broadcast_to(coupling, (num_edges, num_states, num_states))
@@ -226,7 +226,7 @@ def pairs(coupling: Array | np.ndarray, num_edges: int, num_states: int) -> Floa
 
 
 def log_normal(value: Array | np.ndarray, prior: Float[np.ndarray, "2"]) -> Array:
-    """The log-density of a coupling, up to a constant; the mean of a matrix is on its diagonal, about the mean of all."""
+    """Compute the log-density of a coupling up to a constant; the prior mean of a matrix is on its diagonal, centred."""
     mean, sd = prior
     if jnp.ndim(value) > 1:
         mean = mean * (jnp.eye(len(value)) - 1 / len(value))

@@ -1,4 +1,4 @@
-"""The latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
+"""Latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
 from typing import Any
 
@@ -51,10 +51,10 @@ class States(Module):
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None
     prior: Dirichlet | None
-    edge: dict[str, Bool[np.ndarray, "..."]] | None  # of the probabilities that are held at zero, those that the data put there
+    edge: dict[str, Bool[np.ndarray, "..."]] | None  # probabilities held at zero because the fit put them there
     number: int = static()
     stationary: bool = static()
-    masks: tuple[Any, ...] = static()  # which probabilities are free, by name, where others are zero
+    masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number, self.edge = number, None
@@ -74,7 +74,7 @@ class States(Module):
 
     @property
     def free(self) -> dict[str, tuple[int, ...]]:
-        """The parts of θ that are ours, and their natural shapes."""
+        """Parts of θ of the latent chain, with their natural shapes."""
         K = self.number
         free: dict[str, tuple[int, ...]] = {}
         if K > 1 and self.initial is None and not self.stationary:
@@ -85,7 +85,7 @@ class States(Module):
 
     @property
     def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
-        """True for probabilities that are free, where others are held at zero."""
+        """Masks of free probabilities, if others are held at zero."""
         return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
 
     @property
@@ -103,7 +103,7 @@ class States(Module):
         return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
 
     def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
-        """Logarithms of the initial distribution and of the transition matrix."""
+        """Compute the logarithms of the initial distribution and of the transition matrix."""
         K = self.number
         if "transition" in self.free:
             transition = self._logs("transition", theta)
@@ -124,7 +124,7 @@ class States(Module):
         return jax.nn.log_softmax(logits, axis=-1)
 
     def unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
-        """The part of θ that a natural parameter has."""
+        """Compute the part of θ of a natural parameter."""
         if name not in self.support:
             return np.asarray(SIMPLEX.unconstrained(value))
         free = self.support[name]
@@ -133,7 +133,7 @@ class States(Module):
         return (logs - np.sum(np.where(last, logs, 0.0), -1, keepdims=True))[free & ~last]
 
     def names(self, name: str) -> list[str]:
-        """Names of the entries of a part of θ."""
+        """Name the entries of a part of θ."""
         free = self.support.get(name, np.ones(self.free[name], bool))
         return entries(name, free & ~_last(free))
 
@@ -147,7 +147,7 @@ class States(Module):
         return total
 
     def start(self, seed: int) -> dict[str, np.ndarray]:
-        """Natural parameters to start a fit from: states that last."""
+        """Return natural parameters to start a fit from, with persistent states."""
         K, rng = self.number, np.random.default_rng(seed)
         stay = rng.uniform(0.6, 0.95)
         moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
@@ -161,7 +161,7 @@ class States(Module):
 
     @property
     def note(self) -> str:
-        """The prior in words."""
+        """The prior, in words."""
         assert self.prior is not None
         words = {"initial": "initial", "transition": "transition rows"}
         return "; ".join(f"{words[name]} ~ Dirichlet({_short(getattr(self.prior, name))})" for name in self.free)
@@ -172,7 +172,7 @@ def _log_simplex(ratios: Array) -> Array:
 
 
 def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows states"]:
-    """The last free entry of each row."""
+    """Find the last free entry of each row."""
     return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
 
 
@@ -181,7 +181,7 @@ def _held(
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
     """Read a distribution.
 
-    Return its values if it is held fixed as a whole; and, for an array of NaN (free) and zeros, which entries are free.
+    Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns its free entries.
     """
     if isinstance(value, str):
         if value not in words:
@@ -211,7 +211,7 @@ def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
 
 
 def _is_symmetric(array: np.ndarray) -> bool:
-    """Whether no permutation of the states changes it."""
+    """Tell whether no permutation of the states changes an array."""
     if array.ndim == 1:
         return bool(np.ptp(array) == 0)
     off = array[~np.eye(len(array), dtype=bool)]

@@ -1,4 +1,4 @@
-"""The data of a mixed model, and F by the engine that its factors need."""
+"""Data of a mixed model, and F by the engine that its factors need."""
 
 from typing import Any, Self
 
@@ -17,12 +17,12 @@ ROWS = "row"
 
 
 class AbstractMixed(AbstractClosedForm):
-    """Mixed model as its engine, its tables and its boundary see it."""
+    """Base of mixed models, with the parts that their engine, tables and boundary use."""
 
     engine: Any = static()
     data: ResponseRows = static()
     factors: tuple[GroupingFactor, ...] = static()
-    whole: tuple[GroupingFactor, ...] = static()  # before any of Λ was held at zero
+    whole: tuple[GroupingFactor, ...] = static()  # the factors before entries of Λ were held at zero
     transform: Float[np.ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row

@@ -2,9 +2,10 @@
 
     F(θ, w) = Σ_i ω_i ℓ(η_i) + ½|b̂|² + ½ log|M|,      η = e + A b̂,      M = I + Aᵀ diag(ω ℓ″) A,      ω_i = w of row i's unit
 
-b̂ the mode; exact for a Gaussian response. A = Z Λ, Λ the same for all levels of a factor, so that M is made of sums over the
-pairs of levels that occur in rows, N_fg = Σ ωℓ″ z_f z_gᵀ, as Λ_fᵀ N_fg Λ_g. The factor of most effects is eliminated level by
-level (its block D of M is block diagonal), which leaves a dense matrix of the others' (Bates et al. 2015, Bates 2024):
+with b̂ the mode; this is exact for a Gaussian response. A = Z Λ, with Λ the same for all levels of a factor, so that M consists
+of Λ_fᵀ N_fg Λ_g, with N_fg = Σ ωℓ″ z_f z_gᵀ summed over the rows of each pair of levels. The factor with most effects is
+eliminated level by level (its block D of M is block diagonal), which leaves a dense matrix of the others' (Bates et al. 2015,
+Bates 2024):
 
     S = M₂₂ − Cᵀ D⁻¹ C,      M⁻¹ = [D⁻¹ + U S⁻¹ Uᵀ, −U S⁻¹; ·, S⁻¹],      U = D⁻¹ C.
 
@@ -27,14 +28,14 @@ from .quadrature import backward, cholesky, forward, marginal_losses
 from .responses import AbstractResponse, ResponseRows
 
 STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10  # of Newton's method: the step after one so short is rounding
-CROSSED_FACTOR_REUSE = 0.05  # of a step: if more is left by the next, the factor is made anew
-MAX_DENSE_EFFECTS = 6000  # effects beside those of the largest factor, of which a matrix is kept
-SCHUR_ENTRIES = 2**22  # of U S⁻¹ that are held at once
+CROSSED_FACTOR_REUSE = 0.05  # ratio of successive steps above which the factor is computed anew
+MAX_DENSE_EFFECTS = 6000  # largest number of effects of the other factors, for which a dense matrix is kept
+SCHUR_ENTRIES = 2**22  # entries of U S⁻¹ in memory at once
 SIDES = 500  # right-hand sides that are solved for at once
 
 
 class LevelPairs(NamedTuple):
-    """Pairs of levels of two factors that occur: the pair of each row, and the two levels of each pair."""
+    """Pairs of levels of two factors in the rows: the pair of each row, and the two levels of each pair."""
 
     of_row: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -42,7 +43,7 @@ class LevelPairs(NamedTuple):
 
 
 class SchurFactor(NamedTuple):
-    """The factor of M: of the blocks D, of S; and U, by pairs of the first factor with each of the others."""
+    """Factor of M: those of the blocks D and of S, and U by pairs of the first factor with each of the others."""
 
     low: NDArray[np.float64]  # [q, q, levels]
     inverse: NDArray[np.float64]  # D⁻¹ [levels, q, q]
@@ -71,12 +72,12 @@ class CrossedMode(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Crossed:
-    """Rows, their factors, that of most effects first, and the unit of each row."""
+    """Rows, their factors, and the unit of each row."""
 
     data: ResponseRows
     given: tuple[GroupingFactor, ...]  # in the order of θ
     unit: NDArray[np.int64]
-    apart: bool = False  # do weights stand outside of the integral?
+    apart: bool = False  # whether weights stand outside of the integral
 
     @staticmethod
     def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray) -> "Crossed":
@@ -92,7 +93,7 @@ class Crossed:
 
     @functools.cached_property
     def order(self) -> list[int]:
-        """The factor of most effects first."""
+        """Factors, with the one with most effects first."""
         return sorted(range(len(self.given)), key=lambda k: -self.given[k].q * len(self.given[k].levels))
 
     @functools.cached_property
@@ -151,7 +152,7 @@ class Crossed:
         return out
 
     def solved(self, sums: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> SchurFactor:
-        """M's factor."""
+        """Factor M."""
         q, rest = self.factors[0].q, self.size - self.ends[1]
         block = roots[0].T @ sums[0, 0] @ roots[0] + np.eye(q)
         low = cholesky(np.moveaxis(block, 0, -1))
@@ -178,7 +179,7 @@ class Crossed:
         return scipy.sparse.csr_array((flat, column, ends), shape=(self.ends[1], self.size - self.ends[1]))
 
     def solve(self, solved: SchurFactor, vector: np.ndarray) -> np.ndarray:
-        """M⁻¹ of a vector, or of columns."""
+        """Multiply a vector, or columns, by M⁻¹."""
         q, cut = self.factors[0].q, self.ends[1]
         own = np.einsum("lij,lj...->li...", solved.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
         own = own.reshape(vector[:cut].shape)
@@ -192,7 +193,7 @@ class Crossed:
         return [part.reshape(-1, factor.q) for part, factor in zip(parts, self.factors, strict=True)]
 
     def push(self, vector: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
-        """A b."""
+        """Compute A b."""
         total = np.zeros(len(self.data.y))
         for factor, root, own in zip(self.factors, roots, self.levels(vector), strict=True):
             effects = own @ root.T
@@ -201,13 +202,13 @@ class Crossed:
         return total
 
     def gathered(self, of_rows: np.ndarray) -> list[np.ndarray]:
-        """Zᵀ of rows, `[levels, q]` of each factor."""
+        """Multiply numbers of rows by Zᵀ; returns `[levels, q]` for each factor."""
         return [
             np.stack([np.bincount(f.code, of_rows * column, len(f.levels)) for column in f.design], 1) for f in self.factors
         ]
 
     def pull(self, of_rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
-        """Aᵀ of rows."""
+        """Multiply numbers of rows by Aᵀ."""
         return np.concatenate([(own @ root).ravel() for own, root in zip(self.gathered(of_rows), roots, strict=True)])
 
     def placed(self, theta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
@@ -219,7 +220,7 @@ class Crossed:
     def mode(self, theta: np.ndarray, omega: np.ndarray, start: np.ndarray | None) -> CrossedMode:
         """Find the minimum of h by Newton's method, with steps halved where h rises.
 
-        The factor of M is reused for as long as each step leaves little of the one before. At the end it is computed anew.
+        The factor of M is reused for as long as steps shrink quickly. At the end it is computed anew.
         """
         (e, roots, tau), data = self.placed(theta), self.data
         b = np.zeros(self.size) if start is None else start
@@ -248,7 +249,7 @@ class Crossed:
         return CrossedMode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
 
     def inverses(self, solved: SchurFactor) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
-        """S⁻¹, and M⁻¹ at the pairs that occur, `[pairs, q_f, q_g]`."""
+        """Compute S⁻¹, and M⁻¹ at the pairs in the rows, `[pairs, q_f, q_g]`."""
         inverse = scipy.linalg.lapack.dpotri(solved.corner, lower=1)[0]
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         out, q = {}, self.factors[0].q
@@ -282,7 +283,7 @@ class Crossed:
         return row, (self.ends[g] - self.ends[1] + pairs.second * b)[:, None, None] + np.arange(b)
 
     def _spread(self, left: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
-        """U S⁻¹ where U is not zero, in its order."""
+        """Compute the entries of U S⁻¹ at the entries of U, in the order of U."""
         out, ends = np.empty(left.nnz), left.indptr
         many = max(1, SCHUR_ENTRIES // max(1, inverse.shape[0]))
         for start in range(0, left.shape[0], many):
@@ -293,7 +294,7 @@ class Crossed:
         return out
 
     def leverages(self, inverses: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> np.ndarray:
-        """a_iᵀM⁻¹a_i of all rows: the variance of their predictors, given what is seen."""
+        """Compute a_iᵀM⁻¹a_i of all rows, the variance of their predictors given the seen rows."""
         total = np.zeros(len(self.data.y))
         for (f, g), own in inverses.items():
             turned = roots[f] @ own @ roots[g].T
@@ -306,7 +307,7 @@ class Crossed:
     def look(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """F, its gradients, and the modes, of one refit after another."""
+        """Compute F, its gradients and the modes of one refit after another."""
         found = [
             self._looked(t, w[self.unit] * self.data.size, None if state is None else state[k])
             for k, (t, w) in enumerate(zip(theta, weights, strict=True))
@@ -352,15 +353,15 @@ class Crossed:
     def conditional(
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
-        """−log p(y_i | everything seen) of the listed rows, each in a refit, the effects' posterior taken as Gaussian."""
+        """Compute −log p(y_i | everything seen) of listed rows, each in a refit, with Gaussian posteriors of effects."""
         return self._each(theta, weights, lane, unit, state, self._alone)
 
-    pointwise = conditional  # of units that are clusters: summed over their rows
+    pointwise = conditional  # for units that are clusters this is summed over their rows
 
     def joint(
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
-        """−log p(y_g | everything seen) of all rows of each listed unit."""
+        """Compute −log p(y_g | everything seen) of all rows of each listed unit."""
         return self._each(theta, weights, lane, unit, state, self._together)
 
     @functools.cached_property
@@ -382,7 +383,7 @@ class Crossed:
         return mode, roots, tau
 
     def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean and variance of every row's predictor given what is seen `[refits, rows]`, and τ `[own, refits, 1]`."""
+        """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
         found = [self._seen(t, w, None) for t, w in zip(theta, weights, strict=True)]
         mean, variance, tau = zip(*found, strict=True)
         return np.array(mean), np.array(variance), np.stack(tau, 1)
@@ -398,7 +399,7 @@ class Crossed:
         return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
         mean, variance = np.zeros(len(codes[0])), np.zeros(len(codes[0]))
         for start in range(0, len(mean), SIDES):
@@ -487,7 +488,7 @@ def joint_density(
     response: AbstractResponse, mean: np.ndarray, covariance: np.ndarray, tau: np.ndarray, data: ResponseRows
 ) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
-    eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, of any K
+    eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, for any K
     fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
     for _ in range(STEPS):
         at = pull - step
@@ -508,7 +509,7 @@ def joint_density(
 
 
 def _rows(values: NDArray, ends: NDArray, rows: NDArray) -> NDArray:
-    """The values of some compressed rows, one after another."""
+    """Concatenate the values of some compressed rows."""
     counts = ends[rows + 1] - ends[rows]
     first = np.repeat(ends[rows] - np.r_[0, np.cumsum(counts)[:-1]], counts)
     return values[first + np.arange(counts.sum())]

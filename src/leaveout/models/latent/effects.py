@@ -1,10 +1,10 @@
-"""Random effects as data: grouping factors, what of each varies from level to level, and formulas that say so.
+"""Random effects as data: grouping factors, the effects that vary over their levels, and formulas of both.
 
     y ~ x + (1 + x | patient) + (1 | hospital)
 
-as lme4 and bambi write them: what stands before the bar varies by the levels of what stands behind it, an intercept among it
-unless there is a 0; `a/b` is a and b within a, `a:b` the pairs of levels that occur, `||` effects that do not correlate. The
-fixed part and what stands before bars are formulaic's.
+as in lme4 and bambi: the terms before the bar vary over the levels of the factor behind it, with an intercept unless there is a
+0. `a/b` is a and b within a, `a:b` the pairs of levels in the data, and `||` marks effects that do not correlate. Formulaic
+reads the fixed part and the terms before bars.
 """
 
 import re
@@ -18,13 +18,13 @@ from jaxtyping import Float, Int
 
 from ...data.arrays import codes, index_of, matched, numbers, pandas_of
 
-MIN_CLUSTER_GROUPS = 20  # groups of clusters that share nothing, which standard errors go by
+MIN_CLUSTER_GROUPS = 20  # least number of groups of clusters without common effects for standard errors
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
 
 
 class Bar(NamedTuple):
-    """`(effects | factor)`, or with `||`."""
+    """Bar of a formula: `(effects | factor)`, or with `||`."""
 
     effects: str
     factor: str
@@ -52,7 +52,7 @@ class GroupingFactor:
     levels: np.ndarray
     columns: tuple[str, ...]
     design: Float[np.ndarray, "effects rows"]
-    scale: Float[np.ndarray, " effects"]  # of the columns as they came, times these
+    scale: Float[np.ndarray, " effects"]  # factor that maps the given columns to these
     row: Int[np.ndarray, " free"]
     column: Int[np.ndarray, " free"]
 
@@ -67,19 +67,19 @@ class GroupingFactor:
         return out
 
     def turned(self, free: Float[np.ndarray, "... free"], design: np.ndarray) -> Float[np.ndarray, "effects ... rows"]:
-        """Λᵀz of rows `[effects, rows]`."""
+        """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
             out[j] += free[..., k, None] * design[i]
         return out
 
     def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
-        """Covariance of the effects, of the columns as the caller gave them."""
+        """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)
 
     def free(self, covariance: Any, unit: float) -> Float[np.ndarray, " free"]:
-        """The entries of Λ of a covariance, which may be singular."""
+        """Return the free entries of Λ of a covariance, which may be singular."""
         own = self.scale * unit
         given = np.reshape(np.asarray(covariance, np.float64), (-1,))
         if given.size != self.q**2 or not np.isfinite(given).all():
@@ -96,7 +96,7 @@ class GroupingFactor:
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
-    """Cholesky factor of a semidefinite matrix, with columns of zeros where nothing is left."""
+    """Cholesky factor of a semidefinite matrix, with columns of zeros for zero pivots."""
     low, left = np.zeros_like(matrix), matrix.copy()
     for j in range(len(matrix)):
         if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
@@ -143,7 +143,7 @@ def _bar(formula: str, inside: str) -> list[Bar]:
 
 
 def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The level of each row, and the levels that occur; of pairs, `a:b`, as text."""
+    """Return the level of each row, and the levels; those of pairs `a:b` are text."""
     parts = [part.strip().strip("`") for part in name.split(":")]
     missing = [part for part in parts if part not in data.columns]
     if missing:
@@ -160,17 +160,17 @@ def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A formula bound to data: the response, the fixed part, the blocks; and how new rows are read."""
+    """Formula bound to data: the response, the fixed part, the blocks, and the reader of new rows."""
 
     y: Any
     X: pd.DataFrame
     blocks: tuple[EffectBlock, ...]
     codes: dict[str, tuple[np.ndarray, np.ndarray]]
     fixed: Any  # formulaic's specification
-    effects: tuple[tuple[str, Any], ...]  # a factor and formulaic's specification of what varies by it
+    effects: tuple[tuple[str, Any], ...]  # factors, each with formulaic's specification of the terms that vary over it
 
     def new(self, data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The fixed rows and those of each block, of new data."""
+        """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
         X = np.asarray(self.fixed.get_model_matrix(data), np.float64)
         return X, [np.asarray(spec.get_model_matrix(data), np.float64) for _, spec in self.effects]
@@ -210,7 +210,7 @@ def written(formula: str, data: Any) -> Written:
 
 
 def _response(left: str, data: pd.DataFrame, model_matrix: Any) -> Any:
-    """The column of the response, an event of it, or what formulaic makes of it."""
+    """Return the response: a column, an event of it, or a formula's result."""
     event = LEVEL.match(left)
     if left.strip("`") in data.columns:
         return data[left.strip("`")]
@@ -223,7 +223,7 @@ def _response(left: str, data: pd.DataFrame, model_matrix: Any) -> Any:
 
 
 def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The groupings by name, and other arguments of the same rows: those of one label together, in the order of the first."""
+    """Match groupings, by name, and other arguments of the same rows by their labels, in the order of the first argument."""
     groups = groups if index_of(groups) is not None else pandas_of("Mixed", "groups", groups)
     if isinstance(groups, pd.DataFrame | dict):
         named = {str(name): groups[name] for name in groups}
@@ -236,7 +236,7 @@ def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
 def given_blocks(
     named: dict[str, Any], slopes: Any, n: int
 ) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Blocks of arrays: an intercept for each grouping, and, where there is one grouping, slopes beside it."""
+    """Build blocks from arrays: an intercept for each grouping and, for a single grouping, slopes."""
     if slopes is not None and len(named) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
     found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in named.items()}
@@ -255,7 +255,7 @@ def given_blocks(
 
 
 def factors(blocks: tuple[EffectBlock, ...], known: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[GroupingFactor, ...]:
-    """The grouping factors, each with all blocks of it."""
+    """Build the grouping factors, each with all its blocks."""
     found = []
     for name, (code, levels) in known.items():
         own = [block for block in blocks if block.factor == name]
@@ -284,7 +284,7 @@ def factors(blocks: tuple[EffectBlock, ...], known: dict[str, tuple[np.ndarray, 
 def sharing(given: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly or through further levels.
 
-    Where fewer than `FEWEST` groups are left, every level is a group of its own, and the other effects are taken as given.
+    If fewer than `MIN_CLUSTER_GROUPS` groups remain, every level is a group of its own, and the other effects count as given.
     """
     (own,), others = [f for f in given if f.name == name], [f for f in given if f.name != name]
     count = len(own.levels)

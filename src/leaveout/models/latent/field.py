@@ -2,9 +2,9 @@
 
     y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
 
-F is the marginal likelihood by Laplace's method (`_latent`), exact for Gaussian responses; no clique bounds it, as one does
-`MRF`. A held-out site's loss is −log p(y_s | everything seen): its likelihood, integrated over what the seen sites say of
-η_s.
+F is the marginal likelihood by Laplace's method (`laplace`), exact for Gaussian responses. Unlike that of `MRF`, its cost does
+not depend on cliques. A held-out site's loss is −log p(y_s | everything seen): its likelihood, integrated over the posterior of
+η_s given the seen sites.
 """
 
 import functools
@@ -24,7 +24,7 @@ from .latent_model import AbstractRows
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
 from .responses import FAMILIES, ResponseRows, ways
 
-MIN_FIELD_BLOCKS = 20  # of sites, that standard errors go by, at least
+MIN_FIELD_BLOCKS = 20  # least number of blocks of sites for standard errors
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
@@ -81,7 +81,7 @@ class GaussianField(AbstractRows):
 
     y: Float[np.ndarray, " sites"]
     observed: Bool[np.ndarray, " sites"]
-    rows: Float[np.ndarray, "sites columns"]  # one, and standardised covariates
+    rows: Float[np.ndarray, "sites columns"]  # a column of ones, and standardised covariates
     center: Float[np.ndarray, " features"]
     scale: Float[np.ndarray, " features"]
     offset: Float[np.ndarray, " sites"]
@@ -90,7 +90,7 @@ class GaussianField(AbstractRows):
     block: Int[np.ndarray, " sites"]
     family: str = static()
     structure: str = static()
-    flat: bool = static()  # no prior
+    flat: bool = static()  # whether there is no prior
     columns: tuple[str, ...] = static()
     labels: Names = static()
 
@@ -122,11 +122,11 @@ class GaussianField(AbstractRows):
         self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
         self.family, self.structure, self.flat = family, structure, prior is None
         self.block = blocks(self.edges, count, max(1, min(max(MIN_FIELD_BLOCKS, round(count**0.5)), count // 2)))
-        self.graph.terms  # noqa: B018  a graph that the structure cannot be on ends here
+        self.graph.terms  # noqa: B018  raises for a graph that the structure does not support
 
     @functools.cached_property
     def graph(self) -> AbstractStructure:
-        """The field's precision."""
+        """Precision of the field."""
         return STRUCTURES[self.structure](self.edges, len(self.y))
 
     @functools.cached_property
@@ -145,12 +145,12 @@ class GaussianField(AbstractRows):
 
     @property
     def _hyper(self) -> tuple[str, ...]:
-        """Names of the parameters that F has as logarithms and logits, behind the coefficients."""
+        """Names of the parameters that follow the coefficients, as logarithms and logits."""
         return (*self.graph.names, *(("noise_sd",) if self.family == "gaussian" else ()))
 
     @property
     def _spread(self) -> float:
-        """The scale of the linear predictor."""
+        """Scale of the linear predictor."""
         return float(np.std(self.y[self.observed])) if self.family == "gaussian" else 1.0
 
     def _prior(self, rest: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +218,7 @@ class GaussianField(AbstractRows):
         return ""
 
     def smoothed(self, fit: Any) -> pd.DataFrame:
-        """Return what a fit says of every site.
+        """Return the smoothed results of every site.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ def _chosen(name: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _touching(edges: Any) -> Any:
-    """A graph of areas that touch, of a GeoDataFrame."""
+    """Build the graph of the areas of a GeoDataFrame that touch."""
     if not (hasattr(edges, "geometry") and hasattr(edges, "crs")):
         return edges
     try:
@@ -301,7 +301,7 @@ def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
 
 
 def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the covariates: a column of ones and the standardised columns, their means and their deviations."""
+    """Read the covariates: a column of ones and the standardised columns, with their means and deviations."""
     count = len(observed)
     if X is None:
         return np.ones((count, 1)), np.zeros(0), np.ones(0)

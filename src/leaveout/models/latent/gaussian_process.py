@@ -1,12 +1,12 @@
-"""Gaussian processes of a few thousand points, by the exact likelihood; every row left out by itself in closed form.
+"""Gaussian processes of a few thousand points, by the exact likelihood, with every row left out by itself in closed form.
 
     y_n = μ + f(x_n) + noise,   f ~ GP(0, σ² k(r)),   r² = Σ_d (Δ_d / ℓ_d)²,   noise ~ N(0, s²)
 
     F(θ, w) = ½ βᵀβ̃ + ½ log|M| + Σ w_n (log s + ½ log 2π) − log p(θ),   M = I + S K S,  S = diag(√w) / s
 
 with β = M⁻¹S(y − μ) and β̃ = S(y − μ): weights multiply log-likelihoods, as in every model of latent Gaussian variables, so
-that a row of weight zero is not there. With α = Sβ and A = S M⁻¹ S, ∂F/∂c = ½ tr(A ∂K) − ½ αᵀ∂K α, and leaving out row n
-alone takes away
+that a row of weight zero has no effect. With α = Sβ and A = S M⁻¹ S, ∂F/∂c = ½ tr(A ∂K) − ½ αᵀ∂K α, and leaving out row n
+alone lowers F by
 
     s_n = −log N(y_n; y_n − α_n / A_nn, 1 / A_nn)        (Rasmussen & Williams 2006, section 5.4.2)
 """
@@ -28,9 +28,9 @@ from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, store
 from ..glm.rows import new_rows
 
 Array = np.ndarray
-PROCESS_PRIOR_RATE = 2.0  # of standard deviations, on the scale of y
-NOISELESS = 1e-6  # of the deviation of y
-MAX_PROCESS_ROWS = 10_000  # rows whose covariance is formed: 800 megabytes
+PROCESS_PRIOR_RATE = 2.0  # rate of the prior of standard deviations, on the scale of y
+NOISELESS = 1e-6  # deviation of the noise, relative to that of y, that counts as none
+MAX_PROCESS_ROWS = 10_000  # largest number of rows, whose covariance takes 800 megabytes
 
 
 def _matern12(r):
@@ -144,7 +144,7 @@ class GaussianProcess(AbstractClosedForm):
         return Units(names=self.names.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
 
     def _predict_new(self, fit, X, kind, offset):
-        """Means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""
+        """Compute the means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""
         del kind  # the link is the identity
         if offset is not None:
             raise ValueError("predict: the model has no offset, but one was given.")
@@ -187,12 +187,12 @@ class GaussianProcess(AbstractClosedForm):
 
     @functools.cached_property
     def _apart(self) -> Float[Array, "lengths rows rows"]:
-        """Squared distances, along every feature that has a length of its own."""
+        """Compute squared distances along every feature with a length of its own."""
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
     def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> ProcessFactor | None:
-        """Factorise the covariance at θ; None where it has values that are not finite, or is not positive definite."""
+        """Factorise the covariance at θ; None if it is not finite or not positive definite."""
         shares = np.exp(-2 * theta[2:-1])
         if not np.isfinite(shares).all():
             return None
@@ -215,7 +215,7 @@ class GaussianProcess(AbstractClosedForm):
         return ProcessFactor(K, variance * bend, S, inverse, beta, float(value))
 
     def _prior(self, theta: Float[Array, " params"]) -> tuple[float, Float[Array, " params"]]:
-        """−log p, and its gradient: every length and deviation is Gamma(2, rate) by itself."""
+        """Compute −log p and its gradient; lengths and deviations are independent, each Gamma(2, rate)."""
         slope = np.zeros(len(theta))
         if self.flat:
             return 0.0, slope
@@ -245,7 +245,7 @@ class GaussianProcess(AbstractClosedForm):
         return at.value, slope
 
     def _known(self, theta: Array, weights: Array) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
-        """Means and variances of f + μ given what is seen."""
+        """Compute means and variances of f + μ given the seen rows."""
         mean, variance = np.full((2, len(theta), len(self.y)), np.nan)
         with np.errstate(all="ignore"):
             for k, (one, w) in enumerate(zip(theta, np.asarray(weights, float), strict=True)):
@@ -320,7 +320,7 @@ class GaussianProcess(AbstractClosedForm):
         return Costs(lanes=1, work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
-        """Pass over the data that computes exactly what leaving out each single row changes."""
+        """Return the pass over the data that computes the exact changes by leaving out each single row."""
         del like
         if (length > 1).any():
             return None

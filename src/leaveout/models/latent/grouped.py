@@ -1,7 +1,7 @@
-"""Marginal likelihood with one grouping factor: a sum of closed-form integrals over its levels (`_marginal`), of many refits.
+"""Marginal likelihood with one grouping factor: a sum of integrals over its levels (`quadrature`), for many refits.
 
-    F(θ, w) = Σ_g w_g f_g(θ)               where clusters are left out: linear in w, so that a weight of two is a second copy
-    F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    where rows are
+    F(θ, w) = Σ_g w_g f_g(θ)                   if clusters are left out: a weight of two is a second copy
+    F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    if rows are left out
 
 θ is (z, λ, τ): coefficients in coordinates in which the columns of the design are orthogonal, the free entries of Λ, and the
 response's own.
@@ -18,15 +18,15 @@ from .effects import GroupingFactor
 from .quadrature import NODES, Clusters, ClusterSlopes, Ragged, Rule, forward, marginal_losses
 from .responses import ResponseRows
 
-NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are looked at together: about what a cache holds
-SCORED = {1: NODES, 2: 7, 3: 5}  # nodes an effect for scores, which are few; with more effects those of the fit
-ROW_WEIGHT_DIFFERENCE = 0.02  # of a weight, and the differences of fourth order by it: ∂²F/∂θ∂w_n of rows
+NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are computed together: about the size of a cache
+SCORED = {1: NODES, 2: 7, 3: 5}  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
+ROW_WEIGHT_DIFFERENCE = 0.02  # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """θ of some refits, in its parts; each `[refits, part]`."""
+    """Parts of θ of some refits, each `[refits, part]`."""
 
     z: NDArray[np.float64]
     free: tuple[NDArray[np.float64], ...]
@@ -34,7 +34,7 @@ class Parts:
 
 
 def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
-    """The parts of θ `[refits, params]`."""
+    """Split θ `[refits, params]` into its parts."""
     p, own = data.design.shape[1], data.response.own
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
     free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
@@ -47,12 +47,12 @@ class Grouped:
 
     data: ResponseRows  # sorted
     factor: GroupingFactor
-    design: NDArray[np.float64]  # of the effects, sorted
+    design: NDArray[np.float64]  # design of the effects, sorted
     order: NDArray[np.int64]  # the rows' numbers, sorted
     rows: Ragged
     rule: Rule | None
     scoring: Rule | None
-    apart: bool  # do weights stand outside of the integrals, one a level?
+    apart: bool  # whether weights stand outside of the integrals, one for each level
 
     @staticmethod
     def of(data: ResponseRows, factor: GroupingFactor, quadrature: int, apart: bool) -> "Grouped":
@@ -97,7 +97,7 @@ class Grouped:
     def look(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """F, its gradients, and the modes `[refits, effects · clusters]`."""
+        """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.apart and len(theta) > 1 and (theta == theta[0]).all():
             value, gradient, modes = self.each(theta[:1], None if state is None else state[:1])
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
@@ -140,7 +140,7 @@ class Grouped:
     def each(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
+        """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
         found = self.clustered(theta, whole).slopes(self.rule, self._begun(state, slice(None)))
         factor, total = self.factor, self.rows.total
@@ -171,13 +171,13 @@ class Grouped:
     def joint(
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
-        """−log of the density of the listed clusters, each at the θ of a refit: new ones, whatever else is seen."""
+        """Compute −log of the density of the listed clusters as new ones, each at the θ of a refit."""
         return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].score(self.scoring))
 
     def pointwise(
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
-        """The sum over their rows of −log of each row's own density."""
+        """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def one(some):
             found, place, listed = self.gathered(theta, lane[some], cluster[some])
@@ -189,7 +189,7 @@ class Grouped:
     def conditional(
         self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
-        """−log p(y_i | what is seen of its cluster) of listed rows, each in a refit; without weights all others are seen."""
+        """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit; by default all others are seen."""
         return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
 
     def taken_away(self, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
@@ -202,7 +202,7 @@ class Grouped:
     def _ratio(
         self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
     ) -> NDArray:
-        """Compute f with a row less f without it."""
+        """Compute the difference of f with and without a row."""
         where = np.empty(len(self.order), np.int64)
         where[self.order] = np.arange(len(self.order))
         cluster = self.rows.cluster[where[unit]]
@@ -217,7 +217,7 @@ class Grouped:
         return self._by_chunks(cluster, one)
 
     def _omega(self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, asked: bool) -> NDArray:
-        """Weights of the rows of listed clusters, that of a unit one where it is asked for."""
+        """Return the weights of the rows of listed clusters, with a weight of one for the given unit."""
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = Ragged.of(sizes)
         place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
@@ -228,7 +228,7 @@ class Grouped:
         return np.where(itself, 1.0, own) if asked else own
 
     def _by_chunks(self, cluster: NDArray, one) -> NDArray:
-        """A function of some of the listed clusters, as many at a time as have room."""
+        """Apply a function to the listed clusters in parts that fit into memory."""
         nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
         part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
@@ -236,7 +236,7 @@ class Grouped:
         return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
 
     def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean and variance of every row's predictor given what is seen `[refits, rows]`, and τ `[own, refits, 1]`."""
+        """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
         omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
         found = self.clustered(theta, omega)
         mode = found.mode()
@@ -256,7 +256,7 @@ class Grouped:
         return across[np.ix_(back, back)], (found.omega * bend)[0, back]
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of `zᵀu` given all data, at θ `[params]`, of rows of these levels, −1 of a new one."""
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
         mode = self.clustered(theta[None], np.ones((1, len(self.order)))).mode()
         known, a = codes[0] >= 0, self.factor.turned(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])
         level = np.where(known, codes[0], 0)

@@ -1,23 +1,23 @@
-"""Latent Gaussian models in closed form: the marginal likelihood by Laplace's method, its gradient, what single rows do to it.
+"""Latent Gaussian models: the marginal likelihood by Laplace's method, its gradient, and its derivatives by weights.
 
     y_i ~ p(y | η_i, φ),   η = Xβ + Zu + offset,   u ~ N(0, Q(ψ)⁻¹),   Q(ψ) = Σ_k c_k(ψ) Q_k sparse,   perhaps A u = 0
 
     F(θ, w) = Σ w_i ℓ_i(η_i) + ½ uᵀQu + ½ log|H| − ½ log|Q| + prior(ψ),   H = Q + Zᵀ diag(w ℓ″) Z,   θ = (β, ψ, φ)
 
-at the mode u(θ, w) of what stands before the determinants: exact where ℓ is quadratic. Determinants are those on A u = 0. All
-of a batch of θ and w, `[lanes, …]`. With G = H⁻¹ (on A u = 0), v_i = z_iᵀ G z_i, s = ½ w v ℓ‴, g = G Zᵀ s and a = Z g,
-implicitly (nothing is unrolled; the mode's own derivative is −G ∂∇):
+at the mode u(θ, w) of the terms before the determinants; it is exact for a quadratic ℓ. Determinants are those on A u = 0. A
+batch of θ and w has arrays `[lanes, …]`. With G = H⁻¹ (on A u = 0), v_i = z_iᵀ G z_i, s = ½ w v ℓ‴, g = G Zᵀ s and a = Z g, by
+implicit differentiation (the derivative of the mode is −G ∂∇):
 
     ∂F/∂β = Xᵀ(wℓ′ + s − wℓ″a),     ∂F/∂w_i = ℓ_i + ½ v_i ℓ″_i − a_i ℓ′_i
     ∂F/∂c_k = ½ uᵀQ_k u + ½ tr(G Q_k) − gᵀQ_k u − ½ ∂log|Q|,     ∂F/∂φ = Σ w_i (∂ℓ_i + ½ v_i ∂ℓ″_i − a_i ∂ℓ′_i)
 
-To use it for another model: make `Data` (X, offsets, y, and ℓ: `_conditional`; φ is its τ), a `Field` (the matrices Q_k, their
-coefficients as functions of ψ), and `Latent(data, Z, field)`. Then
+For another model, build `ResponseRows` (X, offsets, y, and ℓ from `responses`; φ is its τ), a `Field` (the matrices Q_k and
+their coefficients as functions of ψ), and `Latent(data, Z, field)`. Then
 
     at = latent.mode(theta, weights, u0)      everything at the mode: `at.value`, `at.u`, `at.eta`, `at.variance` [lanes, rows]
     latent.gradient(at)                       ∂F/∂θ [lanes, params]
     latent.by_weight(at)                      ∂F/∂w [lanes, rows]
-    at.solve(b)                               G b, for covariances of what is latent
+    at.solve(b)                               G b, for covariances of u
 
 θ is laid out as β, ψ, φ (`latent.sizes`). Weights are those of rows: a unit that is a cluster has one weight, on all its rows.
 """
@@ -34,18 +34,18 @@ from jaxtyping import Float
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from .responses import ResponseRows
 
-MAX_MODE_STEPS = 60  # of Newton's method to a mode
-MODE_FACTOR_REUSE = 0.1  # of a step: if more is left by the next, the factor is made anew
+MAX_MODE_STEPS = 60  # largest number of Newton steps to a mode
+MODE_FACTOR_REUSE = 0.1  # ratio of successive steps above which the factor is computed anew
 PREDICTOR_ROUNDING = 1e-12  # steps of linear predictors, relative to one, that are rounding
 HALVINGS = 30
-COVARIANCE_COLUMNS = 64  # of a covariance that are solved for together: about what a cache holds
+COVARIANCE_COLUMNS = 64  # columns of a covariance that are solved for together: about the size of a cache
 
 Lanes = Float[np.ndarray, " lanes"]
 Rows = Float[np.ndarray, "lanes rows"]
 
 
 class Losses(NamedTuple):
-    """ℓ(η) of every row and its first three derivatives, `[lanes, rows]`; those of ℓ, ℓ′ and ℓ″ by φ, `[phi, lanes, rows]`."""
+    """Losses ℓ(η) of rows with three derivatives `[lanes, rows]`, and derivatives of ℓ, ℓ′, ℓ″ in φ `[phi, lanes, rows]`."""
 
     value: Rows
     first: Rows
@@ -68,11 +68,11 @@ class Field:
     logdet: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
     constraint: np.ndarray | None = None
     prior: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
-    size: int = 1  # numbers that ψ is
+    size: int = 1  # number of entries of ψ
 
 
 class Solver:
-    """G = M⁻¹ of a batch of matrices on A u = 0: `E` with G = M⁻¹ − E Eᵀ, from the factor."""
+    """Solver with G, the inverse of a batch of matrices M on A u = 0: G = M⁻¹ − E Eᵀ."""
 
     factor: FrontalFactor
     pattern: Pattern
@@ -109,7 +109,7 @@ class Solver:
 
 
 class LaplaceMode:
-    """A batch at its modes; lanes that have none have an infinite `value`."""
+    """Batch at its modes; lanes without a mode have an infinite `value`."""
 
     latent: "Latent"
     theta: np.ndarray
@@ -125,7 +125,7 @@ class LaplaceMode:
 
     def __init__(self, latent: "Latent", theta: np.ndarray, weights: Rows, u: Float[np.ndarray, "lanes size"]):
         self.latent, self.theta, self.weights, self.u = latent, theta, weights, u
-        self.lost = np.zeros(len(u), bool)  # without a mode
+        self.lost = np.zeros(len(u), bool)  # lanes without a mode
         self.beta, self.psi, self.phi = latent.split(theta)
         self.c, self.slopes = latent.field.coefficients(self.psi)
         self.fixed = latent.data.offset + self.beta @ latent.data.design.T
@@ -141,7 +141,7 @@ class LaplaceMode:
 
     @cached_property
     def precision(self) -> Float[np.ndarray, "lanes entries"]:
-        """Q's entries."""
+        """Entries of Q."""
         return self.c @ self.latent.values
 
     @cached_property
@@ -173,7 +173,7 @@ class LaplaceMode:
 
     @cached_property
     def variance(self) -> Rows:
-        """v_i: of each row's z_iᵀu given what is seen, about the mode."""
+        """Variances v_i of each row's z_iᵀu given the seen rows, about the mode."""
         return (self.latent.gram_twice.T @ self.solver.entries.T).T
 
     @cached_property
@@ -194,7 +194,7 @@ class LaplaceMode:
 
     @cached_property
     def value(self) -> Lanes:
-        """F."""
+        """The objective F."""
         found = self.inner + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
         return np.where(np.isfinite(found) & ~self.lost, found, np.inf)
 
@@ -208,7 +208,7 @@ class LaplaceMode:
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """Rows, Z `[rows, size]` (sparse), and a field."""
+    """Latent Gaussian model: rows, Z `[rows, size]` (sparse), and a field."""
 
     data: ResponseRows
     Z: "scipy.sparse.csr_array"
@@ -235,12 +235,12 @@ class Latent:
 
     @cached_property
     def values(self) -> Float[np.ndarray, "terms entries"]:
-        """The entries of every Q_k."""
+        """Entries of every Q_k."""
         return np.array([self.pattern.values(term) for term in self.terms])
 
     @cached_property
     def gram(self) -> "scipy.sparse.csr_array":
-        """`[entries, rows]`: what curvatures of rows add to H."""
+        """Matrix `[entries, rows]` that maps curvatures of rows to entries of H."""
         counts = np.diff(self.Z.indptr)
         places, numbers, rows = [], [], []
         for i in range(int(counts.max(initial=0))):
@@ -262,7 +262,7 @@ class Latent:
         return scipy.sparse.csr_array(scipy.sparse.diags_array(self.pattern.times) @ self.gram)
 
     def losses(self, eta: np.ndarray, phi: Float[np.ndarray, "lanes phi"], some: np.ndarray | None = None) -> Losses:
-        """ℓ, its derivatives, and what φ does to them; `some` are numbers of rows, in the shape of η."""
+        """Compute ℓ and its derivatives in η and φ; `some` are numbers of rows, in the shape of η."""
         own, tau = self.data.response, phi.T.reshape(-1, len(phi), *[1] * (eta.ndim - 1))
         y, size, fixed = (part if some is None else part[some] for part in (self.data.y, self.data.size, self.data.fixed))
         value, *slopes = own.orders(eta, tau, y, (0, 1, 2, 3))
@@ -294,7 +294,7 @@ class Latent:
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
         with np.errstate(all="ignore"):
             at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))
-            solver, before = at.solver, None  # of a factor that is new, a step leaves about its square
+            solver, before = at.solver, None  # a step with a new factor leaves about its square
             for _ in range(MAX_MODE_STEPS):
                 step = -solver.solve(at.slope)
                 size = np.abs(self.spread(step) / (1 + np.abs(at.eta))).max(1, initial=0.0)
@@ -309,7 +309,7 @@ class Latent:
                     break
                 before = size
             at.lost = ~(there & np.isfinite(size))
-            at.value  # noqa: B018  here, where what overflows says nothing
+            at.value  # noqa: B018  computed here, where overflow is ignored
             return at
 
     def gradient(self, at: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
@@ -330,7 +330,7 @@ class Latent:
             return out
 
     def covariance(self, at: LaplaceMode) -> Float[np.ndarray, "rows rows"]:
-        """Z G Zᵀ, of all rows: of a batch of one."""
+        """Compute Z G Zᵀ of all rows, for a batch of one."""
         solver, some = (
             at.solver,
             [self.Z[k : k + COVARIANCE_COLUMNS].toarray().T[None] for k in range(0, self.Z.shape[0], COVARIANCE_COLUMNS)],

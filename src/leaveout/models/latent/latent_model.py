@@ -1,4 +1,4 @@
-"""Common part of models of latent Gaussian variables: refits, held-out losses and predictions, by `_latent`.
+"""Common part of models of latent Gaussian variables: refits, held-out losses and predictions, by `laplace`.
 
 A subclass defines `latent` and the unit of each row.
 """
@@ -17,21 +17,21 @@ from .laplace import LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 
-FACTOR_ENTRIES = 2**20  # numbers in the factors of a batch: more gain nothing
+FACTOR_ENTRIES = 2**20  # numbers in the factors of a batch, beyond which larger batches save no time
 
 
 class AbstractLatent(AbstractClosedForm):
-    """`F(θ, w)` by Laplace's method; θ is β, ψ, φ as `_latent` has them."""
+    """`F(θ, w)` by Laplace's method; θ is β, ψ, φ as in `laplace`."""
 
     @property
     @abc.abstractmethod
     def latent(self) -> Latent:
-        """The model, made once."""
+        """The latent Gaussian model, built once."""
 
     @property
     @abc.abstractmethod
     def unit(self) -> Int[np.ndarray, " rows"]:
-        """The unit that each row is of; −1 of rows that are missing, whatever the weights."""
+        """Unit of each row; −1 for rows whose response is missing."""
 
     def by_row(self, weights: Weights) -> Float[np.ndarray, "refits rows"]:
         """The weights of rows."""
@@ -46,7 +46,7 @@ class AbstractLatent(AbstractClosedForm):
         return at.value, self.latent.gradient(at), at.u
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
-        """∂²F/∂θ∂w: central differences of ∂F/∂w, which is exact."""
+        """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w."""
         found, start = np.empty((self.num_units, len(theta))), None
         for k in range(len(theta)):
             step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
@@ -75,7 +75,7 @@ class AbstractRows(AbstractLatent):
         return super().costs._replace(runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """Pass over the data that computes what leaving out each single unit changes."""
+        """Return the pass over the data that computes the changes by leaving out each single unit."""
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))

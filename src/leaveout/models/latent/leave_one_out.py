@@ -1,13 +1,13 @@
-"""Every row left out by itself, all of them by one pass over the data, the parameters held: F without it, and its loss.
+"""Every row left out by itself with fixed parameters: F without the row and the row's loss, for all rows by one pass.
 
-Without row s the predictors move by d = −C q, C = Z G Zᵀ their covariance with all rows, and q what slopes change by beyond
-their first order: q_i = ℓ′_i(η_i + d_i) − ℓ′_i − ℓ″_i d_i, and q_s = −ℓ′_s − ℓ″_s d_s. With δ_i = ℓ″_i(η_i + d_i) − ℓ″_i, δ_s
+Without row s the predictors move by d = −C q, C = Z G Zᵀ their covariance with all rows, and q the change of slopes
+beyond first order: q_i = ℓ′_i(η_i + d_i) − ℓ′_i − ℓ″_i d_i, and q_s = −ℓ′_s − ℓ″_s d_s. With δ_i = ℓ″_i(η_i + d_i) − ℓ″_i, δ_s
 = −ℓ″_s,
 
     F(w − e_s) − F(w) = Σ_{i≠s} [ℓ_i(η_i + d_i) − ℓ_i] − ℓ_s − Σ ℓ′_i d_i − ½ Σ ℓ″_i d_i² − ½ qᵀd + ½ log|I + C δ|
 
 and η_s given the others has mean η_s + d_s and variance [(I + Cδ)⁻¹ C]_ss. q is of second order in d, and falls off with the
-cube of correlations: it is solved for on the rows most correlated with s; of the others what is of first order is added.
+cube of correlations: it is solved for on the rows most correlated with s, and the others enter to first order.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,13 @@ from jaxtyping import Float, Int
 from .laplace import LaplaceMode, Losses, _times
 from .quadrature import marginal_losses
 
-NEAR, RING = (32, 64, 128), 3  # rows that determinants and slopes are solved for, and how many times as many are followed
-CLOSE_BY = (2e-5, 3e-4)  # of a loss, and of F: what a pass may be off by on the rows of longest reach
-PROBED_FACTORS = 8  # of these
-MAX_COVARIANCE_ROWS = 5000  # rows whose covariances are formed
+# numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
+NEAR, RING = (32, 64, 128), 3
+CLOSE_BY = (2e-5, 3e-4)  # largest errors of a loss and of F in the rows with most correlation outside their ring
+PROBED_FACTORS = 8  # number of such rows that are checked
+MAX_COVARIANCE_ROWS = 5000  # largest number of rows whose covariances are formed
 ROWS_LEFT_OUT_AT_A_TIME = 256  # rows that are left out at a time
-STEPS, CLOSE = 12, 1e-10  # of Newton's method
+STEPS, CLOSE = 12, 1e-10  # largest number of Newton steps, and length of the last
 
 
 class RowsAlone(NamedTuple):
@@ -35,7 +36,7 @@ class RowsAlone(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """Rows, and behind each those most correlated with it, of which so many are `near`."""
+    """Rows, each followed by the rows most correlated with it, of which the first `near` are solved for."""
 
     rows: Int[np.ndarray, "some ring"]
     near: int
@@ -102,8 +103,9 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     sign, logdet = np.linalg.slogdet(inside)
     turned = np.linalg.solve(inside, np.concatenate([own[:, :, :1], outer.swapaxes(1, 2)], axis=2))
     left, spread = turned[:, 0, 0], np.diag(C)[ring[:, near.shape[1] :]]
-    spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])  # of the others, given those near
-    others = _times(weights, there.first)[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # their q
+    # variance from the other rows, given the near ones
+    spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])
+    others = _times(weights, there.first)[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # q of the others
     every = np.concatenate([q, others], axis=1)
     trace = -np.einsum("si,si->s", every, far[ring]) - np.einsum("si,si->s", tilt[ring], d) + (spread * changed).sum(1)
     moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
@@ -120,7 +122,7 @@ def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray | None = None) -> Los
 def _solved(
     at: LaplaceMode, own: np.ndarray, near: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
-    """d on the rows near each, by Newton's method, and δ there; NaN where it ends nowhere."""
+    """Solve for d on the near rows by Newton's method; return d and δ there, NaN without convergence."""
     w, curvature = at.weights[0, near], _times(at.weights, at.losses.second)[0, near]
     first = _times(at.weights, at.losses.first)[0, near[:, 0]]
     d = own[:, :, 0] * (first / (1 - curvature[:, 0] * own[:, 0, 0]))[:, None]
@@ -140,7 +142,7 @@ def _solved(
 
 
 def _slopes(at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
-    """q there."""
+    """Compute q at the given moves."""
     w, known = at.weights[0, near], at.losses
     first, second = known.first[0, near], known.second[0, near]
     q = _times(w, _at(at, at.eta[0, near] + d, near).first - first - second * d)

@@ -5,14 +5,14 @@
     F(θ, w) = −log ∫ Π_i p(y_i | u)^{w_i} dP(u),      θ = (β, Λ, the family's own)
 
 exact for Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite
-quadrature (`_marginal`, `_crossed`). Two questions can be asked of it, and they differ:
+quadrature (`grouped`, `crossed`). Two questions are possible, and they differ:
 
-    drop="row"       a row is left out, and scored given what is seen of its clusters: −log p(y_i | everything seen; θ)
+    drop="row"       a row is left out, and scored given the seen rows of its clusters: −log p(y_i | everything seen; θ)
     drop="patient"   a cluster is left out with all its rows, and scored as a new one
 
-Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance that the data put
-at zero is an ordinary minimum in Λ. What the fit puts at zero is held there in every refit, and refits that would leave are
-flagged (`_singular`).
+Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance at zero
+is an ordinary minimum in Λ. Entries that the fit puts at zero are held there in every refit, and refits in which they would
+leave zero are flagged (`singular`).
 """
 
 from typing import Any, Literal, Self, cast
@@ -37,8 +37,8 @@ from .quadrature import marginal_means, with_coefficients
 from .responses import AbstractResponse, ResponseRows, response, ways
 from .tables import coefficients, components, modes, predicted
 
-COLLINEAR_SHARE = 1e-10  # of a column's size, what is left of it beside those before: less, and it is a combination of them
-NODES = 400  # of a cluster, beyond which quadrature is not to be paid for
+COLLINEAR_SHARE = 1e-10  # residual of a column, relative to its size, below which it is a combination of the columns before it
+NODES = 400  # largest number of nodes of a cluster
 
 
 class Mixed(AbstractMixed):
@@ -214,7 +214,7 @@ class Mixed(AbstractMixed):
             )
 
     def _check_levels(self, factor: GroupingFactor) -> None:
-        """Raise where the levels of a factor do not identify its variance."""
+        """Raise ValueError if the levels of a factor do not identify its variance."""
         count, y = np.bincount(factor.code), self.data.y
         if len(count) < 2:
             raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
@@ -234,7 +234,7 @@ class Mixed(AbstractMixed):
     def _data(
         self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any
     ) -> tuple[ResponseRows, np.ndarray]:
-        """Rows in coordinates of unit size, and what makes coefficients of theirs."""
+        """Return the rows in coordinates of unit size, and the matrix that maps coefficients in these to the natural ones."""
         n, unit = len(y), self.unit
         shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
         size, fixed = np.ones(n), np.full(n, np.log(unit))
@@ -344,7 +344,7 @@ class Mixed(AbstractMixed):
         return out
 
     def _scored(self, theta, weights, lane, unit, state):
-        """The losses of listed units, each in a refit."""
+        """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
         return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
@@ -388,7 +388,7 @@ class Mixed(AbstractMixed):
         return Costs(work=self.engine.work, runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """Pass over the data that computes what leaving out single units, or runs of clusters, takes away."""
+        """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
         if isinstance(self.engine, Crossed):
@@ -419,7 +419,7 @@ class Mixed(AbstractMixed):
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
     ) -> Float[np.ndarray, "refits width"]:
-        """Predict the response of rows, or their linear predictors, given what is seen of their clusters.
+        """Predict the response of rows, or their linear predictors, given the seen rows of their clusters.
 
         Parameters
         ----------
@@ -470,7 +470,7 @@ class Mixed(AbstractMixed):
         return Units(names=names, target=y if rows else None, score=score, **known)
 
     def _predict_new(self, fit, data, kind, offset):
-        """The mean responses of new rows, those of levels that the fit has not seen over the population."""
+        """Predict the mean responses of new rows; new levels are averaged over the population."""
         if kind != "response":
             raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
         found = predicted(self, fit, data, 0.9, False, offset)
@@ -601,7 +601,7 @@ class Mixed(AbstractMixed):
 
 
 def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
-    """y, of an ordinal family as numbers of its levels, and these."""
+    """Return y, as numbers of levels for an ordinal family, and the levels."""
     if not (isinstance(family, str) and family.lower() in ("ordinal", "cumulative")):
         return y, ()
     categories: Any = getattr(y, "cat", y)
@@ -615,7 +615,7 @@ def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
 
 
 def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The fixed part, an intercept in front where there is one."""
+    """Return the fixed part, with the intercept first if there is one."""
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()
     found, names = design("Mixed", X, False)
@@ -627,7 +627,7 @@ def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
-    """Coefficients near those without random effects: a few Newton steps, halved where the loss rises."""
+    """Approximate the coefficients without random effects by a few Newton steps, halved if the loss rises."""
     Q, own = data.design, data.response
     z = Q.T @ np.full(len(Q), first) / len(Q)
     at = lambda z, orders: own.orders(data.offset + Q @ z, tau[:, None], data.y, orders)

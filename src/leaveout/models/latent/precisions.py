@@ -1,6 +1,6 @@
-"""Gaussian fields on graphs: their precisions, `Q(ψ) = Σ c_k(ψ) Q_k`, and what is thought of ψ beforehand.
+"""Gaussian fields on graphs: their precisions `Q(ψ) = Σ c_k(ψ) Q_k`, and priors of ψ.
 
-With R = D − A the graph's Laplacian, A who touches whom, D how many each touches:
+R = D − A is the graph's Laplacian, with A the adjacency matrix and D the numbers of neighbours:
 
     car      Q = (D − ρA) / σ²
     leroux   Q = (φR + (1 − φ)I) / σ²                              Leroux, Lei & Breslow (2000)
@@ -8,10 +8,10 @@ With R = D − A the graph's Laplacian, A who touches whom, D how many each touc
     bym2     x = σ(√(1 − φ) v + √φ u),  v ~ N(0, I),  u of R*      Riebler et al. (2016): as (x, u), whose precision is sparse
     matern   Q = (κ²I + R)² / (4πκ²σ²),  κ = √8 / range            Lindgren, Rue & Lindström (2011): of a grid, σ its deviation
 
-R* is R times the geometric mean of its variances, on each component; sites that touch none are N(0, 1) there (Freni-Sterrantino
-et al. 2018). Densities beforehand are those of natural parameters: σ ~ Gamma(2, rate), φ, ρ ~ Beta(2, 2), and of the range, in
-edges, ∝ r⁻² exp(−c/r), that of a penalised complexity in two dimensions (Fuglstad et al. 2019); so that a maximum exists, off
-the boundaries.
+R* is R times the geometric mean of its variances, on each component; sites without neighbours are N(0, 1) (Freni-Sterrantino et
+al. 2018). Priors are densities of natural parameters: σ ~ Gamma(2, rate), φ, ρ ~ Beta(2, 2), and of the range, in edges, ∝ r⁻²
+exp(−c/r), the penalised-complexity prior in two dimensions (Fuglstad et al. 2019). With these a maximum exists away from the
+boundaries.
 """
 
 import abc
@@ -28,9 +28,10 @@ from ...linalg.sparse_cholesky import pattern
 from ...plans.graph import adjacency
 from .laplace import Field, Solver
 
-FIELD_PRIOR_RATE = 2.0  # of the standard deviation: its mean is one, its mode a half, on the scale of the response
+# rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the response
+FIELD_PRIOR_RATE = 2.0
 RANGE_PRIOR_RATE = 6.0  # c: a range below two edges has probability exp(−3)
-EIGEN = 800  # sites up to which eigenvalues are found once, rather than a factor for each determinant
+EIGEN = 800  # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 Array = np.ndarray
 WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
 
@@ -45,11 +46,11 @@ def unconstrained_of(name: str, value: Array) -> Array:
     return scipy.special.logit(value) if name in SHARES else np.log(value)
 
 
-SHARES = ("rho", "mixing")  # between zero and one; all others are positive
+SHARES = ("rho", "mixing")  # parameters between zero and one; all others are positive
 
 
 def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:
-    """−log of the density of the natural parameter, and its derivative by the unconstrained one."""
+    """Compute −log of the density of the natural parameter, and its derivative in the unconstrained one."""
     if name in SHARES:
         share, rest = scipy.special.expit(value), scipy.special.expit(-value)
         return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
@@ -60,7 +61,7 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Ar
 
 @dataclass(frozen=True, eq=False)
 class AbstractStructure(abc.ABC):
-    """A field on a graph, of edges `[edges, 2]`."""
+    """Structure of a field on a graph of edges `[edges, 2]`."""
 
     edges: Int[Array, "edges 2"]
     sites: int
@@ -69,29 +70,29 @@ class AbstractStructure(abc.ABC):
     @property
     @abc.abstractmethod
     def terms(self) -> "list[scipy.sparse.csr_array]":
-        """Q_k."""
+        """Matrices Q_k."""
 
     @abc.abstractmethod
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
-        """c and ∂c/∂ψ."""
+        """Compute c and ∂c/∂ψ."""
 
     @property
     def constraint(self) -> Array | None:
-        """A, of A u = 0."""
+        """Matrix A of the constraint A u = 0."""
         return None
 
     @property
     def latents(self) -> int:
-        """Number of latent variables; the first ones are those of the sites."""
+        """Number of latent variables, those of the sites first."""
         return self.sites
 
     def field(self, prior: WithGradient | None) -> Field:
-        """Field as `_latent` takes it."""
+        """Return the field in the form of `laplace`."""
         return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
 
     @property
     def logdet(self) -> WithGradient | None:
-        """log|Q| as a function of ψ, where there are eigenvalues."""
+        """Return log|Q| as a function of ψ, if eigenvalues are computed."""
         return None
 
     @cached_property
@@ -100,7 +101,7 @@ class AbstractStructure(abc.ABC):
 
     @cached_property
     def laplacian(self) -> "scipy.sparse.csr_array":
-        """R."""
+        """The graph's Laplacian R."""
         return scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1)) - self.touching)
 
     @property
@@ -109,7 +110,7 @@ class AbstractStructure(abc.ABC):
 
     @cached_property
     def spectrum(self) -> Float[Array, " sites"]:
-        """The eigenvalues of R."""
+        """Eigenvalues of R."""
         return np.maximum(np.linalg.eigvalsh(self.laplacian.toarray()), 0.0)
 
 
@@ -183,7 +184,7 @@ class ICAR(AbstractStructure):
 
     @cached_property
     def scaled(self) -> "scipy.sparse.csr_array":
-        """R*, with a few entries that change nothing on A u = 0, where it is then positive definite everywhere."""
+        """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
         raw, constraint = self._pinned(np.ones(self.sites)), self.constraint
         known = pattern(raw)
         solver = Solver(known.factor(known.values(raw)[None]), constraint)
@@ -204,7 +205,7 @@ class ICAR(AbstractStructure):
             site = own[np.argmax(self.touching.sum(1)[own])]
             ground = scipy.sparse.csc_array(self.laplacian[own][:, own] + scipy.sparse.eye_array(len(own)) * 1e-10)
             unit = (own == site).astype(float)
-            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12  # about that of R's own inverse
+            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12  # about that of R's inverse
             size = scale[site] / (len(own) * bound)
             values = np.full(len(own), size)
             one = scipy.sparse.csr_array((values, (np.full(len(own), site), own)), shape=out.shape)
@@ -241,7 +242,7 @@ class ICAR(AbstractStructure):
 
 @dataclass(frozen=True, eq=False)
 class BYM2(ICAR):
-    """A share φ of the variance is spatial; latent are x, then u."""
+    """Field of which a share φ of the variance is spatial; the latent variables are x, then u."""
 
     names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
 
@@ -280,7 +281,7 @@ class BYM2(ICAR):
 
 @dataclass(frozen=True, eq=False)
 class Matern(AbstractStructure):
-    """(κ²I + R)², of smoothness one on a grid."""
+    """Matérn field with precision ∝ (κ²I + R)², of smoothness one on a grid."""
 
     names: ClassVar[tuple[str, ...]] = ("sd", "range")
 

@@ -1,6 +1,6 @@
-"""The marginal likelihood of clusters with random effects of their own, and its slopes, batched over clusters and refits.
+"""Marginal likelihood of clusters with random effects of their own, and its slopes, batched over clusters and refits.
 
-Of one cluster, rows j with predictors η_j = e_j + a_jᵀb, b ~ N(0, I) in q dimensions, and weights ω_j inside the integral:
+A cluster has rows j with predictors η_j = e_j + a_jᵀb, b ~ N(0, I) in q dimensions, and weights ω_j inside the integral:
 
     f = −log ∫ exp(−h(b)) φ(b) db,      h(b) = Σ_j ω_j ℓ(η_j, τ, y_j),
 
@@ -8,8 +8,8 @@ by Laplace's approximation about the mode b̂ of h + ½|b|², or by adaptive Gau
 
     b_k = b̂ + L⁻ᵀz_k,      M = I + Σ_j ω_j ℓ″_j a_j a_jᵀ = L Lᵀ,
 
-(Pinheiro and Chao 2006), of which Laplace's is that of one node. Both are exact for a Gaussian response. The slopes are those
-of the approximation itself, b̂ and M moving with what they depend on: with node weights π_k, h's gradient G_k at the nodes,
+(Pinheiro and Chao 2006). Laplace's approximation is the rule of one node. Both are exact for a Gaussian response. The slopes
+are those of the approximation itself, including the changes of b̂ and M: with node weights π_k, h's gradient G_k at the nodes,
 Ḡ = Σ π_k G_k and M̄ = ∂f/∂M,
 
     s_j = a_jᵀM̄a_j,   v_j = ω_jℓ‴_j s_j,   r = M⁻¹(Ḡ + Σ_j v_j a_j)
@@ -34,17 +34,17 @@ from .responses import AbstractResponse, ResponseRows
 # from so many intervals on, which are halved until the logarithm stays; NaN after so many that have it move by more.
 NODES, FEWER, AGREED = 25, 15, 1e-6
 REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
-OVERFLOW = 40.0  # a deviation of the predictor, beyond which the mean of its exponential is no number
+OVERFLOW = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
 NODE_ROW_ENTRIES = 2**20  # numbers of nodes and rows at a time
 MAX_CLUSTER_MODE_STEPS = (
-    100  # Newton's, halved ones among them: from far off in a Poisson response ten halvings come before five steps
+    100  # Newton steps with halvings; far from the mode of a Poisson response ten halvings come before five steps
 )
-MODE_TOLERANCE = 1e-9  # of a mode: the next step is a square of it
-ALLOWED_RISE = 1e-10  # of h, by which it may seem to rise
+MODE_TOLERANCE = 1e-9  # length of a last step to a mode; the next would be about its square
+ALLOWED_RISE = 1e-10  # rise of h that counts as rounding
 
 
 class Ragged(NamedTuple):
-    """Rows sorted by cluster: of which cluster each is, and where each cluster begins."""
+    """Rows sorted by cluster: the cluster of each row, and the first row of each cluster."""
 
     cluster: NDArray[np.int64]
     first: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Ragged(NamedTuple):
         return Ragged(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
 
     def total(self, of_rows: np.ndarray) -> np.ndarray:
-        """Sums over the rows of each cluster."""
+        """Sum over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
 
@@ -88,7 +88,7 @@ class Rule:
 
     @staticmethod
     def of(q: int, count: int) -> "Rule":
-        """The product rule of `count` nodes a dimension, against the standard normal density."""
+        """Build the product rule of `count` nodes in each dimension, for the standard normal density."""
         z, w = np.polynomial.hermite_e.hermegauss(count)
         nodes = np.array(list(itertools.product(z, repeat=q))).reshape(-1, q).T
         log = np.array([sum(part) for part in itertools.product(np.log(w / np.sqrt(2 * np.pi)), repeat=q)])
@@ -96,7 +96,7 @@ class Rule:
 
 
 def cholesky(M: np.ndarray) -> np.ndarray:
-    """L of small matrices `[q, q, ...]`, by columns."""
+    """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
     q, low = len(M), np.zeros_like(M)
     for i in range(q):
         low[i, i] = np.sqrt(M[i, i] - np.sum(low[i, :i] ** 2, 0))
@@ -106,7 +106,7 @@ def cholesky(M: np.ndarray) -> np.ndarray:
 
 
 def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """L⁻¹v."""
+    """Compute L⁻¹v."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in range(len(low)):
         x[i] = (v[i] - np.sum(low[i, :i] * x[:i], 0)) / low[i, i]
@@ -114,7 +114,7 @@ def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """L⁻ᵀv."""
+    """Compute L⁻ᵀv."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in reversed(range(len(low))):
         x[i] = (v[i] - np.sum(low[i + 1 :, i] * x[i + 1 :], 0)) / low[i, i]
@@ -139,18 +139,18 @@ class Clusters:
     fixed: NDArray[np.float64]
 
     def _predictors(self, b: NDArray) -> NDArray:
-        """e + aᵀb, of b `[q, ..., clusters]`."""
+        """Compute e + aᵀb for b `[q, ..., clusters]`."""
         eta = self.e
         for one, effect in zip(self.a, b, strict=True):
             eta = eta + one * np.take(effect, self.rows.cluster, axis=-1)
         return eta
 
     def _pulled(self, of_rows: NDArray) -> NDArray:
-        """Σ_j a_j of rows."""
+        """Sum a_j times numbers of the rows over each cluster."""
         return np.stack([self.rows.total(of_rows * one) for one in self.a])
 
     def _information(self, bend: NDArray) -> NDArray:
-        """I + Σ_j ω_jℓ″_j a_j a_jᵀ."""
+        """Compute I + Σ_j ω_jℓ″_j a_j a_jᵀ."""
         q = len(self.a)
         out = np.empty((q, q, *bend.shape[:-1], len(self.rows.first)))
         for i in range(q):
@@ -184,7 +184,7 @@ class Clusters:
         return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
 
     def value(self, rule: Rule | None, start: np.ndarray | None = None) -> NDArray[np.float64]:
-        """f of each cluster."""
+        """Compute f of each cluster."""
         mode = self.mode(start)
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         return self._value(mode, told)
@@ -213,7 +213,7 @@ class Clusters:
         return Clusters(self.response, Ragged.of(sizes), *parts)
 
     def _summed(self, middle: NDArray) -> NDArray:
-        """f of one effect, by even sums about the modes: h + ½b² curves by one at least, so that nothing is left beyond."""
+        """Compute f of one effect by even sums about the modes; h + ½b² has curvature one or more, so tails vanish."""
 
         def log(move: NDArray) -> NDArray:
             b = middle + move
@@ -232,7 +232,7 @@ class Clusters:
         return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
 
     def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
-        """f and its slopes."""
+        """Compute f and its slopes."""
         mode, omega = self.mode(start), self.omega
         one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
         own_slope, own_bend = self.response.shared(mode.eta, self.tau, self.y, (1, 2))
@@ -256,7 +256,7 @@ class Clusters:
 
 
 class _Nodes:
-    """Sums over the nodes: the log of the integral's and, where slopes are asked for, posterior means of what they hold."""
+    """Sums over the nodes: the logarithm of the integral and, for slopes, posterior means."""
 
     def __init__(self, of: Clusters, mode: ClusterMode, rule: Rule, slopes: bool):
         spread = [slice(None)] + [None] * (mode.b.ndim - 1)
@@ -288,7 +288,7 @@ class _Nodes:
 
 
 def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
-    """∂f/∂M, symmetric: ½ L⁻ᵀ S L⁻¹, S the lower triangle of I − Σ_k π_k z_k (L⁻¹G_k)ᵀ, mirrored."""
+    """Compute ∂f/∂M = ½ L⁻ᵀ S L⁻¹, with S the mirrored lower triangle of I − Σ_k π_k z_k (L⁻¹G_k)ᵀ."""
     q = len(low)
     S = np.zeros_like(low)
     for i in range(q):
@@ -321,14 +321,14 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
 
 
 def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
-    """−log ∫ p(y_i | η, τ) N(η; m, v) dη of rows, each by itself, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
+    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
 def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
-    """∫ E[y | η, τ] N(η; m, v) dη likewise; of an ordinal response the probabilities of the levels, at the end."""
+    """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row; for an ordinal response the last axis has the levels' probabilities."""
     if response.quadratic:
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))

@@ -32,17 +32,17 @@ Orders = tuple[NDArray[np.float64], ...]
 class AbstractResponse(abc.ABC):
     """Family of responses."""
 
-    own = 0  # parameters of its own
+    own = 0  # number of parameters of its own
     title = ""
-    intercept = True  # may the predictor have one?
-    quadratic = False  # is ℓ a quadratic of η, so that Laplace's approximation is exact?
+    intercept = True  # whether the predictor may have an intercept
+    quadratic = False  # whether ℓ is quadratic in η, so that Laplace's approximation is exact
 
     @abc.abstractmethod
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
     def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
-        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the orders 0 to 2 that are asked for, `[own, ..., rows]` each."""
+        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
     def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
@@ -51,11 +51,11 @@ class AbstractResponse(abc.ABC):
 
     @abc.abstractmethod
     def check(self, y: np.ndarray) -> None:
-        """Raise where y lies outside the domain."""
+        """Raise ValueError if some y is outside the domain."""
 
     @abc.abstractmethod
     def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
-        """An intercept and τ to start from."""
+        """Return an intercept and τ to start from."""
 
     def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         """Return τ in natural parameters, by name."""
@@ -67,7 +67,7 @@ class AbstractResponse(abc.ABC):
 
     @abc.abstractmethod
     def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
-        """The mean of y; of an ordinal one the probabilities of the levels, on an axis of their own at the end."""
+        """Compute the mean of y; for an ordinal response the last axis has the probabilities of the levels."""
 
     def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Variance of y about its mean."""
@@ -99,7 +99,7 @@ class ResponseRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LossResponse(AbstractResponse):
-    """A loss of `lo.losses` without parameters of its own."""
+    """Response by a loss of `lo.losses` without parameters of its own."""
 
     loss: AbstractLoss
 
@@ -318,7 +318,7 @@ class NegativeBinomialResponse(AbstractScaled):
 
 @dataclass(frozen=True, eq=False)
 class OrdinalResponse(AbstractResponse):
-    """Proportional odds: y the number of a level."""
+    """Proportional-odds response: y is the number of a level."""
 
     levels: int
     title = "ordinal"
@@ -353,7 +353,7 @@ class OrdinalResponse(AbstractResponse):
         of_upper = (lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a))
         of_lower = (lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b))
         level, gaps = y.astype(int), np.exp(tau)
-        above = [level >= m for m in range(self.own)]  # does c_y move with τ_m? and c_{y−1}?
+        above = [level >= m for m in range(self.own)]  # whether c_y depends on τ_m, and c_{y−1}
         below = [level > m for m in range(self.own)]
         each = lambda k, m: (
             (of_upper[k]() * (above[m] & (level < self.own)) + of_lower[k]() * below[m]) * (gaps[m] if m else 1.0)
@@ -392,12 +392,12 @@ class OrdinalResponse(AbstractResponse):
 
 
 def thresholds(tau: np.ndarray) -> np.ndarray:
-    """c of τ, `[own, ...]`."""
+    """Compute the thresholds c from τ, `[own, ...]`."""
     return tau[0] + np.concatenate([np.zeros((1, *tau.shape[1:])), np.cumsum(np.exp(tau[1:]), 0)])
 
 
 def ways(y: np.ndarray, trials: np.ndarray) -> NDArray[np.float64]:
-    """Logarithm, with its sign changed, of the number of orders in which y of some trials may come."""
+    """Compute minus the logarithm of the number of orders of y successes in some trials."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)
 
@@ -413,7 +413,7 @@ FAMILIES: dict[str, Callable[[], AbstractResponse]] = {
 
 
 def response(family: Any, y: ArrayLike) -> AbstractResponse:
-    """The response of a name, an ordinal one of as many levels as y has, or of a loss of `lo.losses`."""
+    """Return the response of a name, an ordinal one with as many levels as y, or that of a loss of `lo.losses`."""
     if isinstance(family, str):
         name = family.lower().replace("-", "_").replace(" ", "_").replace("negativebinomial", "negative_binomial")
         if name in ("ordinal", "cumulative"):

@@ -1,11 +1,11 @@
-"""Variances at zero, and effects that correlate perfectly: what of Λ is held there, and which refits would leave.
+"""Variances at zero and perfect correlations: the entries of Λ that are held, and the refits in which they would leave zero.
 
     F(Σ) = F(ΛΛᵀ),      ∂F/∂Λ = 2GΛ,      G = ∂F/∂Σ
 
-F does not change with the sign of a column of Λ, so that where the data put a pivot at zero F is even in it, with a minimum
-there if G is positive semidefinite where Σ has nothing, and a saddle in a refit where it is not: columns of such pivots are
-held at zero, so that no refit stands on a saddle. It would leave where G, on the effects of these pivots, has a negative
-eigenvalue: as GΛ = 0 at its minimum, these effects tell the sign of all of G.
+F does not change with the sign of a column of Λ. It is therefore even in a pivot at zero, with a minimum there if G is positive
+semidefinite on the null space of Σ, and a saddle otherwise. Columns of such pivots are held at zero, so that no refit ends on a
+saddle. A pivot would leave zero in a refit where G, on the effects of these pivots, has a negative eigenvalue; as GΛ = 0 at the
+minimum, these effects determine the sign of G.
 """
 
 from dataclasses import replace
@@ -18,16 +18,16 @@ from .base import AbstractMixed
 from .effects import GroupingFactor
 from .grouped import split
 
-ZERO_DEVIATION = 1e-4  # of the predictor's usual size: a standard deviation below it is at zero
-SEPARATED_DEVIATION = 10.0  # logits, the standard deviation from which clusters look separated
-PIVOT_DIFFERENCE = 1e-3  # of pivots off zero, for the slope of F in what they are squared
-SLOPE_NOISE = 1e-10  # of F, how far its slopes may be off
+ZERO_DEVIATION = 1e-4  # standard deviation, relative to the predictor's usual size, that counts as zero
+SEPARATED_DEVIATION = 10.0  # standard deviation in logits from which clusters look separated
+PIVOT_DIFFERENCE = 1e-3  # step of pivots from zero, for the slope of F in their squares
+SLOPE_NOISE = 1e-10  # relative error of slopes of F
 
 Pivots = Bool[np.ndarray, " effects"]
 
 
 def roots(model: AbstractMixed, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
-    """Λ of each factor."""
+    """Return Λ of each factor."""
     parts = split(np.asarray(theta)[None], model.data, model.factors)
     return [factor.root(free[0]) for factor, free in zip(model.factors, parts.free, strict=True)]
 
@@ -40,7 +40,7 @@ def _at_zero(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"])
 
 
 def warning(model: AbstractMixed, theta: Any) -> str:
-    """Name effects that vary so much that clusters may be separated; "" where there are none."""
+    """Name effects that vary so much that clusters may be separated; "" if there are none."""
     far = list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
         far += [
@@ -86,7 +86,7 @@ def _said(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], ze
 def leaving(
     model: AbstractMixed, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
 ) -> Bool[np.ndarray, " refits"]:
-    """Whether F would fall if an entry that is held at zero left it."""
+    """Tell for which refits F would fall if an entry that is held at zero left it."""
     del like
     whole, pushed = model.with_factors(model.whole), np.empty((len(thetas), 0))
     parts, missing = split(thetas, model.data, model.factors), list[Pivots]()

@@ -25,7 +25,7 @@ TABLE_DIFFERENCE = 1e-4
 
 
 def vector(model: AbstractMixed, fit: Any) -> np.ndarray:
-    """θ of a fit of the model."""
+    """Return θ of a fit of the model."""
     if not isinstance(getattr(fit, "objective", None), AbstractObjective):
         raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
     theta = np.asarray(fit.vector, np.float64)
@@ -35,7 +35,7 @@ def vector(model: AbstractMixed, fit: Any) -> np.ndarray:
 
 
 def components(model: AbstractMixed, fit: Any) -> pd.DataFrame:
-    """The table of variance components."""
+    """Build the table of variance components."""
     theta, rows = vector(model, fit), []
     for factor, free in zip(model.factors, split(theta[None], model.data, model.factors).free, strict=True):
         covariance = factor.covariance(free[0], model.unit)
@@ -57,7 +57,7 @@ def components(model: AbstractMixed, fit: Any) -> pd.DataFrame:
 
 
 def coefficients(model: AbstractMixed, fit: Any) -> pd.DataFrame:
-    """The table of coefficients."""
+    """Build the table of coefficients."""
     theta, p = vector(model, fit), len(model.names)
     across = np.zeros((p, len(theta)))
     across[:, :p] = model.transform
@@ -69,7 +69,7 @@ def coefficients(model: AbstractMixed, fit: Any) -> pd.DataFrame:
 
 
 def modes(model: AbstractMixed, fit: Any) -> pd.DataFrame:
-    """The table of conditional modes."""
+    """Build the table of conditional modes."""
     theta, tables = vector(model, fit), []
     for k, factor in enumerate(model.factors):
         count = len(factor.levels)
@@ -85,7 +85,7 @@ def modes(model: AbstractMixed, fit: Any) -> pd.DataFrame:
 
 
 def predicted(model: AbstractMixed, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
-    """Means of rows, and intervals for them."""
+    """Predict means of rows, with intervals."""
     share("predict: level", level)
     theta = vector(model, fit)
     X, designs, codes, index = _rows(model, data)
@@ -122,7 +122,7 @@ def _shift(model: AbstractMixed, data: Any, offset: Any, n: int) -> NDArray:
 
 
 def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
-    """Coefficients' columns, effects' columns of each factor as the engine has them, levels (−1 of new ones), and labels."""
+    """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if new), and labels."""
     if data is None:
         X = model.data.design @ np.linalg.inv(model.transform) * model.unit
         return X, [f.design for f in model.factors], [f.code for f in model.factors], model.labels.index
@@ -155,5 +155,5 @@ def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list
 
 
 def _matched(levels: NDArray, code: NDArray, found: NDArray) -> NDArray:
-    """Levels of new rows by those that are known; −1 where they are not."""
+    """Match the levels of new rows with the known levels; −1 if unknown."""
     return pd.Index(levels).get_indexer(pd.Index(found))[code]

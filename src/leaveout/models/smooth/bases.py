@@ -223,7 +223,7 @@ def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Floa
 
 
 def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
-    """Compute the curvature of a penalty relative to that of the rows, along the directions that both determine, in rising order."""
+    """Compute the curvature of a penalty relative to that of the rows, where both determine directions, in rising order."""
     gram = weighed.T @ weighed
     gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
     values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)

@@ -386,7 +386,7 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
 
 
 def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
-    """Bind a term to data, with its design; if `by` holds labels, one term for each. Raises ValueError if the columns do not fit."""
+    """Bind a term to data, with its design; if `by` holds labels, one term for each. ValueError if the columns do not fit."""
     who, columns = term.label, _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":

@@ -50,8 +50,8 @@ class Cox(AbstractObjective):
         F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
 
     The sum goes over the times t of events, S_t is the sum of w_i e^{η_i} over those at risk, D_t over those who die at t, and
-    m_t is the weight of these. E corrects for ties. A unit's loss is the fall of the log partial likelihood of all when the unit
-    is taken out. `fit(...).parameters` is `{"coef"}`.
+    m_t is the weight of these. E corrects for ties. A unit's loss is the fall of the log partial likelihood of all when the
+    unit is taken out. `fit(...).parameters` is `{"coef"}`.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class UnitScores(Module):
 
 
 def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
-    """Return the rows of a model, from the last stratum to the first, and the rows that are expanded for each unit, at some θ."""
+    """Return the rows of a model, from the last stratum to the first, and each unit's expanded rows, at some θ."""
     count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
