@@ -298,8 +298,8 @@ FAULTS = (
     Fault(
         "products with rows on a device are in float32, proofs included",
         "Resident",
-        "    dtype: Any = np.float64  # what",
-        "    dtype: Any = np.float32  # what",
+        "    dtype: Any = np.float64",
+        "    dtype: Any = np.float32",
         "test_device_design",
     ),
     Fault(
