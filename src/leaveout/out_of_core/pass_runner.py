@@ -104,7 +104,7 @@ class PassRunner:
         return kept(make)["start"]
 
     def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, Kept, Int[Array, " rows"]]:
-        """Fit, and leave out every row; return the scan, the fit, the rows that need a closer look, and those drawn for the audit."""
+        """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
         told, factor = self.fitted()
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         diagonal = np.sum(factor**2, axis=1)

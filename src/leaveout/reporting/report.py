@@ -189,7 +189,7 @@ def _units(found: Estimate) -> pd.DataFrame:
 
 
 def _places(names: pd.Index) -> Any:
-    """Return the positions of the units in order: their times, in the form that browsers read in their own zone, else their numbers."""
+    """Return the positions of the units in order: times in the form that browsers read locally, else numbers."""
     times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
     if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
         return np.arange(len(names))

@@ -1,7 +1,8 @@
 """Least squares under Lasso(α) or ElasticNet(α, ρ), every row left out by itself, for many α along one path.
 
-X are the columns times the roots of the sample weights, including an intercept, S the columns that are active at α, σ their signs,
-A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr. If S and σ do not change, leaving row i out gives
+X are the columns times the roots of the sample weights, including an intercept, S the columns that are active at α, σ their
+signs, A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr. If S and σ do not change, leaving row i out
+gives
 
     t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,      V = X_S A⁻¹,  M = X − V X_SᵀX,
 
@@ -9,8 +10,8 @@ as the residual, the coefficients and the gradient. S and σ do not change if th
 |g_j + t_i M_ij| ≤ a: then t_i is proved. Otherwise each parameter that leaves zero, or goes there, moves the residual as if it
 moved alone (`refit._margins`), which is an estimate.
 
-Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α along which columns only join, and
-with columns in that order, A of each is a leading block of the last A, and one factor L Lᵀ = A of the last is enough: with
+Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α along which columns only join,
+and with columns in that order, A of each is a leading block of the last A, and one factor L Lᵀ = A of the last is enough: with
 W = L⁻ᵀ, whose first columns are those of each block, A⁻¹ = W Wᵀ and
 
     h_i = Σ_k (XW)²_ik,      V = XW Wᵀ,      M = X − XW (WᵀXᵀX),
@@ -187,7 +188,7 @@ class PathRun:
 
 
 class Change(NamedTuple):
-    """Change of the factor: W, the signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all before."""
+    """Change of the factor: W, signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all."""
 
     root: Float[Array, "params some"]
     sign: Float[Array, " some"]
