@@ -82,7 +82,7 @@ class AbstractLinear(AbstractLearner):
         return self.response(eta), self.response(outside)
 
     def _coefficients(self, train: Rows) -> NDArray[np.float64]:
-        """Compute coefficients together if training sets share rows, and from a fit's own rows otherwise or if that is inaccurate."""
+        """Compute coefficients together if training sets share rows; from a fit's own rows otherwise, or if inaccurate."""
         coef, doubtful = self.together(train)
         alone = np.flatnonzero(doubtful)
         for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))):

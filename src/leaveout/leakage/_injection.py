@@ -101,7 +101,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FoldInjection:
-    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, and `left` records that are never trained on."""
+    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, `left` that never are."""
 
     fold: LeakageFold
     number: int

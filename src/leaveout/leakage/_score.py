@@ -102,7 +102,7 @@ class Mean(AbstractFunctional):
     signed = True
 
     def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
-        """Compute the losses of many fits, `[fits, rows]` given predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
+        """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
         if not self.own:
             return self.sign * np.asarray(self.function(y, prediction), np.float64)
         each = np.broadcast_to(y, prediction.shape[:2])

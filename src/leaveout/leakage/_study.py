@@ -139,7 +139,7 @@ class ControlPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Score with no mates in training, or `refusal`, the reason why there is none; its difference from the naive score; influences.
+    """Score with no mates in training, or `refusal`, the reason why there is none, with its difference and influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between` the part of the correction's
     variance due to an uncertain linkage, `moved` the change of a fold's score without another fold in training, and `curve` the
