@@ -8,15 +8,15 @@ import lazy_loader as _lazy
 
 from ._runtime.provided import provide as _provide
 
-_found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # modules are imported when a name of theirs is used
+_found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # modules are imported when one of their names is used
 __version__ = _version("leaveout")
-_provide(  # results draw themselves, and know nothing of pictures
+_provide(  # results load plots and pages on demand
     plot=lambda: _import(".reporting.plot", __name__),
     report=lambda: _import(".reporting.report", __name__),
     nested=lambda: _import(".validation.nested", __name__),
 )
 
-_MOVED = {  # names that once stood at the root, by the module that has them now
+_MOVED = {  # names that moved from the root, by their new module
     "leakage": "InjectedSplits Injection LeakageReport LeakageResult Linkage RecordLeakage SplitLeakage "
     "binomial_block_bootstrap binomial_matrix largest_leakage_share leakage_corrected leakage_report leakage_slope_test "
     "residual_profile solve_curve stratified_matrix",
@@ -29,7 +29,7 @@ _MOVED = {  # names that once stood at the root, by the module that has them now
 
 
 def __getattr__(name: str) -> object:
-    if name in ("fit", "anchor", "from_sklearn"):  # a fit is to be cross-validated: the first call need not wait for modules
+    if name in ("fit", "anchor", "from_sklearn"):  # cross-validation follows a fit, so its modules are loaded early
         _import(".validation.cross_validate", __name__)
     for place, names in _MOVED.items():
         if name in names.split():

@@ -15,14 +15,14 @@ Made = TypeVar("Made")
 def cached_on(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
     """Decorate a function of one object, so that its value is computed once and cached beside the object.
 
-    An attribute of the object would make it another pytree, and everything would be compiled anew.
+    As an attribute it would change the pytree of the object, and everything would be compiled anew.
     """
     lock = threading.RLock()
 
     @functools.wraps(make)
     def kept(fit):
         key = (id(fit), make)
-        with lock:  # batches run side by side
+        with lock:  # batches run in parallel
             if key in _made:
                 return cast(Made, _made[key])
             _made[key] = float64(make)(fit)

@@ -1,8 +1,8 @@
-"""Checkpoints: a long run is kept in a file as it goes, and one that was killed goes on from there, to the same numbers.
+"""Checkpoints: a long run is saved in a file as it goes, and continues from there after it was killed, to the same numbers.
 
-A verb is a row of steps, each a function of its arguments and of the steps before it: batches of refits, repetitions of an
-audit, draws. A `Journal` keeps the arrays that each step returned, in order. The same call takes from it what is there, and
-computes the rest. The file is SQLite's: whenever the process dies, a step is in it whole or not at all.
+A call is a sequence of steps, each a function of its arguments and of the steps before it: batches of refits, repetitions of an
+audit, draws. A `Journal` keeps the arrays that each step returned, in order. The same call reads the steps in the
+file, and computes the rest. The file is a database of SQLite: whenever the process dies, a step is in it whole or not at all.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ import numpy as np
 
 from .fingerprint import fingerprint
 
-PAUSE = 2.0  # seconds between commits: a crash loses this much work at most, beside the step that was being made
-OURS = 0x6C656176  # in the header of the file: "leav"
+PAUSE = 2.0  # seconds between commits, and so of work that a crash loses besides the current step
+OURS = 0x6C656176  # application id in the header of the file: "leav"
 TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
 
 File = str | os.PathLike[str]
-StepResult = dict[str, np.ndarray]  # what a step made
+StepResult = dict[str, np.ndarray]  # results of a step
 
 
 class Journal:
@@ -110,7 +110,7 @@ class Journal:
                 self.base.execute("COMMIT")
                 self.base.execute("BEGIN EXCLUSIVE")
                 self.saved = time.monotonic()
-        except sqlite3.Error as error:  # a full disk is no reason to lose the run as well
+        except sqlite3.Error as error:  # the run continues if the disk is full
             warnings.warn(f"{self.name} cannot be written ({error}): what comes is not kept.", stacklevel=2)
             _journal.set(None)
 
@@ -129,7 +129,7 @@ _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
 def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
-    """Hash of each thing that a run depends on."""
+    """Hash each thing that a run depends on."""
     found = {}
     for name, value in of.items():
         try:
@@ -145,7 +145,7 @@ def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
 def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None]:
     """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without a file keep nothing.
 
-    Raises ValueError if the file belongs to another run, is no checkpoint, is damaged or is in use.
+    Raises ValueError if the file belongs to another run, is not a checkpoint, is damaged or is in use.
     """
     if file is None:
         yield

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class RESULTS(enum.IntEnum):
-    """Outcome of one refit. `RESULTS(code).message` says what it means and what to do.
+    """Outcome of one refit. `RESULTS(code).message` explains it and names a remedy.
 
     Examples
     --------

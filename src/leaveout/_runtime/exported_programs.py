@@ -1,13 +1,13 @@
-"""Traced programs that are kept on disk, so that other processes need not trace them again.
+"""Cache of traced programs on disk, so that other processes need not trace them again.
 
-JAX caches compiled code under a hash of the program's text, and each process traces and lowers the program anew to have that
-text. For a hidden Markov model this takes longer than everything else. Here the text itself is kept (StableHLO, by
-`jax.export`), under a hash of all that it is made of: this package's source, the versions of the packages that trace it, JAX's
+JAX caches compiled code under a hash of the program's text, and each process traces and lowers the program anew to get that
+text. For a hidden Markov model this takes longer than everything else. This module keeps the text itself (StableHLO, by
+`jax.export`), under a hash of all its inputs: this package's source, the versions of the packages that trace it, JAX's
 settings, the classes and constants of the arguments, the shapes of their arrays. A program is kept only if all of these are
-this package's own, as other code may read what no hash sees.
+this package's own, as other code may depend on values outside the hash.
 
-Compiled code is left to JAX: an executable that XLA's CPU client has loaded cannot be written again (JAX 0.10: the copy lacks
-functions, or returns other numbers).
+Compiled code is JAX's own cache: an executable that XLA's CPU client has loaded cannot be saved again (in JAX 0.10 the copy
+lacks functions, or returns other numbers).
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ from .fingerprint import fingerprint
 
 Kept = tuple[Any, Any]
 
-KEEPING = True  # switched off in tests, which trace to check shapes
+KEEPING = True  # off in tests, which trace to check shapes
 MAX_EXPORTED_BYTES = 2**26  # bytes of programs that are kept; those unused for longest go first
 TRUSTED = (
     *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
     *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
 )
-UNNAMED = ("jax_compilation_cache", "jax_persistent_cache")  # settings of where programs are kept
+UNNAMED = ("jax_compilation_cache", "jax_persistent_cache")  # settings of JAX's cache, which do not affect programs
 TRACING = ("jax", "jaxlib", "equinox", "numpy")  # packages that a program depends on
 DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
 
@@ -114,7 +114,7 @@ class Program:
             structures.append(structure)
             return found
 
-        flat.__name__ = self.function.__name__  # JAX keeps what it compiles by that
+        flat.__name__ = self.function.__name__  # JAX caches compiled code by this name
         try:
             exported = jax.export.export(jax.jit(flat))(list(filter(_array, leaves)))
         except (ValueError, NotImplementedError):
@@ -163,7 +163,7 @@ def _read(file: Path) -> Kept | None:
         kept = pickle.loads(file.read_bytes())
         os.utime(file)
         return kept
-    except Exception:  # damaged, say
+    except Exception:  # such as a damaged file
         return None
 
 

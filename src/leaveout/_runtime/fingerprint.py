@@ -1,6 +1,6 @@
 """Hash of everything that a result depends on: arrays by their bytes, objects by their parts, functions by their code.
 
-Nothing can be read back from it. Two runs of one program give the same hash.
+The hash does not reveal the values. Two runs of one program give the same hash.
 """
 
 import dataclasses
@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range)
-INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})  # whose code goes by its name
+# folders of code that is hashed by name
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 class Foreign(TypeError):
@@ -58,7 +59,7 @@ class _Hash:
         if id(value) in self.seen:
             return self._told("again", str(self.seen[id(value)]))
         self.seen[id(value)] = len(self.seen)
-        self.alive.append(value)  # so that no other takes its id
+        self.alive.append(value)  # so that no other object gets its id
         if isinstance(value, np.ndarray):
             return self._parts(f"objects {value.shape}", value.ravel().tolist())
         if isinstance(value, types.ModuleType):
@@ -94,10 +95,10 @@ class _Hash:
             return self._parts(kind, [value.index, *(part for pair in value.items() for part in pair)])
         if isinstance(value, pd.Series):
             return self._parts(kind, [value.index, value.to_numpy()])
-        if hasattr(value, "__array__"):  # also what JAX holds, and an index
+        if hasattr(value, "__array__"):  # also arrays of JAX, and an index
             return self._parts(kind, [np.asarray(value)])
         self.add(type(value))
-        if dataclasses.is_dataclass(value):  # what was worked out from the fields since is no part of it
+        if dataclasses.is_dataclass(value):  # values cached beside the fields are not part of it
             names = [field.name for field in dataclasses.fields(value)]
             return self._parts(kind, [(name, getattr(value, name, None)) for name in names])
         made = value.__reduce_ex__(4)
@@ -116,7 +117,7 @@ class _Hash:
             return self._parts("method", [value.__func__, value.__self__])
         if inspect.isfunction(value) and not _own(value):
             value = inspect.unwrap(value)
-        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as what is compiled has
+        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as compiled functions have
             return self._parts("wrapped", [value.__wrapped__])
         self._told("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")
         if inspect.isfunction(value):
@@ -143,7 +144,7 @@ class _Trusting(_Hash):
     def _class(self, value: type) -> None:
         for cls in value.__mro__:
             there = functools.reduce(lambda part, name: getattr(part, name, None), cls.__qualname__.split("."), self._home(cls))
-            if there is not cls:  # made by a function, of whatever that was given
+            if there is not cls:  # created by a function from its arguments
                 raise Foreign(cls.__qualname__)
         super()._class(value)
 
@@ -161,13 +162,13 @@ class _Trusting(_Hash):
 
 
 def _own(function: Any) -> bool:
-    """Whether a function is the caller's own, rather than an installed library's."""
+    """Tell whether a function is the caller's own, rather than an installed library's."""
     name, file = function.__module__ or "", function.__code__.co_filename
     return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(INSTALLED)
 
 
 def _content(cell: Any) -> Any:
-    """Content of a closure's cell; None if it is still empty."""
+    """Return the content of a closure's cell; None if it is still empty."""
     try:
         return cell.cell_contents
     except ValueError:

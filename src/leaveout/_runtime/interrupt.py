@@ -1,7 +1,7 @@
-"""Ctrl-C: a verb ends within a second, and hands over what is done so far.
+"""Ctrl-C: a call ends within a second, and returns its result so far.
 
 Neither a compiled program nor its compilation can be interrupted. They run in threads beside the main one, which waits and can
-be told to go. A thread that nobody waits for any more ends before its next program.
+stop waiting. A thread without a waiting main thread ends before its next program.
 """
 
 import collections
@@ -19,19 +19,19 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 _told: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("told", default=None)
-_beside: list[ThreadPoolExecutor] = []  # one thread, made when it is needed
+_beside: list[ThreadPoolExecutor] = []  # one thread, created on demand
 os.register_at_fork(after_in_child=_beside.clear)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a verb.
+    """Interrupt of a call by Ctrl-C.
 
     It need not be caught: afterwards it is `sys.last_value`, in a notebook too.
 
     Attributes
     ----------
     told : str
-        How far the verb came.
+        How far the call came.
     partial : Any
         The result for what was done so far; None if there is no such result.
     """
@@ -49,7 +49,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable(caller: str) -> Iterator[None]:
-    """Turn Ctrl-C into `Interrupted` under the name of `caller`, whichever other verb was at work inside it."""
+    """Turn Ctrl-C into `Interrupted` under the name of `caller`, whatever other function runs inside it."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -59,13 +59,13 @@ def stoppable(caller: str) -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """Raised in a thread that nobody waits for any more."""
+    """Raised in a thread for which the main thread no longer waits."""
 
 
 def run_in_thread(run: Callable[[], Made]) -> Made:
     """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
 
-    Called from another thread it runs there, or raises `Stopped` if nobody waits for that thread any more.
+    Called from another thread it runs there, or raises `Stopped` if the main thread no longer waits.
     """
     told = _told.get()
     if told is not None and told.is_set():
@@ -77,7 +77,7 @@ def run_in_thread(run: Callable[[], Made]) -> Made:
     try:
         return _beside[0].submit(contextvars.copy_context().run, run).result()
     except KeyboardInterrupt:
-        _beside.pop().shutdown(wait=False, cancel_futures=True)  # it is busy, and the next call would wait for it
+        _beside.pop().shutdown(wait=False, cancel_futures=True)  # it is busy, and would delay the next call
         raise
 
 

@@ -1,6 +1,6 @@
-"""JAX, imported when something has to be derived or compiled; and frozen classes that JAX sees as trees of arrays.
+"""JAX, imported when something has to be derived or compiled, and frozen classes that are trees of arrays to JAX.
 
-Models in closed form need none of it: `jax`, `jnp` and `jspecial` stand for modules that are imported when they are used.
+Models in closed form need none of it: `jax`, `jnp` and `jspecial` are placeholders of modules that are imported on first use.
 """
 
 import abc
@@ -52,10 +52,10 @@ else:
     jax, jnp, jspecial = _Later("jax"), _Later("jax.numpy"), _Later("jax.scipy.special")
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
-Arrays = Array | np.ndarray  # compiled functions take both
+Arrays = Array | np.ndarray  # compiled functions accept both
 MAX_COMPILED_BYTES = 2**30  # bytes of compiled programs that are kept
-MIN_COMPILE_SECONDS = 0.05  # seconds of compiling that are worth a file
-NUMPY = np.ndarray | np.generic | float  # what needs no JAX
+MIN_COMPILE_SECONDS = 0.05  # seconds of compiling from which a program is saved
+NUMPY = np.ndarray | np.generic | float  # types that need no JAX
 
 _unregistered: list[type] = []
 _registering = threading.Lock()
@@ -63,7 +63,7 @@ _scope = threading.local()  # `waiting`: the outermost scope of double precision
 
 
 def needed() -> None:
-    """Import JAX if nobody has: register our classes as trees, and enter double precision if it was asked for."""
+    """Import JAX if it is not imported yet, register classes as trees, and enter double precision if it is waiting."""
     import jax.flatten_util
 
     _cached()
@@ -93,10 +93,10 @@ def _cached() -> Path | None:
     folder = Path(chosen) / "programs" / _host()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written to
+    except OSError:  # a home that is not writable
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", MAX_COMPILED_BYTES)  # with it goes a lock
+    jax.config.update("jax_compilation_cache_max_size", MAX_COMPILED_BYTES)  # JAX locks the folder with this setting
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
     return folder / "traced"
@@ -123,7 +123,7 @@ def _double() -> Iterator[None]:
 
 
 def float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` in double precision, should it use JAX, and leave the caller's setting as it was."""
+    """Run `function` in double precision, if it uses JAX, and restore the caller's setting."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -136,7 +136,7 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 def carried(function: Callable[P, R]) -> Callable[P, R]:
     """Prepare `function` for another thread: in double precision and on the device chosen here.
 
-    JAX's settings are a thread's own.
+    Settings of JAX belong to a thread.
     """
     config: Any = jax.config if "jax" in sys.modules else None
     device = None if config is None else config.jax_default_device
@@ -152,22 +152,22 @@ def carried(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def numpy_of(value: Any) -> Any:
-    """NumPy for NumPy's arrays, `jax.numpy` for JAX's."""
+    """Return NumPy for arrays of NumPy, `jax.numpy` for those of JAX."""
     return np if isinstance(value, NUMPY) else jnp
 
 
 def followed(value: Any) -> bool:
-    """Whether a value contains a traced array, which JAX differentiates by and which has no value yet."""
+    """Tell whether a value contains a traced array, which has no value yet."""
     return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def special_of(value: Any) -> Any:
-    """SciPy's special functions for NumPy's arrays, JAX's for its own."""
+    """Return SciPy's special functions for arrays of NumPy, JAX's for its own."""
     return scipy.special if isinstance(value, NUMPY) else jspecial
 
 
 def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a user's function under tracing; raises TypeError, with the line, if it asks an array for its value."""
+    """Call a user's function under tracing; raises TypeError, with the line, if it needs the value of an array."""
     known = jax.errors
     try:
         return function(*args, **more)
@@ -184,7 +184,7 @@ def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> 
 
 
 def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
-    """Function that `make()` returns, made when it is first called."""
+    """Return the function that `make()` returns, created at the first call."""
     make = functools.cache(make)
 
     @functools.wraps(make)
@@ -213,7 +213,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
             if any(isinstance(leaf, tracer) for leaf in leaves):
                 return program.anew(*args, **more)
             given = _sent((args, more), _place(leaves))
-            config: Any = jax.config  # what a caller has set by `with` is known to its own thread only
+            config: Any = jax.config  # settings by `with` apply to the caller's thread only
             chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
 
             def there() -> R:
@@ -228,14 +228,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def foreign(device: Any) -> Any:
-    """The device, if its memory is not this machine's own; else None."""
+    """Return the device if its memory is not this machine's own, else None."""
     return None if device.platform == "cpu" and device == device.client.local_devices()[0] else device
 
 
 def _place(leaves: list) -> Any:
-    """Foreign device on which programs of these arrays run; None for this machine's memory, and for several devices at once.
+    """Find the foreign device for programs of these arrays; None for this machine's memory, and for several devices.
 
-    It is the device where one of the arrays was put, else the chosen one (`jax.default_device`), else an accelerator that JAX
+    It is the device of one of the arrays, else the chosen one (`jax.default_device`), else an accelerator that JAX
     has.
     """
     kind, config = jax.Array, cast(Any, jax.config)
@@ -268,11 +268,11 @@ def _sent(tree: PyTree, place: Any) -> PyTree:
     return jax.tree.unflatten(shape, parts)
 
 
-_twins: dict[tuple[int, Any], Any] = {}  # by the module and the device
+_twins: dict[tuple[int, Any], Any] = {}  # copies by module and device
 
 
 def _twin(module: "Module", place: Any) -> Any:
-    """Copy of a module whose arrays are on the device, as JAX sees it; made once."""
+    """Copy a module with its arrays on the device, once."""
     key = id(module), place
     if key not in _twins:
         _twins[key] = _copied(module, place)
@@ -290,7 +290,7 @@ def _copied(module: "Module", place: Any) -> Any:
 
 
 def picked(part: Arrays, lanes: "np.ndarray") -> Arrays:
-    """Select refits from an array, on whatever device it is."""
+    """Select refits from an array on any device."""
     return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
 
 
@@ -300,7 +300,7 @@ def _gathered(part: "Array", lanes: "Array") -> "Array":
 
 
 def static(**more: Any) -> Any:
-    """Field that is no array: programs are compiled for its value."""
+    """Declare a field that is not an array: programs are compiled for its value."""
     return dataclasses.field(metadata={"static": True}, **more)
 
 
@@ -316,7 +316,7 @@ class Module(abc.ABC):  # noqa: B024
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if type(cls) is not abc.ABCMeta:  # it makes its classes trees by itself, as Equinox does
+        if type(cls) is not abc.ABCMeta:  # other metaclasses, such as Equinox's, register their classes
             return
         cls._own_init = cls._own_init or "__init__" in vars(cls)
         dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
@@ -352,7 +352,7 @@ def _register(cls: type) -> None:
     """Register a class as a pytree node."""
     import jax
 
-    if hasattr(cls, "as_jax_sees_it"):  # an array in its place
+    if hasattr(cls, "as_jax_sees_it"):  # JAX sees an array in its place
         jax.tree_util.register_pytree_node(cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0])
         return
     kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]

@@ -1,8 +1,8 @@
-"""Steps computed by joblib's workers, if joblib has some: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
+"""Steps computed by joblib's workers, if there are any: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
 
-The result of a step depends neither on who computes it nor on the number of workers, and results come back in order. Without
+The result of a step depends neither on its worker nor on the number of workers, and results come back in order. Without
 workers everything is computed here. A function travels pickled, once, by value if it is the user's own, and workers of one
-machine share its arrays. If a worker dies, its items are given to others.
+machine share its arrays. If a worker dies, others get its items.
 """
 
 import collections
@@ -31,14 +31,14 @@ from .jax import carried, jax
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-STARTING = 3.0  # seconds that other processes take to start: work worth less stays here
+STARTING = 3.0  # seconds to start other processes; less work stays here
 PORTION = 0.5  # seconds of work that are sent to a process at once
-MAX_WORKER_DEATHS = 3  # times that workers may die with nothing made in between
+MAX_WORKER_DEATHS = 3  # largest number of deaths of workers without a result in between
 WORKER_CACHE = 4  # functions and fits that a worker keeps
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-Left = Callable[[int], float]  # how many are still to be made after so many
+Left = Callable[[int], float]  # number of remaining items after so many
 
 _unpacked: dict[str, Any] = {}
 _unpacking = threading.RLock()
@@ -95,7 +95,7 @@ def workers(jobs: int | None = None) -> int:
 
 
 def _are_threads() -> bool:
-    """Whether workers are threads of this process, to which nothing has to be sent."""
+    """Tell whether workers are threads of this process, to which nothing has to be sent."""
     import joblib
 
     return getattr(joblib.parallel.get_active_backend()[0], "supports_sharedmem", False)
@@ -108,7 +108,7 @@ def single_threaded() -> contextlib.AbstractContextManager[object]:
 
 @functools.cache
 def _blas() -> "ThreadpoolController":
-    """Controller of the libraries that multiply matrices."""
+    """Return the controller of the libraries that multiply matrices."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
@@ -129,13 +129,13 @@ def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
 
 
 class _Waiting:
-    """Items that were given to workers and have not come back."""
+    """Items that workers have not returned yet."""
 
     def __init__(self, items: Iterator[Any]):
         self.items, self.out, self.lock, self.closed = items, collections.deque[Any](), threading.Lock(), False
 
     def __iter__(self) -> Iterator[Any]:
-        """Hand out items, to whichever thread of joblib asks."""
+        """Hand out items to any thread of joblib."""
         while True:
             with self.lock:
                 item = self if self.closed else next(self.items, self)
@@ -145,7 +145,7 @@ class _Waiting:
             yield item
 
     def left(self) -> "_Waiting":
-        """All items that have not come back, or were never handed out."""
+        """Return all items that were not returned, or not handed out."""
         with self.lock:
             self.closed = True
             return _Waiting(itertools.chain(self.out, self.items))
@@ -168,7 +168,7 @@ def _elsewhere(
             return
         except _Raised as raised:
             raise raised.error from None
-        except Exception as error:  # joblib's own, or Dask's, Ray's: of each backend another
+        except Exception as error:  # each backend raises its own errors
             tries += 1
             if tries == MAX_WORKER_DEATHS:
                 raise RuntimeError(
@@ -179,7 +179,7 @@ def _elsewhere(
             waiting = waiting.left()
         finally:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it was not gone through to its end
+                warnings.simplefilter("ignore")  # joblib warns of a generator that is not exhausted
                 made.close()
 
 
@@ -233,7 +233,7 @@ def _portable(error: Exception) -> Exception:
 class _Sent:
     """Function, or a part of one, on its way to workers.
 
-    Its arrays lie beside it, where joblib shares them, and so do parts that several functions share: a worker unpacks and
+    Its arrays are separate, so that joblib shares them, and so do parts that several functions share: a worker unpacks and
     compiles a fit once.
     """
 
@@ -250,11 +250,11 @@ class _Sent:
         self.code, self.arrays = stream.getvalue(), [np.asarray(each.raw()) for each in buffers]
 
     def __sizeof__(self) -> int:
-        """Size by which Dask decides what to put on workers by itself."""
+        """Size by which Dask decides which objects to put on workers."""
         return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
 
     def made(self) -> Any:
-        """Unpickle what was sent, once in a process; the last few are kept."""
+        """Unpickle a function once in each process; the last few are kept."""
         with _unpacking:
             found = _unpacked.pop(self.name, self)
             _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
@@ -312,7 +312,7 @@ def named(array: np.ndarray) -> Any:
 
 
 def remapped(known: Any) -> np.ndarray:
-    """Array from such a description."""
+    """Open the array of such a description."""
     if isinstance(known, np.ndarray):
         return known
     file, dtype, offset, shape = known

@@ -1,4 +1,4 @@
-"""Progress bar on standard error, with the time left, for what takes longer than two seconds."""
+"""Progress bar on standard error, with the time left, for calls of more than two seconds."""
 
 import functools
 import importlib.util
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SECONDS_BEFORE_BAR = 2.0  # seconds
-ONE = threading.Lock()  # bars inside a bar would write over it
+ONE = threading.Lock()  # a second bar would overwrite the first
 
 
 class Slow:
@@ -30,7 +30,7 @@ class Slow:
 
     @functools.cached_property
     def bar(self) -> "Progress":
-        """The bar of rich, made when it is first shown."""
+        """The bar of rich, created when it is first shown."""
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
@@ -73,7 +73,7 @@ class Slow:
         return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a bar that is never shown: nobody looks at another process."""
+        """Pickle as a bar that is never shown, as another process has no terminal."""
         return Slow, (self.label, self.total)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -93,9 +93,9 @@ def _console() -> "Console":
 
 
 def _watched() -> bool:
-    """Whether somebody can see a bar: not in a file, nor in a notebook that cannot draw one."""
+    """Tell whether a bar is visible: not in a file, nor in a notebook that cannot draw one."""
     asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
     if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
-        return False  # without importing what draws
+        return False  # without importing rich
     console = _console()
     return importlib.util.find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal

@@ -1,7 +1,6 @@
-"""Modules that results need and may not import, as they stand in rooms below theirs: pictures, pages, nested intervals.
+"""Loaders of modules that results use but may not import, since they are in later rooms: plots, pages, nested intervals.
 
-The package's face (`leaveout/__init__.py`) stands above all rooms. It names a loader for each such module; a method of a result
-asks here when it is called.
+`leaveout/__init__.py` registers a loader for each such module; methods of results call `provided`.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ _loaders: dict[str, Callable[[], ModuleType]] = {}
 
 
 def provide(**loaders: Callable[[], ModuleType]) -> None:
-    """Name the functions that import a module, by the names that `provided` is asked for."""
+    """Register functions that import a module, by name."""
     _loaders.update(loaders)
 
 

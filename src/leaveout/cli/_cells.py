@@ -1,7 +1,7 @@
-"""Cells of a text file: numbers are read by the one convention of the file, and labels stay as they are written.
+"""Cells of a text file: numbers are read by one convention for the whole file, and labels stay as they are written.
 
-A cell such as 0,126 or 1.234,5 proves its decimal sign; 50.914 may be fifty or fifty thousand. What is proved in one column
-holds for the whole file, and columns that contradict one another are refused.
+A cell such as 0,126 or 1.234,5 proves its decimal sign; 50.914 may be fifty or fifty thousand. A sign that one column proves
+holds for the whole file, and contradictory columns are refused.
 """
 
 import re
@@ -16,23 +16,23 @@ from ._console import fail
 
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
-SEPARATORS = tuple(NAMES)  # that may stand between thousands
-MAX_NUMBER_DIGITS = 15  # of a whole number: with more it is an id, which a float would merge with others
-OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # decimals, or thousands
+SEPARATORS = tuple(NAMES)  # signs between thousands
+MAX_NUMBER_DIGITS = 15  # largest number of digits of a whole number; longer ones are ids, which floats would merge
+OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # either decimals or thousands
 ZEROS = re.compile(r"0\d+")
 LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
-SPACES = "\u00a0\u202f\u2009"  # that some write between thousands
+SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
 
 class Convention(NamedTuple):
-    """How a file writes numbers, by --decimal and --thousands; None where its cells are to say it."""
+    """Convention for numbers, by --decimal and --thousands; None if the cells decide."""
 
     decimal: str | None = None
     thousands: str | None = None
 
     @property
     def point(self) -> str:
-        """The decimal sign: the one that is named, else the one that does not stand between thousands."""
+        """The decimal sign: the given one, else the one that is not the sign between thousands."""
         return self.decimal or (OTHER.get(self.thousands or ",") or ".")
 
 
@@ -40,14 +40,14 @@ BY_THE_FILE = Convention()
 
 
 def convention(decimal: str | None, thousands: str | None) -> Convention:
-    """The convention of the options; one sign cannot do both."""
+    """Read the convention of the options; one sign cannot be both."""
     if decimal is not None and decimal == thousands:
         fail(f"--decimal {decimal!r} --thousands {thousands!r}: one sign cannot stand for both.")
     return Convention(decimal, thousands)
 
 
 def pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
-    """A number, written by a convention."""
+    """Return the pattern of a number in a convention."""
     whole = r"\d+" if thousands is None else rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
     point = re.escape(decimal)
     return re.compile(rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?")
@@ -58,7 +58,7 @@ WAYS = {mark: pattern(mark, other) for mark, other in OTHER.items()}
 
 @dataclass
 class Signs:
-    """Decimal signs and signs between thousands that a column proves, and those that may be either; a cell for each."""
+    """Decimal signs and signs between thousands that a column proves, and ambiguous ones, with a cell for each."""
 
     decimal: dict[str, str] = field(default_factory=dict)
     thousands: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Signs:
         return found
 
 
-Reread = Callable[[list[str]], pd.DataFrame]  # columns of the file once more, as text
+Reread = Callable[[list[str]], pd.DataFrame]  # reads columns of the file again, as text
 
 
 def settle(
@@ -91,7 +91,7 @@ def settle(
     way: tuple[str, Convention],
     notes: list[str],
 ) -> pd.DataFrame:
-    """Numbers where columns hold them. `way` is what stands between the cells, and the convention by the options."""
+    """Convert columns of numbers. `way` has the separator of cells and the convention of the options."""
     mark, convention = way
     words = [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)]
     floats = [name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)]
@@ -112,7 +112,7 @@ def settle(
 
 
 def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: list[str]) -> dict[str, str]:
-    """The decimal sign of each column that has signs and is numbers by the convention of the file."""
+    """Decide the decimal sign of each column that has signs and is numeric by the convention of the file."""
     own = [name for name in signs if name in used]
     proved = {sign: name for name in reversed([*own, *(set(signs) - set(own))]) for sign in signs[name].decimal}
     groups = {sign for name in signs for sign in signs[name].thousands}
@@ -133,7 +133,7 @@ def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: li
                 _refuse({name: cell, either[OTHER[sign]]: signs[either[OTHER[sign]]].either[OTHER[sign]]})
             decimal = decimal or (sign if sign in proved or not proved else OTHER[sign])
             if not proved and mark == "," == sign:
-                decimal = None  # 1,234 between commas is rather a thousand: not to be read as either
+                decimal = None  # 1,234 in a file with commas may be a thousand, and is not converted
             elif not proved and mark != ",":
                 guessed.append(name)
         if decimal is not None:
@@ -143,7 +143,7 @@ def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: li
 
 
 def _notes(signs: dict[str, Signs], found: dict[str, str], guessed: list[str]) -> list[str]:
-    """Say which columns were read with decimal commas or thousands, and which might be meant otherwise."""
+    """Describe the columns that were read with decimal commas or thousands, and those that are ambiguous."""
     commas = [name for name, sign in found.items() if sign == ","]
     notes = []
     for sign in OTHER:
@@ -162,7 +162,7 @@ def _notes(signs: dict[str, Signs], found: dict[str, str], guessed: list[str]) -
 
 
 def _refuse(cells: dict[str, str]) -> None:
-    """End where columns contradict one another."""
+    """End if columns contradict one another."""
     said = " and ".join(f"{cell!r} in {name}" for name, cell in cells.items())
     fail(
         f"numbers are written in two ways, or thousands cannot be told from decimals: {said}; say how the file writes them by "
@@ -171,7 +171,7 @@ def _refuse(cells: dict[str, str]) -> None:
 
 
 def _as_told(frame: pd.DataFrame, reread: Reread, names: list[str], convention: Convention) -> pd.DataFrame:
-    """Numbers by the options, in columns that hold nothing else; others stay text."""
+    """Convert columns that are numbers by the options; others stay text."""
     written = pattern(convention.point, convention.thousands)
     texts = reread(names) if names else frame[[]]
     for name in names:
@@ -183,7 +183,7 @@ def _as_told(frame: pd.DataFrame, reread: Reread, names: list[str], convention: 
 
 
 def _numbered(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
-    """The cells that are filled, without spaces around them; None if one is written in none of these ways."""
+    """Return the filled cells without spaces around them; None if one is not a number in these conventions."""
     filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
     known = np.zeros(len(filled), bool)
     for way in ways:
@@ -197,14 +197,14 @@ def _number(cells: pd.Series, thousands: str | None, decimal: str) -> pd.Series:
 
 
 def _thousandths(column: pd.Series) -> bool:
-    """May all its numbers be of three decimals, and so be thousands? Then their text is asked."""
+    """Tell whether all numbers have at most three decimals, and so may be thousands, which their text decides."""
     values = column.to_numpy(float)
     values = np.abs(values[np.isfinite(values)])
     return bool(np.all((values >= 1) & (values < 1000) & (np.abs(1000 * values - np.round(1000 * values)) < 1e-6)))
 
 
 def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str]) -> pd.DataFrame:
-    """Whole numbers that are rather labels, as text: ids of many digits, and one number written in several ways by zeros."""
+    """Return whole numbers that are labels as text: ids of many digits, and numbers with leading zeros."""
     odd = LONG.search(content) is not None or re.search(r"(?:^|[,;\t\"' ])0\d", content, re.MULTILINE) is not None
     whole = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name]) and _is_whole(frame[name])]
     if not odd or not whole:
@@ -231,7 +231,7 @@ def _is_whole(column: pd.Series) -> bool:
 
 
 def trimmed(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Text without the spaces around it, which make no other label; labels that differ in capitals only are told."""
+    """Strip the spaces around text, and report labels that differ in capitals only."""
     for name in frame:
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column) or not column.map(lambda cell: isinstance(cell, str) or pd.isna(cell)).all():
@@ -252,7 +252,7 @@ def trimmed(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def told(column: pd.Series) -> pd.Series:
-    """Labels as numbers where each is one number, written in one way; else as they are written."""
+    """Return labels as numbers if each number is written in one way, else as text."""
     if pd.api.types.is_numeric_dtype(column):
         return column
     number = pd.to_numeric(column, errors="coerce")

@@ -1,4 +1,4 @@
-"""Output of the commands, and their exits on input that they cannot use."""
+"""Output of the commands, and their exits on unusable input."""
 
 import os
 import sys
@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-STOPPED = 130  # exit code of what Ctrl-C ended
+STOPPED = 130  # exit code after Ctrl-C
 console = Console(highlight=False, soft_wrap=True)
-words: list[str] = []  # of the command that runs
-INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)  # not faults of ours
+words: list[str] = []  # arguments of the current command
+# errors of the input, not of the library
+INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)
 
 
 class OneLine(TyperGroup):
@@ -28,7 +29,7 @@ class OneLine(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             partial = getattr(stop, "partial", None)
-            if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, and no array
+            if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, not an array
                 console.print(str(partial), markup=False)
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             kept = command is not None and any(each.name == "checkpoint" for each in command.params)
@@ -47,7 +48,7 @@ class OneLine(TyperGroup):
             code = 1
         except Exception as error:
             code = _ended(error)
-        if code == STOPPED and sys.stdout is sys.__stdout__:  # in a process of its own, of which some threads may be at work
+        if code == STOPPED and sys.stdout is sys.__stdout__:  # its own process, in which threads may still run
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
             os._exit(STOPPED)
@@ -56,7 +57,7 @@ class OneLine(TyperGroup):
 
 def _ended(error: Any) -> int:
     """Print how a command ended, and return its exit code."""
-    if hasattr(error, "format_message"):  # of the options: which class they raise is typer's own affair
+    if hasattr(error, "format_message"):  # errors of options, whose class is internal to typer
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
@@ -80,12 +81,12 @@ def _ended(error: Any) -> int:
 
 
 class Unusable(Exception):
-    """An input that cannot be used; its text is the line that is printed."""
+    """Unusable input; its text is the printed line."""
 
 
 @contextmanager
 def one_line(where: str) -> Iterator[None]:
-    """End with the library's message on bad input, preceded by `where` the input came from."""
+    """End with the library's message on bad input, preceded by `where`, the source of the input."""
     try:
         yield
     except (ValueError, TypeError, RuntimeError, Unusable) as error:

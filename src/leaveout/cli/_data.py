@@ -1,4 +1,4 @@
-"""The model and the plan of a file of rows; input that cannot be used ends in one line on standard error."""
+"""The model and the plan of a file of rows; unusable input ends in one line on standard error."""
 
 import re
 from collections import Counter
@@ -18,14 +18,14 @@ PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
 CATEGORY = "name it in --categorical, or leave it out by naming others in --features"
 NUMBERS = "it must hold numbers"
-WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # of a formula: names, and the dot of all others
-CALLED = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # of a formula: columns of labels
-LABELS = ("logistic", "probit", "cloglog")  # losses that take two labels
+WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
+CALLED = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
+LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 
 @dataclass(frozen=True)
 class Model:
-    """The options that describe the model of the rows of a file."""
+    """Options that describe the model of the rows of a file."""
 
     target: str | None = None
     loss: str = "squared"
@@ -39,7 +39,7 @@ class Model:
 
 
 def named(model: Model, plan: str) -> set[str]:
-    """List every column that is named; nothing where all remaining ones are meant."""
+    """List every named column; empty if all remaining ones are features."""
     names = {model.target, model.offset, model.weights, _group(plan), *listed(model.categorical)}
     if model.formula:
         return {*filter(None, names), *_words(model.formula)}
@@ -47,7 +47,7 @@ def named(model: Model, plan: str) -> set[str]:
 
 
 def labels(model: Model, plan: str) -> set[str]:
-    """The columns that are labels by what a model and a plan do with them: these are read as text."""
+    """List the columns that a model and a plan use as labels, which are read as text."""
     names = {_group(plan), *listed(model.categorical)}
     left, tilde, _ = (model.formula or "").partition("~")
     if model.loss.lower() in (*LABELS, "multinomial"):
@@ -60,7 +60,7 @@ def _words(formula: str) -> set[str]:
 
 
 def columns_of(rows: FileTable, model: Model, plan: str = "") -> list[str]:
-    """The columns that a model and a plan use; all that are no target, weight or group, if none are named."""
+    """List the columns that a model and a plan use; without names, all but target, weight and group."""
     known = list(rows.frame.columns)
     extra = [model.offset, model.weights, _group(plan)]
     given = [name for name in extra if name]
@@ -86,7 +86,7 @@ def _group(plan: str) -> str | None:
 
 
 def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Regression, str]:
-    """The model of the rows, and what is to be said of its target."""
+    """Build the model of the rows; return it with remarks on its target."""
     name = model.loss.lower().replace("-", "_")
     if name.replace("_", "-") not in LOSSES:
         fail(f"--loss {model.loss}: it must be one of {', '.join(LOSSES)}.")
@@ -106,7 +106,7 @@ def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Reg
 
 
 def _features_said(columns: list[str], model: Model) -> str:
-    """Say which columns became features, a category by itself."""
+    """Describe the columns that became features, and the categories."""
     levels = Counter(name for name in listed(model.categorical) for column in columns if column.startswith(f"{name}="))
     numbers = [column for column in columns if column.partition("=")[0] not in levels]
     names = [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
@@ -129,7 +129,7 @@ def _design(rows: FileTable, model: Model, plan: str) -> pd.DataFrame:
 
 
 def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
-    """The columns of a model of other rows, for those of a second file."""
+    """Build the columns of a model for the rows of a second file."""
     categorical, parts = listed(model.categorical), []
     for name in features_of(rows, model, plan):
         if name not in categorical:
@@ -144,14 +144,14 @@ def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: l
 
 
 def features_of(rows: FileTable, model: Model, plan: str) -> list[str]:
-    """The columns of the rows that are features, those of categories among them."""
+    """Select the columns of features, including categories."""
     others = (model.target, model.offset, model.weights, _group(plan))
     features = listed(model.features) or [name for name in rows.frame.columns if name not in others]
     return list(dict.fromkeys([*features, *listed(model.categorical)]))
 
 
 def _levels(rows: FileTable, name: str) -> None:
-    """A category has two levels or more, and not too many."""
+    """Check that a category has two levels or more, and not too many."""
     count = rows.frame[name].astype(str).nunique()
     if count < 2:
         fail(f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out.")
@@ -160,7 +160,7 @@ def _levels(rows: FileTable, name: str) -> None:
 
 
 def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series, bool]:
-    """The design, the target and whether there is an intercept. A target that is a column may hold labels."""
+    """Return the design, the target and whether there is an intercept. A target that is a column may have labels."""
     try:
         from formulaic import model_matrix
         from formulaic.errors import FormulaicError
@@ -194,7 +194,7 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series,
 
 
 def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
-    """The target as the loss wants it. Two text labels are 0 and 1, in their order."""
+    """Return the target in the form of the loss. Two text labels are 0 and 1, in their order."""
     y = told(y) if loss in (*LABELS, "multinomial") else y
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
@@ -213,7 +213,7 @@ def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
 
 
 def plan_of(text: str, rows: FileTable, seed: int) -> lo.Plan:
-    """A plan of the rows, from its name."""
+    """Make a plan of the rows from its name."""
     name, _, rest = text.strip().partition(":")
     n = len(rows.frame)
     if name == "loo" and not rest:
@@ -226,10 +226,10 @@ def plan_of(text: str, rows: FileTable, seed: int) -> lo.Plan:
 
 
 def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
-    """Levels of categories that one refit leaves out whole: without a penalty nothing determines their coefficient."""
+    """List levels of categories that one refit leaves out whole, so that only a penalty determines their coefficient."""
     fold = np.full(plan.num_units, -1)
     fold[plan.index] = plan.refit
-    if model.formula:  # of its design, the columns of zeros and ones
+    if model.formula:  # columns of zeros and ones of the design
         columns = zip(made.names, np.asarray(made.design).T, strict=False)  # the intercept, last, has no name
         binary = [(name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}]
         found = [repr(name) for name, column in binary if any(_alone(fold, column == value) for value in (0, 1))]

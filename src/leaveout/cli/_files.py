@@ -1,4 +1,4 @@
-"""Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for what cannot be used."""
+"""Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for unusable input."""
 
 import contextlib
 import csv
@@ -19,32 +19,32 @@ from ._cells import BY_THE_FILE, Convention, as_labels, settle, trimmed
 from ._console import console, fail
 
 PARQUET = (".parquet", ".pq")
-NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name, such as an index that was written
-WIDEST = 5000  # columns that are used: more are surely a mistake
-NAMED = 12  # names in a line
-MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # what some write where pandas knows NA, nan and null
-MARKS = ",;\t"  # between cells: where the header has most, commas first
+NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
+WIDEST = 5000  # largest number of columns; more are a mistake
+NAMED = 12  # largest number of names in a line
+MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
+MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 
 @dataclass(frozen=True)
 class FileTable:
-    """A file as it was read: its rows, numbered from 1 as in the file, its name, and what is to be said of it."""
+    """Table of a file: its rows, numbered from 1 as in the file, its name, and remarks."""
 
     frame: pd.DataFrame
     name: str
     note: str = ""
-    columns: tuple[str, ...] = ()  # of the file, where they were too many to be read
+    columns: tuple[str, ...] = ()  # columns of the file, if there were too many to read
     lost: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
 
     def column(self, name: str) -> pd.Series:
-        """A column, or an end that says which there are."""
+        """Return a column, or end with the names of the columns."""
         if name not in self.frame.columns:
             fail(f"{self.name} has no column {name!r}; {self.has}")
         return self.frame[name]
 
     def only(self, column: str | None) -> str:
-        """The column that is named; else the only one there is."""
+        """Return the named column, else the only one."""
         if column is None and self.frame.shape[1] > 1:
             fail(f"{self.name} has several columns: name one by --column; {self.has}")
         return self.frame.columns[0] if column is None else column.strip()
@@ -55,12 +55,12 @@ class FileTable:
         return f"it has {', '.join(known[:20])}{', …' if len(known) > 20 else ''}."
 
     def numbers(self, name: str, way: str) -> np.ndarray:
-        """A column as numbers, NaN where a cell is empty; `way` is the way out where it holds anything else."""
+        """Return a column as numbers, NaN for empty cells; `way` is the advice if it has anything else."""
         column = self.column(name)
         if isinstance(column.dtype, pd.CategoricalDtype):
             fail(f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}.")
         if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
-            column = column.astype(object)  # of dates and times too, which are not to become nanoseconds
+            column = column.astype(object)  # so that dates and times do not become nanoseconds
         dates = column.map(lambda value: hasattr(value, "isoformat")) if column.dtype == object else None
         number = pd.to_numeric(column if dates is None else column.mask(dates, "date"), errors="coerce")
         wrong = np.flatnonzero(column.notna() & number.isna())
@@ -80,17 +80,17 @@ def _is_padded(column: pd.Series) -> bool:
 
 
 def listed(text: str | None) -> list[str]:
-    """Names with commas between them."""
+    """Join names by commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def shortened(names: list[str]) -> str:
-    """Names in a line, the first of them where they are many."""
+    """Join names in a line, the first ones if there are many."""
     return f"{', '.join(names[:NAMED]) or 'none'}{f', … {len(names) - NAMED} more' if len(names) > NAMED else ''}"
 
 
 def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:
-    """The bytes of a file, or of standard input for `-`, and what to call it."""
+    """Read the bytes of a file, or of standard input for `-`, with its name."""
     if str(file) == "-":
         return sys.stdin.buffer.read(), "standard input"
     if file.is_dir():
@@ -104,7 +104,7 @@ def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str
 
 
 def text(data: bytes, name: str) -> str:
-    """Text of a file, with or without a byte-order mark."""
+    """Decode the text of a file, with or without a byte-order mark."""
     if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh")):
         fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or save it as CSV.")
     try:
@@ -122,10 +122,10 @@ def read(
     as_text: Callable[[str], bool] = lambda _: False,
     convention: Convention = BY_THE_FILE,
 ) -> FileTable:
-    """The rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
+    """Read the rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
 
-    Columns without a name, such as an index that was written, are left out, and so it is said. Of a CSV file with more
-    columns than any model has, only those that are `used` are read. Columns of labels are read `as_text`, as they stand.
+    Columns without a name, such as a saved index, are left out with a remark. From a CSV file with more columns than any model
+    has, only those that are `used` are read. Columns of labels are read unchanged, `as_text`.
     """
     data, name = content(file)
     notes: list[str] = []
@@ -184,11 +184,11 @@ def _csv(
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that would be lost
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # warnings of cells that would be lost
             frame = parsed(some if wide else None, dtype=dict.fromkeys(labels, str))
     except pd.errors.ParserWarning:
         fail(f"{name}: its first line, {mark.join(names)[:40]!r}, has fewer cells than its rows; give each column a name.")
-    except ValueError as error:  # of pandas' own, all are ValueErrors
+    except ValueError as error:  # all errors of pandas are ValueErrors
         fail(f"{name}: it could not be read as CSV with a header ({error}).")
     asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
     frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
@@ -213,7 +213,7 @@ def _header(content: str, name: str) -> tuple[str, list[str]]:
 def _cells(line: str, mark: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=mark, skipinitialspace=True))
-    except csv.Error:  # a cell beyond all measure
+    except csv.Error:  # a cell that is too long
         return [line]
 
 
@@ -225,7 +225,7 @@ def _is_number(cell: str) -> bool:
 
 
 def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "") -> FileTable:
-    """The rows without missing values in the columns that are used."""
+    """Select the rows without missing values in the used columns."""
     used = [column for column in dict.fromkeys(columns) if column in rows.frame.columns]
     missing = rows.frame[used].isna()
     count = missing.sum()
@@ -245,7 +245,7 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
 
 
 def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
-    """Write a table, its index too where that has a name."""
+    """Write a table, with its index if that has a name."""
     if file is None:
         return
     try:
@@ -256,8 +256,8 @@ def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
 
 
 def drawn(draw: Callable[[], Any], file: Path) -> None:
-    """Draw axes into a file, which needs no window, nor the backend that a notebook names for its children."""
-    with contextlib.suppress(ImportError):  # of which drawing tells
+    """Draw axes into a file, without a window and without the backend of a notebook."""
+    with contextlib.suppress(ImportError):  # drawing reports a missing library
         import matplotlib
 
         matplotlib.use("agg")
@@ -269,7 +269,7 @@ def drawn(draw: Callable[[], Any], file: Path) -> None:
 
 
 def picture(draw: Callable[[], Any], file: Path | None) -> None:
-    """Draw axes and save them; what the drawing warns of was said already."""
+    """Draw axes and save them, without repeated warnings."""
     if file is None:
         return
     with warnings.catch_warnings():

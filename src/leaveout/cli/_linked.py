@@ -1,4 +1,4 @@
-"""A file of pairs of rows, and a split that is fixed, by what the rows of another file are called."""
+"""Files of pairs of rows, and fixed splits, by the names of the rows of another file."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,8 @@ from ._cells import Convention
 from ._console import fail
 from ._files import FileTable, read, shortened
 
-NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")  # no names
+# columns without names of rows
+NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 MARKED = ("1", "1.0", "true", "yes")
 
@@ -50,7 +51,7 @@ def linkage_of(
 ) -> tuple[lo.leakage.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
-    `certain` pairs are copies, without probabilities. A file of `labelled` pairs tells how probable a match is at each
+    `certain` pairs are copies, without probabilities. A file of `labelled` pairs determines the probability of a match at each
     score.
     """
     pairs, frame = _table(file, probability, written)
@@ -90,7 +91,7 @@ def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Conven
 
 
 def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTable, pd.DataFrame]:
-    """A file of pairs, or of labelled ones, whose names are text."""
+    """Read a file of pairs, or of labelled ones, whose names are text."""
     rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=written)
     if score is not None and score in rows.frame:
         rows.numbers(score, "it must hold probabilities, or scores that labels make probabilities of")
@@ -123,7 +124,7 @@ def marked(rows: FileTable, option: str, text: str) -> np.ndarray:
 
 
 def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The places of rows to train and to test on, where a split is fixed."""
+    """Return the rows to train and to test on in a fixed split."""
     if test is None:
         return None if train is None else fail("--train needs --test: the rows to test on.")
     tested = marked(rows, "test", test)
@@ -137,5 +138,5 @@ def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple
 
 
 def columns_of(*texts: str | None) -> list[str]:
-    """The columns that --test and --train may name."""
+    """List the columns that --test and --train may name."""
     return [text.partition("=")[0].strip() for text in texts if text is not None]

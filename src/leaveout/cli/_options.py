@@ -25,7 +25,7 @@ PICTURES, PAGES = (".png", ".pdf", ".svg"), (".html", ".htm")
 
 
 def one_of(option: str, choices: Sequence[str]) -> Callable[[str], str]:
-    """A callback: the value must be one of the choices."""
+    """Return a callback that checks that the value is one of the choices."""
 
     def check(value: str) -> str:
         return value if value in choices else fail(f"{option} {value}: it must be one of {', '.join(choices)}.")
@@ -34,7 +34,7 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[str], str]:
 
 
 def at_least(option: str, least: int) -> Callable[[int], int]:
-    """A callback: the value must be so large."""
+    """Return a callback that checks a lower bound of the value."""
 
     def check(value: int) -> int:
         return value if value >= least else fail(f"{option} {value}: give {least} or more.")
@@ -43,7 +43,7 @@ def at_least(option: str, least: int) -> Callable[[int], int]:
 
 
 def writable(file: Path | None) -> Path | None:
-    """A callback: it must be possible to write the file."""
+    """Check, as a callback, that the file can be written."""
     if file is None:
         return None
     if not file.parent.is_dir():
@@ -70,7 +70,7 @@ def drawable(file: Path | None) -> Path | None:
 
 
 def pageable(file: Path | None) -> Path | None:
-    """A callback: it must be possible to write a report into the file."""
+    """Check, as a callback, that a report can be written into the file."""
     if file is not None and file.suffix.lower() not in PAGES:
         fail(f"{file}: the name of a report must end in .html.")
     if file is not None and any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
@@ -79,7 +79,7 @@ def pageable(file: Path | None) -> Path | None:
 
 
 def muting(text: str | None) -> str | None:
-    """A callback: codes of checks."""
+    """Check, as a callback, codes of checks."""
     wrong = [code for code in (text or "").replace(" ", "").split(",") if code and code not in lo.validation.CHECKS]
     return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.") if wrong else text
 
@@ -92,7 +92,7 @@ def kept(data: Path, *written: Path | None) -> None:
 
 
 def out_option(what: str) -> typer.models.OptionInfo:
-    """An option `--out` for a CSV file of what is said."""
+    """Make an option `--out` for a CSV file of the given content."""
     return typer.Option(help=f"A CSV file for {what}.", readable=False, callback=writable)
 
 

@@ -23,7 +23,7 @@ CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of states, of `2,3,4` or `2-4`."""
+    """Read numbers of states, from `2,3,4` or `2-4`."""
     span = re.fullmatch(r"(\d+)-(\d+)", text.strip())
     if span:
         found = list(range(int(span[1]), int(span[2]) + 1))
@@ -39,7 +39,7 @@ def numbers(text: str) -> list[int]:
 def emission_of(
     name: str, x: np.ndarray, choices: tuple[str, ...], **own: Callable[[], lo.emissions.AbstractEmission]
 ) -> lo.emissions.AbstractEmission:
-    """An emission by its name, with those that a command makes in its own way."""
+    """Return an emission by its name, including those of the command."""
     largest = np.nanmax(x, initial=1)
     make: dict[str, Callable[[], lo.emissions.AbstractEmission]] = {
         "gaussian": lo.emissions.Gaussian,
@@ -55,7 +55,7 @@ def emission_of(
 
 @dataclass
 class FittedModels:
-    """Models by name, their fits and estimates, what is to be said of them, and why some could not be fitted."""
+    """Models by name, with their fits and estimates, remarks, and the reasons why some could not be fitted."""
 
     models: Mapping[str, lo.HMM | lo.MRF]
     fits: dict[str, lo.Fit] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def fitted(
     mute: str | None,
     checkpoint: Path | None,
 ) -> FittedModels:
-    """Fit every model from seeded random starts, and cross-validate it; end the command where none can be fitted."""
+    """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted."""
     found = FittedModels(models)
     for number, (name, model) in enumerate(models.items(), 1):
         file = numbered(checkpoint, number)

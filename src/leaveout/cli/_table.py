@@ -1,4 +1,4 @@
-"""Several models side by side, over the same folds: the table, what is said below it, and the picture."""
+"""Several models side by side, over the same folds: the table, the notes below it, and the picture."""
 
 import shlex
 import warnings
@@ -18,7 +18,7 @@ import leaveout as lo
 from ._console import console, fail, words
 from ._files import picture
 
-Heading = tuple[str, str | Callable[[Any], str]]  # over a column, and the format of its numbers
+Heading = tuple[str, str | Callable[[Any], str]]  # heading of a column, and the format of its numbers
 LOSSES: dict[str, Heading] = {
     "mean": ("loss", ".4f"),
     "missing": ("missing", "d"),
@@ -30,14 +30,15 @@ LOSSES: dict[str, Heading] = {
     "weight": ("weight", ".2f"),
     "no_update": ("no upd.", ".4f"),
 }
-NAME, WIDE = 40, 400  # the most that a name of a model, and a whole table, may take
-PAIRED = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")  # over the units that all models score
+NAME, WIDE = 40, 400  # largest width of the name of a model, and of a table
+# columns over the units that all models score
+PAIRED = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")
 
 
 def compared(
     estimates: dict[str, lo.Estimate], before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """One row a model, with columns of its own before the losses and after them, and what is to be said of it all."""
+    """Comparison with one row for each model, further columns before and after the losses, and notes."""
     losses = {
         name: {
             "mean": estimate.mean,
@@ -64,12 +65,12 @@ def compared(
 
 
 def first(rows: pd.DataFrame) -> Any:
-    """The model that `lo.compare` ranks first."""
+    """Return the model that `lo.compare` ranks first."""
     return ranked(rows).index[0]
 
 
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows as `lo.compare` ranks them."""
+    """Rank the rows as `lo.compare` does."""
     return rows.sort_values([name for name in ("missing", "mean") if name in rows], kind="stable")
 
 
@@ -90,7 +91,7 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
     for at, row in zip(rows.index, rows.itertuples(), strict=True):
         table.add_row(*(_cell(row, name, how) for name, (_, how) in shown.items()), style="bold" if at == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
-    Console(width=max(wide, console.width), highlight=False).print(table)  # a number that is cut short is none
+    Console(width=max(wide, console.width), highlight=False).print(table)  # numbers are never truncated
     for kind, group in rows.groupby("kind", sort=False):
         of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
         console.print(f"SE{of} {kind}", markup=False)
@@ -108,7 +109,7 @@ def _cell(row: Any, name: str, how: str | Callable[[Any], str]) -> str:
 
 
 def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) -> None:
-    """The picture of the table, if one is wanted."""
+    """Draw the picture of the table, on request."""
     if file is not None and len(estimates) < 2:
         console.print("No picture: it compares two or more models.")
         return
@@ -124,11 +125,11 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
 def page(
     found: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport, file: Path | None, notes: Iterable[str] = ()
 ) -> None:
-    """The report, if one is wanted."""
+    """Write the report, on request."""
     if file is None:
         return
     said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
-    others = [note for note in dict.fromkeys(notes) if note not in said]  # checks have their own place
+    others = [note for note in dict.fromkeys(notes) if note not in said]  # the report lists checks separately
     try:
         lo.report(found, file, notes=[f"By the command: {shlex.join(words)}", *others])
     except OSError as error:

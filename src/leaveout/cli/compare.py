@@ -108,7 +108,7 @@ def compare(
 
 
 def _changed(common: Model, text: str) -> Model:
-    """A model with what `key=value` words change."""
+    """Return a model changed by words `key=value`."""
     change: dict[str, Any] = {}
     words = [text.partition("=")] if text.strip().startswith("formula=") else [word.partition("=") for word in text.split()]
     for key, equals, value in words:

@@ -108,7 +108,7 @@ def _read(file: Path, word: int, label: int, limit: int) -> tuple[lo.datasets.Ta
 
 
 def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.sparse.csr_array, list[str]]:
-    """The most frequent indicators of each word, its shape, its ending and its neighbours, `[steps, indicators]`."""
+    """Build the most frequent indicators of words, shapes, endings and neighbours, `[steps, indicators]`."""
     ends = np.cumsum(lengths)
     first, last = np.isin(np.arange(len(words)), ends - lengths), np.isin(np.arange(len(words)), ends - 1)
     table = pd.DataFrame({"word": [str(word).lower() for word in words], "ending": [str(word)[-3:].lower() for word in words]})
@@ -127,7 +127,7 @@ def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.
 
 
 def _shape(word: str) -> str:
-    """Xxxx of a name, ddd of a number, and so on, runs shortened."""
+    """Return the shape of a word: Xxxx for a name, ddd for a number and so on, with shortened runs."""
     letters = re.sub(r"[A-Z]", "X", re.sub(r"[a-z]", "x", re.sub(r"[0-9]", "d", word)))
     return re.sub(r"(.)\1{2,}", r"\1\1", letters)[:6]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PICTURE = "leaveout_demo.png"
 STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
-CHECKED, TIMED, REPEATS = 10, 20, 7  # refits by scikit-learn for the check and for the clock, runs of ours for the clock
+CHECKED, TIMED, REPEATS = 10, 20, 7  # refits by scikit-learn for the check and for timing, runs of this library for timing
 
 
 def demo(
@@ -58,7 +58,7 @@ def _clock(call: Callable[[], T]) -> tuple[T, float]:
 
 
 def _warm(call: Callable[[], T]) -> tuple[T, float]:
-    """The median time of a call that was made before."""
+    """Return the median time of a repeated call."""
     value = call()
     return value, float(np.median([_clock(call)[1] for _ in range(REPEATS)]))
 
@@ -94,7 +94,7 @@ def _without(host: "LogisticRegression", design: "NDArray", target: "NDArray", r
 def _check(
     host: "LogisticRegression", design: "NDArray", target: "NDArray", certified: lo.Estimate, exact: lo.Estimate
 ) -> None:
-    """The rows that lose most by being left out, and as many at random, refitted from scratch by scikit-learn."""
+    """Refit the rows of largest loss, and as many at random, from scratch by scikit-learn."""
     from sklearn.base import clone
 
     rise = certified.losses - certified.baseline

@@ -95,7 +95,7 @@ def answered(
     mute: str | None,
     checkpoint: Path | None = None,
 ) -> tuple[lo.Estimate, lo.Fit, list[str]]:
-    """A model of some rows, cross-validated and printed, and what is said of it."""
+    """Model of some rows, cross-validated and printed, with notes."""
     estimate, fit, said = validated(model, refit, score, mute, checkpoint)
     notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]
     console.print(f"{'; '.join(filter(None, notes))}\n", markup=False)
@@ -104,7 +104,7 @@ def answered(
 
 
 def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Convention) -> FileTable:
-    """The rows of a file that a model and a plan need, complete."""
+    """Read the complete rows of a file that a model and a plan need."""
     if model.formula and (model.features or model.categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
     rows = read(data, named(model, plan), labels(model, plan).__contains__, written)
@@ -113,7 +113,7 @@ def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Co
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model of the rows, its folds, and what is to be said of its target."""
+    """Model of the rows, with its folds and remarks on its target."""
 
     objective: lo.GLM | lo.Regression
     folds: lo.Plan
@@ -137,7 +137,7 @@ def prepared(model: Model, rows: FileTable, plan: str, seed: int) -> Prepared:
 def validated(
     model: Prepared, refit: lo.AbstractRefit, score: str | None, mute: str | None, checkpoint: Path | None = None
 ) -> tuple[lo.Estimate, lo.Fit, str]:
-    """A model, fitted and cross-validated; warnings become notes."""
+    """Fit and cross-validate a model; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = fitted(model)
@@ -147,7 +147,7 @@ def validated(
 
 
 def fitted(model: Prepared) -> lo.Fit:
-    """A model, fitted."""
+    """Fit a model."""
     try:
         return lo.fit(model.objective)
     except (RuntimeError, lo.IndefiniteHessianError) as error:

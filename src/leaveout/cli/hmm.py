@@ -103,7 +103,7 @@ def hmm(
 
 
 def _counts(emission: str, x: pd.DataFrame) -> str:
-    """Warn of counts that a density is fitted to."""
+    """Warn if a density is fitted to counts."""
     values = x.to_numpy()[~x.isna().to_numpy()]
     if emission != "gaussian" or not np.all((values >= 0) & (values % 1 == 0)):
         return ""
@@ -117,7 +117,7 @@ def _named(K: int) -> str:
 
 
 def _series(rows: FileTable, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
-    """The columns of the series, as numbers."""
+    """Return the columns of the series as numbers."""
     others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
     names = listed(others.only(column))
     return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names}, index=steps)
@@ -126,10 +126,10 @@ def _series(rows: FileTable, column: str | None, steps: pd.Index | None) -> pd.D
 def _steps(
     rows: FileTable, names: tuple[str | None, str | None, str | None], lengths: list[int] | None
 ) -> tuple[FileTable, pd.Index | None]:
-    """The rows in the order of their times, and the names of the steps.
+    """Sort the rows by time, and name the steps.
 
-    The names are those of the column of times that is named, whose rows are sorted, in each sequence; else those of the first
-    column of dates that rise.
+    The names are those of the given column of times, by which rows are sorted in each sequence, else those of the first column
+    of rising dates.
     """
     column, sequence, time = names
     whose = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
@@ -163,12 +163,12 @@ def _steps(
 
 
 def _rise(steps: pd.Index, whose: np.ndarray) -> bool:
-    """Whether times rise from row to row of each sequence."""
+    """Tell whether times rise from row to row of each sequence."""
     return bool((np.asarray(steps[1:] > steps[:-1]) | (whose[1:] != whose[:-1])).all())
 
 
 def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
-    """A column of dates as ISO 8601 has them; nothing where it holds anything else."""
+    """Read a column of dates in ISO 8601; None if it has anything else."""
     if pd.api.types.is_numeric_dtype(column) or column.isna().any():
         return None
     try:

@@ -1,4 +1,4 @@
-"""`leaveout influence` tells which rows of a file, or folds of them, carry a regression."""
+"""`leaveout influence` shows the rows of a file, or folds of them, that determine a regression."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +110,7 @@ def influence(
 
 
 def _row(rows: FileTable, model: Prepared, row: int) -> np.ndarray:
-    """The features of a row of the file."""
+    """Return the features of a row of the file."""
     place = np.flatnonzero(rows.frame.index == row)
     if not len(place):
         fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
@@ -133,7 +133,7 @@ def _renamed(found: lo.Influence, rows: FileTable, plan: str) -> lo.Influence:
 
 
 def _show(listed: pd.DataFrame) -> None:
-    """The rows that are listed."""
+    """Print the listed rows."""
     shown = {name: how for name, how in HEADINGS.items() if name in listed and (name != "units" or (listed["units"] > 1).any())}
     table = Shown(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(str(listed.index.name), justify="right")

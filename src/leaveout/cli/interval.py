@@ -36,7 +36,7 @@ from ._options import (
 from .glm import fitted, noted, prepared, rows_of
 
 METHODS = ("plus", "minmax", "cv+")
-PRINTED_ROWS = 10  # rows that are printed
+PRINTED_ROWS = 10  # number of printed rows
 
 
 def interval(
@@ -96,7 +96,7 @@ def interval(
 def _new(
     file: Path, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool, written: Convention
 ) -> tuple[FileTable, pd.DataFrame]:
-    """The rows of the second file, and their columns of the model."""
+    """Return the rows of the second file, and their columns in the model."""
     used = [*features_of(rows, model, plan), *([model.offset] if model.offset else [])]
     new = read(file, {*used, model.target}, labels(model, plan).__contains__, written)
     for name in used:

@@ -1,4 +1,4 @@
-"""`leaveout leakage DATA.csv` estimates the score on new clusters, where the clusters come from imperfect record linkage."""
+"""`leaveout leakage DATA.csv` estimates the score on new clusters if clusters come from imperfect record linkage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
-CLASSES = 20  # more values of a target are numbers, or names
+CLASSES = 20  # largest number of values of a target of classes
 KNOWN = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
 
 
@@ -163,7 +163,7 @@ def _told(
     plot: Path | None,
     report: Path | None,
 ) -> None:
-    """Print the notes beside the result, and write the files that were asked for."""
+    """Print the notes beside the result, and write the requested files."""
     notes = [note for note in dict.fromkeys([*said, *warned]) if note and note not in str(found)]
     for note in notes:
         console.print(f"{'warning' if note in warned else 'data':<16}{note}", markup=False)
@@ -223,7 +223,7 @@ def _share(text: str | None, pairs: Path | None) -> float | tuple[float, float, 
 
 
 def _rows(rows: FileTable, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> FileTable:
-    """The columns that are used, without missing values."""
+    """Return the used columns, without missing values."""
     for name in (*needed, *features):
         rows.column(name)
     if len(set(needed)) < len(needed):
@@ -241,7 +241,7 @@ def _rows(rows: FileTable, beside: list[str], needed: list[str], features: list[
 
 
 def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
-    """y, whether it holds classes: text, or what `logistic` is asked for, or 0 and 1; and the model."""
+    """Return y, whether it has classes (text, 0 and 1, or any for `logistic`), and the model."""
     column = told(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
     if column.nunique() < 2:
@@ -258,7 +258,7 @@ def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray
 
 
 def _features(rows: FileTable, names: list[str], model: str) -> Any:
-    """One-hot columns for text; standardised once for neighbours, which go by distances."""
+    """Build features: one-hot columns for text, standardised once for neighbours, which depend on distances."""
     X = rows.frame[names]
     words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
     for name in words:

@@ -1,4 +1,4 @@
-"""`leaveout report DATA PAGE` cross-validates a regression that the columns choose, and writes one page on it."""
+"""`leaveout report DATA PAGE` cross-validates a regression chosen from the columns, and writes one page on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ._options import Data, Decimal, DropMissing, Features, Mute, Thousands, kep
 from ._table import page as write
 from .glm import OTHERS, answered, prepared
 
-MAX_CATEGORY_LABELS = 20  # labels: a column of more holds names, or free text
+MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are names or free text
 
 
 def report(
@@ -60,8 +60,8 @@ def report(
 
 
 def _chosen(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]:
-    """The loss by what the target holds, features and categories by what the columns hold, and what is to be said of these."""
-    columns_of(rows, model, plan)  # of which some may not be there
+    """Choose the loss from the target, features and categories from the columns; return them with remarks."""
+    columns_of(rows, model, plan)  # raises if a column is missing
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
     names = features_of(rows, model, plan)
     levels = {name: rows.frame[name].nunique() for name in names}
@@ -86,7 +86,7 @@ def _chosen(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]
 
 
 def _loss(rows: FileTable, target: str) -> tuple[str, str]:
-    """The loss that the values of a column suggest, and what these are."""
+    """Return the loss that the values of a column suggest, and a description of these."""
     y = rows.column(target).dropna()
     if y.nunique() < 2:
         fail(f"target {target!r} has one value only: nothing to predict.")
@@ -102,7 +102,7 @@ def _loss(rows: FileTable, target: str) -> tuple[str, str]:
 
 
 def _labelled(rows: FileTable, model: Model) -> FileTable:
-    """Two numbers that are not 0 and 1 are labels."""
+    """Convert two numbers that are not 0 and 1 to labels."""
     y = rows.frame[model.target]
     if model.loss != "logistic" or y.isin([0, 1]).all():
         return rows

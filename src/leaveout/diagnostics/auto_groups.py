@@ -1,4 +1,4 @@
-"""Groups to leave out, made from a fit: the units whose linear predictors its posterior correlates most (Liu & Rue 2023).
+"""Groups to leave out, derived from a fit: the units whose linear predictors its posterior correlates most (Liu & Rue 2023).
 
     ρ_ij = C_ij / √(C_ii C_jj),      C the posterior covariance of the linear predictors, hyperparameters at their estimates
 
@@ -19,9 +19,9 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 
-CORRELATION_TIE = 1e-9  # of a correlation: which of two units comes first is not told by less, but by their order
-MAX_CORRELATED_UNITS = 20_000  # units of latent Gaussian models, whose covariance is formed
-CORRELATIONS_AT_A_TIME = 2**22  # numbers of correlations that are held together
+CORRELATION_TIE = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
+MAX_CORRELATED_UNITS = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
+CORRELATIONS_AT_A_TIME = 2**22  # correlations in memory at once
 
 Root = Float[np.ndarray, "units rank"]
 
@@ -95,7 +95,7 @@ def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units s
         covariance = model.predictor_covariance(fit.vector)
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
-    deviation = np.where(deviation > 0, deviation, np.inf)  # of what is known for sure: correlated with nothing
+    deviation = np.where(deviation > 0, deviation, np.inf)  # a certain predictor is correlated with nothing
     found, each = np.empty((n, size), np.int64), max(1, CORRELATIONS_AT_A_TIME // n)
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))

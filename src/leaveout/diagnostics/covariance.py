@@ -1,9 +1,10 @@
-"""The covariance of θ̂ by the derivatives that the refits go by, however the data are distributed.
+"""Sandwich covariance of θ̂ from the derivatives that refits use, for any distribution of the data.
 
     H⁻¹ M H⁻¹,      M = Σ_n g_n g_nᵀ,      g_n = ∂²F/∂θ∂w_n,
 
-the infinitesimal jackknife's (Huber 1967; White 1980; of refits that penalise, too). Of groups M is summed over sums of g_n
-(Liang & Zeger 1986), of a series over pairs up to `maxlags` apart, 1 − l/(maxlags + 1) times (Newey & West 1987).
+which is that of the infinitesimal jackknife (Huber 1967; White 1980), also under a penalty. For groups, M is the sum over
+groups of products of summed g_n (Liang & Zeger 1986); for a series, it has pairs up to `maxlags` apart with weights 1 −
+l/(maxlags + 1) (Newey & West 1987).
 """
 
 import warnings
@@ -27,7 +28,7 @@ from .measures import counted, dispersion, identified, leverage
 
 CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
 KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}
-AFFINE = 1e-6  # of the largest gradient: more is no rounding
+AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
 Array = np.ndarray
 
 
@@ -43,7 +44,7 @@ def covariance(
     """Estimate the covariance of the natural parameters, by names; `cov_type` and the rest are as in statsmodels.
 
     With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂ H⁻¹ and the others are
-    sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups. The bias of a penalty is in none of them.
+    sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups. None of them includes the bias of a penalty.
 
     Parameters
     ----------
@@ -116,14 +117,14 @@ def covariance(
 def _framed(
     root: Float[Array, "rank params"], known: NamedParameters, meat: Float[Array, "rank rank"] | None = None
 ) -> pd.DataFrame:
-    """`rootᵀ meat root`, of natural parameters."""
+    """Compute `rootᵀ meat root` for natural parameters."""
     along = root if known.slope is None else root @ known.slope.T
     value = along.T @ along if meat is None else along.T @ meat @ along
     return pd.DataFrame((value + value.T) / 2, index=known.names, columns=known.names)
 
 
 def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
-    """Return the kind of covariance, and raise where arguments do not go together."""
+    """Return the kind of covariance, and raise ValueError if arguments do not go together."""
     if not isinstance(fit, Fit):
         raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     without("covariance", fit.objective)
@@ -157,7 +158,7 @@ def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | N
 
 
 def _refuse(fit: Fit, kind: str) -> None:
-    """Raise where units depend on one another in a way that `kind` does not allow, or have no gradients of their own."""
+    """Raise if units depend on one another in a way that `kind` does not allow, or have no gradients of their own."""
     name, serial = kind_of(fit.objective), fit.objective.units.serial
     if serial is False:
         return

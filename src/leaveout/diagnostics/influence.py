@@ -2,7 +2,7 @@
 
 With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on the distance of u_k from that of the exact refit,
 
-    Cook's distance   D_k = ‖u_k‖² / (p φ̂), off by (2 ‖u_k‖ r_k + r_k²) / (p φ̂) at most
+    Cook's distance   D_k = ‖u_k‖² / (p φ̂), with an error of at most (2 ‖u_k‖ r_k + r_k²) / (p φ̂)
     a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
                       that of the whole fit)
     the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
@@ -35,8 +35,8 @@ from .pairs import pairs_of
 from .result import Influence
 
 Array = np.ndarray
-Watched = Callable[[Array], Array]  # raveled θ of some refits -> a number each
-CHEAP = 5e9  # operations, below which every refit looks at all that is left: at F, and at its own dispersion
+Watched = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
+CHEAP = 5e9  # operations below which F over the remaining units, and the dispersion, are computed for every refit
 LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
 
 
@@ -52,7 +52,7 @@ def influence(
     """Compute the influence of the units that each refit leaves out on the loss, the parameters and a prediction.
 
     With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All changes are those by
-    leaving the units out, so that `dfbetas` has the other sign. How far the refits may be off stands beside each figure.
+    leaving the units out, so that `dfbetas` has the other sign. The error due to the refits stands beside each figure.
 
     Parameters
     ----------
@@ -129,9 +129,9 @@ def _made(estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, predic
 
 
 class Moves:
-    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and how far these may be `off`.
+    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and the errors `off` of these.
 
-    The object also holds the change of the watched prediction and, where that is cheap, the change of F per remaining unit.
+    The object also has the change of the watched prediction and, if that is cheap, the change of F per remaining unit.
     """
 
     fit: Fit
@@ -279,7 +279,7 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
     """Tabulate the losses of every refit.
 
     The columns are the number of units left out, the mean held-out loss, the no-update loss, the rise, its share of the
-    summed sizes of losses, and how far its summed loss may be off.
+    summed sizes of losses, and the error of its summed loss.
     """
     at, weight, count = estimate._at, estimate._weight, estimate.plan.num_refits
     scored = at.held & np.isfinite(estimate.losses)

@@ -8,8 +8,8 @@ the measures hold for any loss, link and penalty:
     dfbetas      (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj)
     studentised  t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))),     μ̂_(i) the mean predicted without i
 
-φ̂ is one for losses that state their variance (logistic, Poisson, negative binomial), and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h) for
-losses that state it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and
+φ̂ is one for losses that specify their variance (logistic, Poisson, negative binomial), and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h) for
+losses that specify it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and
 the units that remain in it. A unit of weight zero does not count among the n. For least squares these are the textbook's
 measures: t_i is the externally studentised residual.
 """
@@ -30,7 +30,7 @@ from ..plans.plan import Plan, leave_one_out
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import fold_thetas
 
-ROWS_AT_A_TIME = 2**20  # numbers of the rows, or of the predictions, that are made at a time
+ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
 DEFAULT = Exact()
 
 
@@ -91,7 +91,7 @@ def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File
     """Compute Cook's distance of each unit from the fit without it.
 
     With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is the rank of H. φ̂ is one,
-    except for a GLM whose loss states its variance up to a factor. Any objective is allowed; θ̂ is in the parametrisation in
+    except for a GLM whose loss specifies its variance up to a factor. Any objective is allowed; θ̂ is in the parametrisation in
     which it is fitted.
 
     Parameters
@@ -226,7 +226,7 @@ def studentized_residuals(
 
 
 def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
-    """`θ̂_(i) − θ̂` of every unit."""
+    """Compute `θ̂_(i) − θ̂` of every unit."""
     without(caller, formed(fit, caller).objective)
     return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
 
@@ -280,7 +280,7 @@ def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]
 
 
 def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
-    """Mark the units that count: those of weight zero do not."""
+    """Mark the units with a weight that is not zero."""
     weight = fit.objective.units.weight
     return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
 
@@ -291,14 +291,14 @@ def _effective(fit: Fit) -> float:
 
 
 def _dispersed(fit: Fit) -> bool:
-    """Tell whether the loss states its variance up to a factor."""
+    """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
     return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
 
 
 @compiled
 def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
-    """`Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
+    """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
     objective = fit.objective
     assert isinstance(objective, GLM)
     everyone = jnp.arange(objective.num_units)

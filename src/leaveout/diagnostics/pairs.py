@@ -1,9 +1,9 @@
 """Pairs of refits that mask each other: left out together they move the fit by more than both do alone.
 
-Two outliers in one place hold the fit there when either is left out; no measure of single rows sees them. With u_i, u_j and
-u_ij the whitened moves without the one, the other, and both, they mask each other where ‖u_ij‖ is above 1.5 (‖u_i‖ + ‖u_j‖),
-whatever refits may be off, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of leverage h:
-(1 − h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
+Two outliers in one place hold the fit there when either is left out, so measures of single rows do not show them. With u_i, u_j
+and u_ij the whitened moves without the one, the other, and both, they mask each other if ‖u_ij‖ exceeds 1.5 (‖u_i‖ + ‖u_j‖) by
+more than the errors of the refits, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of
+leverage h: (1 − h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
 """
 
 import itertools

@@ -5,13 +5,13 @@
     plus     −Q(R_i − μ_k(i)(x))  to  Q(R_i + μ_k(i)(x))
     minmax   min_k μ_k(x) − Q(R_i)  to  max_k μ_k(x) + Q(R_i)
 
-Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of Statistics 49, 2021): that
-which `level` of the weight lies at or below, each unit weighing 1/(n + 1), and what is left over at infinity. Of a row of a new
-group each of G groups weighs 1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023).
+Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of Statistics 49, 2021): the
+least number with `level` of the weight at or below it, where each unit has weight 1/(n + 1) and infinity has the rest. For a
+row of a new group each of G groups has weight 1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023).
 
-The exact refit is within ρ_k of the one reported, in the norm of H: x'θ_k is off by ‖x‖_{H⁻¹} ρ_k at most, a product of one
-number a row and one a refit. So much every R_i and every μ_k(x) is widened by, and what encloses the ends of the exact refits
-costs no more memory than they do.
+The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most ‖x‖_{H⁻¹} ρ_k, a product of
+one number for each row and one for each refit. Every R_i and every μ_k(x) is widened by this, so the intervals contain those of
+the exact refits without additional memory.
 """
 
 import warnings
@@ -44,11 +44,11 @@ Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
-FOLDS = 10  # of "cv+", where no plan is given
-PREDICTIONS_AT_A_TIME = 2**16  # predictions, of some new rows by every refit, that are made at a time: what a cache holds
-BLOCKS_AT_A_TIME = 64  # blocks that are kept together
-COUNT_ROUNDING = 1e-12  # of a number of units
-SPANNED = 1e-8  # of what a row has along a direction that the data do not see: less is rounding
+FOLDS = 10  # of "cv+" without a plan
+PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
+BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
+COUNT_ROUNDING = 1e-12  # rounding of a number of units
+SPANNED = 1e-8  # share of a row along unseen directions that counts as rounding
 
 
 class Refits(NamedTuple):
@@ -63,7 +63,7 @@ class Refits(NamedTuple):
 
 
 class Means(NamedTuple):
-    """The predictions of the response, and how far each may be from that of the exact refit."""
+    """The predictions of the response, and their errors against the exact refits."""
 
     value: Float[Array, "..."]
     off: Float[Array, "..."]
@@ -238,7 +238,7 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
 
 
 def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> pd.Series | pd.DataFrame:
-    """The predictions of new rows of a regression."""
+    """Predict new rows of a regression."""
     objective: Any = fit.objective
     _, X_new, offset = matched("predict", X_new=X_new, offset=offset)
     design = objective.new_rows("predict", X_new)
@@ -247,7 +247,7 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
         _undetermined("predict", fit, design)
     known: Any = fit.parameters
     coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]
-    if objective.center is not None:  # whose rows are centred too, and whose natural intercept has lost digits
+    if objective.center is not None:  # new rows are centred too, as the natural intercept has lost digits
         coefficients = fit.vector
     eta = design @ coefficients.T
     eta = eta if shift is None else eta + shift
@@ -309,7 +309,7 @@ def _plan(
 
 
 def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, "rows ..."] | None:
-    """The offsets of new rows; None if the model has none."""
+    """Read the offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
         had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
         raise ValueError(f"{caller}: the model {had}.")
@@ -318,7 +318,7 @@ def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None,
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
-    """Make every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
+    """Run every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
     theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
     proved = np.zeros(plan.num_refits, bool)
 
@@ -385,7 +385,7 @@ def _response(
     tau: Float[Array, "refits own"],
     reach: Float[Array, "..."],
 ) -> Means:
-    """Return the means of predictors that may be off by `reach`."""
+    """Return the means of predictors with errors `reach`."""
     link: Any = objective.loss_function.inverse_link
 
     def of(eta: Array) -> Array:
@@ -400,14 +400,14 @@ def _response(
 
 
 def _undetermined(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
-    """Rows outside the span of those that were fitted: a prediction is whatever the coefficients of least norm make of them."""
+    """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of least norm."""
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
     q, several = design.shape[1], len(cast(AbstractRegression, fit.objective).classes)
     parts = fit.flat.reshape(several, q, -1) if several else fit.flat[None, :q]
     moved = np.stack([design @ part for part in parts])
     if several:
-        moved -= moved.mean(0)  # what moves the predictors of all classes alike moves no probability
+        moved -= moved.mean(0)  # a common shift of all classes' predictors changes no probability
     loose = (np.abs(moved) > SPANNED * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
     if loose.any():
         _warn(
@@ -485,7 +485,7 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _Ends:
-    """Build the ends from the refits' residuals of the units that they leave out; ValueError where these are too few."""
+    """Build the ends from the refits' residuals of the units that they leave out; ValueError if these are too few."""
     objective = _regression(fit)
     there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
     unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]

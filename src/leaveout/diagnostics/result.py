@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PRINTED_UNITS = 3
-CHANGE_ROUNDING = 1e-12  # of the largest change
+CHANGE_ROUNDING = 1e-12  # share of the largest change that counts as rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,7 +164,7 @@ class Influence(Printed):
         return [(name, text) for name, text in lines if text]
 
     def _off(self, column: str, said: str, unit: str = "") -> str:
-        """Say how far the refits may be off."""
+        """State the error due to the refits."""
         if not said:
             return ""
         worst = self.rows[f"{column}_error"].max()

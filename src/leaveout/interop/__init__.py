@@ -1,1 +1,1 @@
-"""Fitted models of other libraries, taken as they are."""
+"""Fitted models of other libraries, with their own objectives and parameters."""

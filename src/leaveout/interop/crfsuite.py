@@ -3,7 +3,7 @@
     −Σ_n log p(y_n | x_n; θ) + c₂ ‖θ‖²
 
 The weights are one for each pair of an attribute and a label, and of two labels that follow one another: of all pairs, or of
-those that the training data hold (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero.
+those in the training data (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero.
 There are no weights at the starts and ends of sentences: users who want these add attributes for them.
 """
 
@@ -42,8 +42,8 @@ def from_crfsuite(
 ) -> Fit:
     """Take a trained CRF of CRFsuite, on the data it was trained on.
 
-    The weights are those of the model. A pair that the training data of a refit never hold stays in it, where CRFsuite,
-    refitted on them, would have no weight for it (with `all_possible_states` and `all_possible_transitions` it has all of them
+    The weights are those of the model. A pair that is not in the training data of a refit keeps its weight, where CRFsuite,
+    refitted on them, would have none for it (with `all_possible_states` and `all_possible_transitions` it has all of them
     as well). `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`. `fit.objective.predict(fit,
     features=X_new)` labels new sentences. CRFsuite stops early by default. A warning then states how far its weights are from
     stationary, and `lo.fit(fit.objective, theta0=fit)` goes on from there.
@@ -119,7 +119,7 @@ def from_crfsuite(
 
 
 def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
-    """Constant c1 or c2: as given, else as the estimator has it, whose None is CRFsuite's own default."""
+    """Return the constant c1 or c2: as given, else that of the estimator, whose None is CRFsuite's default."""
     if given is not None:
         return float(given)
     if not hasattr(model, name):
@@ -136,7 +136,7 @@ def _weights(tagger: Any) -> Weights:
 
 
 def _free(weights: Weights) -> dict[str, np.ndarray]:
-    """Mask of the weights that the model has."""
+    """Mark the weights that the model has."""
     K, F = len(weights.labels), len(weights.attributes)
     out = {"start": np.zeros(K, bool), "end": np.zeros(K, bool)}
     out |= {"transition": np.zeros((K, K), bool), "weights": np.zeros((F, K), bool)}
@@ -163,7 +163,7 @@ def _entries(weights: Weights) -> Iterable[tuple[str, tuple[np.ndarray, np.ndarr
 
 
 def _read(caller: str, known: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """Attributes of all steps that the model knows, one sentence after another, and the lengths of the sentences."""
+    """Read the known attributes of all steps, one sentence after another, and the lengths of the sentences."""
     import pycrfsuite
 
     if isinstance(X, str | bytes) or not hasattr(X, "__len__"):

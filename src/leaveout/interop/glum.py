@@ -24,7 +24,7 @@ def from_glum(
     Tweedie, binomial and negative binomial; the links identity, log, logit, cloglog and Tweedie. Penalties may have any `P2`;
     l1 and elastic net need a diagonal one. The loss is half the deviance of dispersion one.
 
-    Where its solver stopped before its minimum, the fit is at the minimum, and a warning says how far that is.
+    If its solver stopped before its minimum, the fit is at the minimum, and a warning says how far that is.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def from_glum(
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:
-    """Penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
+    """Build the penalty α (ρ Σ P1|β| + ½ (1 − ρ) βᵀP2β)."""
     given = estimator.P1
     shape = 1.0 if given is None or isinstance(given, str) else np.asarray(given, np.float64)
     if ratio == 0:

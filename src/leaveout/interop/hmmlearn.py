@@ -29,7 +29,7 @@ from ..optimize.fit import Fit, anchor, fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 
 SUPPORTED = "GaussianHMM, PoissonHMM and CategoricalHMM"
-BOUNDARY_PROBABILITY = 1e-6  # probabilities below it are on the boundary
+BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
 KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 
 
@@ -53,12 +53,12 @@ def from_hmmlearn(
     Its priors are taken over as they are, its states keep their order, and parameters that its `params` left alone stay fixed.
     Held fixed as well are the initial distribution of one sequence under a flat `startprob_prior`, which has no interior
     optimum, and, at zero, initial and transition probabilities below 1e-6: EM arrives there if the likelihood has its maximum
-    on the boundary, and never leaves a zero that it was given. The printed result says how many.
+    on the boundary, and never leaves a zero. The printed result states their number.
 
     hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors it stops where the likelihood without them no
-    longer rises, whatever `tol >= 0` (a negative one goes on). A warning then says how far from stationary its parameters are,
-    and `lo.fit(fit.objective, theta0=fit)` goes on from there. If they are so far that the curvature is not positive definite,
-    this function goes on itself, with a warning (the states may then change their order).
+    longer rises, whatever `tol >= 0` (a negative one goes on). A warning then states how far from stationary its parameters
+    are, and `lo.fit(fit.objective, theta0=fit)` goes on from there. If they are so far that the curvature is not positive
+    definite, this function goes on itself, with a warning (the states may then change their order).
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def from_hmmlearn(
 def _described(
     model: Any, host: HostEmission, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
 ) -> tuple[HMM, dict[str, np.ndarray]]:
-    """Objective that the host minimises, and its own parameters there."""
+    """Return the objective that the host minimises, and the host's parameters."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
     start, moves = np.asarray(model.startprob_, np.float64), np.asarray(model.transmat_, np.float64)
@@ -143,7 +143,7 @@ def _described(
 
 
 def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
-    """Minimum to which descent leads from where the host stopped, with a warning in the name of the caller."""
+    """Descend from the parameters at which the host stopped, with a warning in the name of the caller."""
     name = type(model).__name__
     stopped = (
         f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
@@ -259,7 +259,7 @@ class HostGaussian(AbstractEmission):
 
 
 def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
-    """Covariance matrix of each state, whatever the kind; hmmlearn repeats "spherical" ones by the channels."""
+    """Return the covariance matrix of each state for every kind; hmmlearn repeats "spherical" variances over channels."""
     matrices = np.asarray(model.covars_, np.float64)
     return matrices[:: len(matrices) // model.n_components]
 

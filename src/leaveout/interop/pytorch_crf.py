@@ -1,4 +1,4 @@
-"""CRF layers in the manner of pytorch-crf, on emissions that the network made; arrays will do, and torch is not needed."""
+"""CRF layers like those of pytorch-crf, on emissions of the network; arrays are accepted, and torch is not needed."""
 
 from typing import Any
 

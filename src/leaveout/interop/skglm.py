@@ -16,7 +16,7 @@ from ._arrived import arrived, is_repeated
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     """Take a fitted sparse regression of skglm, on the data it was fitted on.
 
-    skglm's solver stops at its own tolerance; θ̂ is where it would have led, with a warning where that is further.
+    skglm's solver stops at its own tolerance; θ̂ is the minimum, with a warning if it is not near.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
 
 
 def _each(estimator: Any) -> float | np.ndarray:
-    """Penalty α of every coefficient."""
+    """Return the penalty α of every coefficient."""
     return estimator.alpha if estimator.weights is None else estimator.alpha * np.asarray(estimator.weights, np.float64)
 
 
 def _grouped(estimator: Any, features: int) -> GroupLasso:
-    """Group lasso of an estimator.
+    """Build the group lasso of an estimator.
 
-    skglm's groups are one size for all, sizes side by side, or lists of columns; its weights are one by default.
+    skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one by default.
     """
     groups = estimator.groups
     if estimator.positive:
@@ -107,7 +107,7 @@ def _grouped(estimator: Any, features: int) -> GroupLasso:
 
 
 def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:
-    """Response in the form that the loss takes, and the loss."""
+    """Return the response in the form that the loss takes, and the loss."""
     classes = getattr(estimator, "classes_", None)
     if classes is None:
         return y, "squared"

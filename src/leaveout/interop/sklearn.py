@@ -1,4 +1,4 @@
-"""Linear estimators of scikit-learn as they are: the host's own objective and, where it is fitted, its own θ̂.
+"""Linear estimators of scikit-learn as they are: the host's own objective and, if it is fitted, its own θ̂.
 
 "Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their penalty
 shrinks as rows leave; balanced class weights are recomputed in every fold. `placed` is the way back: the host with the
@@ -39,7 +39,7 @@ from ._arrived import arrived, is_repeated
 
 @runtime_checkable
 class SklearnEstimator(Protocol):
-    """Estimator in the manner of scikit-learn, which can be cloned."""
+    """Estimator with scikit-learn's interface, which can be cloned."""
 
     def fit(self, X: Any, y: Any) -> Any: ...
 
@@ -55,19 +55,17 @@ class Described:
     β is not negative if it is `positive`.
     """
 
-    loss: (
-        str | AbstractLoss | HuberScale
-    )  # of labels that are two: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
+    loss: str | AbstractLoss | HuberScale  # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
     ridge: float | np.ndarray
     intercept: bool
-    labels: bool = False  # is the target one of classes?
+    labels: bool = False  # whether the target is a class
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
     averaged: bool | Literal["rows"] = (
-        False  # is the sum divided by Σ w, or by the number of rows: the penalty shrinks with it?
+        False  # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
     )
-    whole: bool = False  # is the intercept penalised too?
-    chosen: str = ""  # what was chosen on all rows
-    scaled: bool = False  # does every refit standardise the columns by the rows that it sees?
+    whole: bool = False  # whether the intercept is penalised too
+    chosen: str = ""  # name of the choice that was made on all rows
+    scaled: bool = False  # whether every refit standardises the columns by the rows that it sees
     l1: float = 0.0
     positive: bool = False
 
@@ -75,7 +73,7 @@ class Described:
 def described(estimator: SklearnEstimator) -> Described:
     """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is fitted has to be fitted.
 
-    Raises TypeError if it is not of this kind, or not known.
+    Raises TypeError if it is not supported.
     """
     name = type(estimator).__name__
     reader = READERS.get(type(estimator))
@@ -87,7 +85,7 @@ def described(estimator: SklearnEstimator) -> Described:
 
 
 def penalty_of(host: Described) -> AbstractPenalty | None:
-    """Penalty of a host, as it depends on the weights of rows."""
+    """Build the penalty of a host, as a function of the weights of rows."""
     parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
     parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive
     around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
@@ -182,11 +180,11 @@ def _descended(estimator: Any) -> Described:
     return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
 
 
-SHIFTED = 1e4  # spreads of a column, from which its mean is taken off
-DENSE = 2**27  # numbers, a gibibyte: sparse columns of a model that wants dense ones are written out up to it
+SHIFTED = 1e4  # mean of a column, in its spreads, from which the column is centred
+DENSE = 2**27  # largest number of entries (a gibibyte) of sparse columns that are written out for a model that needs dense ones
 UNDONE = 0.02  # largest relative excess of a host's objective over its least value
-KINK_WIDTH = 1e-3  # the width over which kinks are rounded, of what residuals are at the median; of a margin of one
-SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, of classes or of numbers
+KINK_WIDTH = 1e-3  # width over which kinks are rounded, relative to the median residual, or to a margin of one
+SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, for classes and for numbers
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
 }
@@ -236,7 +234,7 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they chose (the choice is not
     left out); with `positive=True` where they have it.
 
-    Where its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
+    If its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
     minimum, and a warning says how far that is.
 
     Around one of them there may be a Pipeline, whose transformers stay as fitted, a TransformedTargetRegressor (losses are of
@@ -284,27 +282,27 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     objective, theta = read(estimator, X, y, sample_weight)
     if isinstance(objective.loss_function, AbstractRounded):
         return _beside(objective, theta)
-    if objective.center is not None:  # whose own intercept has lost digits beside the means of the columns
+    if objective.center is not None:  # its own intercept has lost digits beside the means of the columns
         return fit(objective, theta, num_starts=1)
     return arrived("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
 
 
 def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
-    """Was a host fitted on these data? It stops at the same place when it is fitted to them again."""
+    """Tell whether a host was fitted on these data: fitted again, it ends at the same parameters."""
     _, X, y, weight = matched("from_sklearn", X=X, y=y, sample_weight=weight)
     last, X, y, _ = opened(estimator, _columns(estimator, X), y)
     return is_repeated(lambda: clone(last).fit(X, y, **({} if weight is None else {"sample_weight": weight})).coef_, last.coef_)
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
-    """Fit of a host whose loss has kinks: the minimum with the kinks rounded, which is near the host's own θ̂."""
+    """Fit a host whose loss has kinks: the minimum with rounded kinks, which is near the host's own θ̂."""
     found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
     known = kinks(objective)
     ones = np.ones(objective.num_units)
     value = function(objective, vector).look(vector)[0] if known is None else look(known[0], ones, vector).value
     weight = objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
     loss: Any = objective.loss_function
-    above, rounding = float(value - found.value), float(loss.most * weight)  # a minimiser with kinks is no further above
+    above, rounding = float(value - found.value), float(loss.most * weight)  # largest excess of a minimiser with kinks
     said = (
         f"a minimum on these data: its objective is {value:.6g}, the least {float(found.value):.6g}, and rounding its kinks "
         f"explains {rounding:.2g} of that at most. Was it fitted on these data, with these weights, and did its solver arrive?"
@@ -319,7 +317,7 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
 def read(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
 ) -> tuple[GLM | Regression, dict[str, np.ndarray]]:
-    """Objective of a fitted estimator, and its parameters.
+    """Read the objective of a fitted estimator, and its parameters.
 
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
     """
@@ -330,10 +328,11 @@ def read(
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
         off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
-        width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))  # which there is the only curvature
+        # the rounded kinks are then the only curvature
+        width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))
         host = replace(host, loss=host.loss.over(width * (off or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
-    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed; its rows are still those
+    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed rows keep their labels
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.chosen)))
     center = _center(host, X)
@@ -341,7 +340,7 @@ def read(
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
     vars(objective)["center"] = center
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
-        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before 1.7 scikit-learn went by rounding
+        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before version 1.7 scikit-learn cut at rounding
     names = names if len(names) == np.shape(X)[1] else ()
     return objective.reading(functools.partial(_new, fitted), labels.index, names), _parameters(objective, host, estimator)
 
@@ -380,7 +379,7 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def _new(estimator: Any, X: Any) -> Any:
-    """Rows to be predicted, in the form that the regression at the end of an estimator takes."""
+    """Read rows to predict, in the form that the regression at the end of an estimator takes."""
     if searches(estimator):
         return _new(estimator.best_estimator_, X)
     if isinstance(estimator, TransformedTargetRegressor):
@@ -391,14 +390,14 @@ def _new(estimator: Any, X: Any) -> Any:
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and isinstance(X, pd.DataFrame):
         missing = sorted(set(known) - set(X.columns))
-        if missing and not isinstance(estimator, Pipeline):  # whose transformers know which columns they need
+        if missing and not isinstance(estimator, Pipeline):  # transformers of a pipeline select their own columns
             raise ValueError(f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
         X = X if missing else X[list(known)]
     return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else X
 
 
 def _transformed(estimator: Pipeline, X: Any) -> Any:
-    """Rows after the transformers of a pipeline."""
+    """Apply the transformers of a pipeline to rows."""
     return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
 
 
@@ -431,7 +430,7 @@ def opened(estimator: Any, X: Any, y: Any) -> Opened:
 
 
 def inner(estimator: Any) -> Any:
-    """Estimator inside pipelines and transformed targets, fitted if that is."""
+    """Return the estimator inside pipelines and transformed targets."""
     if isinstance(estimator, Pipeline):
         return inner(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
@@ -441,12 +440,12 @@ def inner(estimator: Any) -> Any:
 
 
 def searches(estimator: Any) -> bool:
-    """Whether an estimator searches over the parameters of another, as GridSearchCV does."""
+    """Tell whether an estimator searches over the parameters of another, as GridSearchCV does."""
     return hasattr(estimator, "estimator") and callable(getattr(estimator, "fit", None)) and hasattr(estimator, "refit")
 
 
 def learns(estimator: Any) -> bool:
-    """Whether something around the linear estimator learns from rows."""
+    """Tell whether a step around the linear estimator learns from rows."""
     if isinstance(estimator, Pipeline):
         return _prepares(estimator) or learns(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
@@ -456,10 +455,10 @@ def learns(estimator: Any) -> bool:
 
 
 def rescales(estimator: Any) -> bool:
-    """Whether a pipeline learns nothing before its linear model but how to standardise the columns.
+    """Tell whether a pipeline learns only a standardisation of the columns before its linear model.
 
-    The model's loss must know of the scaling through its ridge alone, so that a change of the ridge can undo it. So it is with
-    an intercept that is not penalised, for one output.
+    The scaling must enter the objective through the ridge alone, so that a change of the ridge can replace it. This holds for
+    one output with an intercept that is not penalised.
     """
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return False
@@ -472,7 +471,7 @@ def rescales(estimator: Any) -> bool:
 
 
 def _prepares(estimator: Pipeline) -> bool:
-    """Whether some transformer of a pipeline learns from rows."""
+    """Tell whether a transformer of a pipeline learns from rows."""
     return _learn(step for _, step in estimator.steps[:-1])
 
 
@@ -481,7 +480,7 @@ def _learn(steps: Iterable[Any]) -> bool:
 
 
 def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
-    """Copy of a fitted host with these parameters, named as in `Fit.parameters`, in place of its own."""
+    """Copy a fitted host with other parameters, named as in `Fit.parameters`."""
     host = copy.copy(estimator)
     if isinstance(host, Pipeline):
         name, last = host.steps[-1]
@@ -500,7 +499,7 @@ def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
 
 
 def _columns(estimator: Any, X: Any) -> Any:
-    """Columns of a DataFrame in the order in which the estimator was fitted on them."""
+    """Put the columns of a DataFrame into the order in which the estimator was fitted."""
     known = getattr(estimator, "feature_names_in_", None)
     if known is None or not isinstance(X, pd.DataFrame) or not X.columns.is_unique or list(X.columns) == list(known):
         return X
@@ -513,13 +512,13 @@ def _columns(estimator: Any, X: Any) -> Any:
 def _objective(
     host: Described, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
 ) -> GLM | Regression:
-    """Objective of the host on these data."""
+    """Build the objective of the host on these data."""
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
     if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(np.shape(X)) <= DENSE:
-        X = X.toarray()  # what has kinks or bounds wants columns as they are
+        X = X.toarray()  # models with kinks or bounds need dense columns
     glm: Any = StandardisedGLM if host.scaled else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
@@ -549,7 +548,7 @@ def _objective(
 
 
 def _with_ones(X: Any) -> Any:
-    """Columns with a constant behind them."""
+    """Append a constant column."""
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
     ones = np.ones((np.shape(X)[0], 1))
@@ -557,7 +556,7 @@ def _with_ones(X: Any) -> Any:
 
 
 def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
-    """Class weights as arguments of a model: recomputed by fold, or multiplied into the rows' own weights."""
+    """Return class weights as arguments of a model: recomputed by fold, or multiplied into the rows' weights."""
     of_class = host.class_weight
     if of_class is None:
         return {}
@@ -568,7 +567,7 @@ def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> 
 
 
 def _parameters(objective: GLM | Regression, host: Described, estimator: Any) -> dict[str, np.ndarray]:
-    """Parameters θ̂ of the host itself."""
+    """Return the parameters θ̂ of the host itself."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)
     wanted = objective.num_features - ones

@@ -2,11 +2,11 @@
 
 The design is the host's, its constant an ordinary column: coefficients keep their names and order, and there is no intercept
 beside them. Families whose scale statsmodels only reports (Gaussian, gamma, inverse Gaussian, Tweedie) have losses of
-dispersion one: the scale moves no coefficient. Frequency and variance weights, and numbers of trials, are weights of rows, and
-leaving a row out removes it with all of them.
+dispersion one: the scale does not change coefficients. Frequency and variance weights, and numbers of trials, are weights of
+rows, and leaving a row out removes it with all of them.
 
 `fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as rows leave. Its results do not
-hold the penalty's size, so `alpha=` gives it.
+store the size of the penalty, so give it by `alpha=`.
 """
 
 import functools
@@ -25,7 +25,7 @@ from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
 from ._arrived import arrived, noted
 
-LINKS: dict[str, Callable[[Any], Any]] = {  # of the families of a mean on the line
+LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
     "Identity": lambda link: "identity",
     "Log": lambda link: "log",
     "InversePower": lambda link: "inverse",
@@ -68,7 +68,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     `fit(reml=False)`, is taken as it was fitted. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
     are fitted by maximum likelihood (`lo.Mixed`).
 
-    Where its solver stopped before its minimum, as its results say, the fit is at the minimum, and a warning says how far
+    If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a warning says how far
     that is.
 
     Parameters
@@ -142,12 +142,12 @@ def _stopped(results: Any) -> bool:
 
 
 def _new(results: Any, X: Any) -> np.ndarray:
-    """Rows to be predicted, by the formula, as the results' own `predict` makes them."""
+    """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
 
 
 def _frame(model: Any) -> Any:
-    """Design as a frame with its names."""
+    """Return the design as a frame with its names."""
     import pandas as pd
 
     exog = np.asarray(model.exog, np.float64)
@@ -155,13 +155,13 @@ def _frame(model: Any) -> Any:
     rows = getattr(getattr(model, "data", None), "row_labels", None)
     index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
     dropped = _dropped(model)
-    if dropped and (index is None or counted(index)):  # which numbers the rows that are left anew
+    if dropped and (index is None or counted(index)):  # such an index renumbers the remaining rows
         index = pd.Index(np.delete(np.arange(len(exog) + len(dropped)), dropped))
     return pd.DataFrame(exog, index=index, columns=names) if len(set(names)) == exog.shape[1] else exog
 
 
 def _dropped(model: Any) -> list[int]:
-    """The places of the rows that statsmodels dropped, as they have missing values."""
+    """Find the rows that statsmodels dropped because of missing values."""
     return list(getattr(getattr(model, "data", None), "missing_row_idx", None) or ())
 
 
@@ -188,7 +188,7 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM,
     average = per_row if type(model).__name__ == "OLS" else per_weight
     penalty = None if alpha is None else average(Ridge(alpha))
     objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight, remark=_remark(model))
-    vars(objective)["least_norm"] = True  # by the pseudoinverse
+    vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
 
 
@@ -218,7 +218,7 @@ def _generalised(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple
 def _family(family: Any) -> losses.AbstractLoss:
     name, link = type(family).__name__, type(family.link)
     known = BINOMIAL if name == "Binomial" else LINKS
-    # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is none
+    # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is not one
     found = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in known), None)
     if link.__name__ == "CDFLink" or found is None or name not in ("Binomial", *FAMILIES):
         raise TypeError(f"from_statsmodels: the {name} family with the link {link.__name__} is not supported.")
@@ -232,7 +232,7 @@ def _power(exponent: float) -> str | losses.links.Power:
 
 
 def _shift(model: Any) -> np.ndarray | None:
-    """Sum of offset and exposure of a discrete model, whose exposure is in logs already."""
+    """Add offset and exposure of a discrete model, whose exposure is logarithmic already."""
     n = len(model.endog)
     parts = [getattr(model, name, None) for name in ("offset", "exposure")]
     total = sum((np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None), np.zeros(n))
@@ -254,7 +254,8 @@ def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) 
 
 
 def _multinomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
-    coef = np.vstack([np.zeros(len(params)), params.T])  # the first class's are zero: a common shift moves nothing
+    # the coefficients of the first class are zero, as a common shift changes nothing
+    coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model), remark=_remark(model))
 
 
@@ -293,7 +294,7 @@ def _beta(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regr
 def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, dict]:
     if getattr(model, "entry", None) is not None:
         raise TypeError("from_statsmodels: PHReg with entry times is not supported.")
-    # PHReg.exog is as given; the stratified copies of it are in its own order
+    # PHReg.exog is in the given order; its stratified copies are not
     objective = Cox(
         _frame(model),
         np.asarray(model.endog, np.float64),

@@ -1,4 +1,4 @@
-"""The loss on new clusters where the clusters are only known noisily: inject more leakage, and extrapolate to none."""
+"""The loss on new clusters if the known clusters have errors: inject more leakage, and extrapolate to none."""
 
 from ._binomial import (
     binomial_matrix as binomial_matrix,

@@ -1,7 +1,7 @@
 """Answers that have no mates in training: coarser clusters, purged training sets, drawn clusters, and extrapolation.
 
-The last one injects more leakage and extrapolates to none, where injection can show the effect of mates. Each of the others
-changes the naive score by what it takes out of training; `Study.answer` scales that to the whole of the exposure.
+The last one injects more leakage and extrapolates to none, if injection can show the effect of mates. Each of the others
+removes records from training; `LeakageStudy.answer` scales the change of the naive score to the removal of the whole exposure.
 """
 
 import functools
@@ -19,14 +19,14 @@ from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
 from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
-DROPPED = 0.1  # of a training set: where one fit would drop more, rows are tested in several bundles
-BUNDLES = 4  # of a fold's exposed rows, at most
-MAX_DROPPED_SHARE = 0.4  # of a training set: where a bundle still drops more, no control can drop as much again
-CONTROLS = (2, 4, 6)  # a bundle; more until their Monte-Carlo error is small
-CAP, CAP_FOLDS = 0.1, 5  # of all records, a joined cluster of five folds; of more folds less
-MIN_FOLD_RECORDS = 10  # records of a fold, below which their score says nothing
-SMALL_MONTE_CARLO_SHARE = 1 / 3  # of the data's error: a Monte-Carlo error that is small beside it
-PARTITIONS_A_ROUND = 5  # partitions that are drawn before the next look at their Monte-Carlo error
+DROPPED = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
+BUNDLES = 4  # largest number of bundles of a fold's exposed rows
+MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
+CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
+CAP, CAP_FOLDS = 0.1, 5  # largest share of all records in a joined cluster, for five folds
+MIN_FOLD_RECORDS = 10  # least number of records in a fold with a meaningful score
+SMALL_MONTE_CARLO_SHARE = 1 / 3  # share of the data's error at which a Monte-Carlo error is small
+PARTITIONS_A_ROUND = 5  # partitions drawn before the next check of their Monte-Carlo error
 FIXED = "these folds do not test every record once by all others, so that none can change sides"
 NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
@@ -37,7 +37,7 @@ ASSUMPTION = "leaks are records of the test clusters like any other, and the los
 def prices(study: LeakageStudy) -> dict[str, int]:
     """Count the fits of the first look at each answer, without those for injection.
 
-    More are made where the Monte-Carlo error is not small.
+    More are run if the Monte-Carlo error is not small.
     """
     count, whole = len(study.folds), study.fold is not None
     filed = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
@@ -49,7 +49,7 @@ def prices(study: LeakageStudy) -> dict[str, int]:
 
 
 class Bundle(NamedTuple):
-    """Exposed rows of one fold, and the training rows that may be mates of theirs."""
+    """Exposed rows of one fold, and the training rows that may be their mates."""
 
     fold: int
     rows: Some
@@ -64,7 +64,7 @@ def naive(study: LeakageStudy) -> Answer:
 
 
 def coarser(study: LeakageStudy) -> Answer:
-    """Score by clusters joined by every pair above a threshold, and purge the mates that still stand across folds.
+    """Score by clusters joined by every pair above a threshold, and purge the mates that are still across folds.
 
     The likeliest pairs join first, as long as the clusters are small enough for folds.
     """
@@ -93,11 +93,11 @@ def coarser(study: LeakageStudy) -> Answer:
 
 
 def imputed(study: LeakageStudy) -> Answer:
-    """Cross-validation by the clusters of drawn partitions, one fit a fold; so many draws that their error is small.
+    """Cross-validate by the clusters of drawn partitions, with as many draws as make their error small.
 
-    A draw files a pair of probability p together in a share p of the draws, whether its records are of one entity or not, as
-    it knows nothing of y. So about Σ p² / Σ p of the mates across folds are taken out: half of them only where most links are
-    nearly sure. Where the first draws take out less, that is said before a fit is made.
+    A pair of probability p is together in a share p of the draws, whether its records are of one entity or not, as draws do not
+    depend on y. About Σ p² / Σ p of the mates across folds are therefore removed, which is half of them only if most links are
+    nearly certain. If the first draws remove less, the answer is refused before any fit.
     """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
     if study.fold is None:
@@ -126,7 +126,7 @@ def imputed(study: LeakageStudy) -> Answer:
 
 
 def purge(study: LeakageStudy) -> Answer:
-    """Rows that may have mates in training are predicted without them, and compared with fits that lack as many others."""
+    """Predict rows that may have mates in training without these, and compare with fits that lack as many other rows."""
     assumption = f"{study.taken}; {TYPICAL}"
     points, why = [], NONE
     for cut in study.cuts:
@@ -139,7 +139,7 @@ def purge(study: LeakageStudy) -> Answer:
 
 
 def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
-    """The mean of two answers whose errors have other reasons: other folds, other controls."""
+    """Average two answers whose errors have different causes: other folds, and controls."""
     if purge.refusal or coarser.refusal:
         return Answer("both", f"{study.taken}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
     assert purge.change is not None and coarser.change is not None
@@ -159,7 +159,7 @@ def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
 
 
 def unmated(study: LeakageStudy) -> Answer:
-    """The tested rows that have no listed mate in training, as they were predicted: no fit is needed."""
+    """Score the tested rows without a listed mate in training, by the predictions as filed."""
     assumption = "tested records without a listed mate are as hard as those with one"
     use = study.tested.copy()
     use[study.candidates.place.to_numpy()] = False
@@ -178,12 +178,12 @@ def unmated(study: LeakageStudy) -> Answer:
 
 
 def _dropped(study: LeakageStudy, parts: list[Bundle]) -> float:
-    """The largest share of a training set that a fit does without."""
+    """Return the largest share of a training set that a fit drops."""
     return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
 
 
 def _removed(study: LeakageStudy) -> float:
-    """The share of the mates across folds that the first drawn clusters take out; NaN where none of them fit into folds."""
+    """Return the share of the mates across folds that the first drawn clusters remove; NaN if none fit into folds."""
     assert study.fold is not None
     moved = [nearest_folds(study.fold, own) for own in study.clusters[:PARTITIONS_A_ROUND]]
     left = [_left(study, as_folds(own, study.filed)) for own in moved if own is not None]
@@ -191,7 +191,7 @@ def _removed(study: LeakageStudy) -> float:
 
 
 def _left(study: LeakageStudy, folds: list[LeakageFold]) -> float:
-    """The exposure on these folds."""
+    """Return the exposure on these folds."""
     return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
 
 
@@ -250,7 +250,7 @@ def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> NDA
 
 
 def _replaced(study: LeakageStudy, parts: list[Bundle], found: Predictions) -> Predictions:
-    """Predictions as filed, but of the bundles' rows what was found."""
+    """Return predictions as filed, with those of the bundles' rows replaced."""
     out = [own.copy() for own in study.predicted]
     place = np.zeros(len(study.y), np.int64)
     for part, own in zip(parts, found, strict=True):
@@ -270,7 +270,7 @@ def _exposed(study: LeakageStudy, parts: list[Bundle]) -> float:
 
 
 def extrapolated(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
-    """Answer by `leakage_corrected`; refuse where it refuses, and before its fits if injection cannot show the leakage."""
+    """Answer by `leakage_corrected`; refuse if it refuses, or before its fits if injection cannot show the leakage."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):
         return refused(hidden)
@@ -280,7 +280,7 @@ def extrapolated(study: LeakageStudy, corrected: Callable[[], LeakageResult]) ->
         return refused(str(error).removeprefix("leakage_corrected: ").rstrip("."))
     if result.refusal:
         return refused(result.refusal)
-    assert result.influence is not None and result.naive_influence is not None  # scores without it are refused before
+    assert result.influence is not None and result.naive_influence is not None  # scores without an influence are refused before
     change = result.influence - result.naive_influence
     return Answer(
         "extrapolated",

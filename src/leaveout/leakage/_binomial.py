@@ -1,4 +1,4 @@
-"""The distribution of the number of leaked records in a training set, as matrices of probabilities.
+"""Distribution of the number of leaked records in a training set, as matrices of probabilities.
 
 A training set of n records is drawn from T̂, a share p of which belongs to the test clusters, and from V̂, the injected
 records. With `e_c` the loss when exactly c of the n are leaked, the losses at all levels of injection are `b = A e`, and
@@ -16,7 +16,7 @@ from scipy import stats
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
-TAIL = 12  # standard deviations (and as many counts) from the mean, beyond which they all are
+TAIL = 12  # standard deviations (and counts) from the mean beyond which all probabilities are negligible
 
 
 def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
@@ -69,7 +69,7 @@ def stratified_matrix(
 ) -> Float[np.ndarray, "levels counts"]:
     """Compute the probabilities of the number of leaked records among exactly j drawn from V̂ and n − j drawn from T̂.
 
-    Row j is the law Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train), which is j + Binomial(n − j, p_train) where V̂ is
+    Row j is the law Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train), which is j + Binomial(n − j, p_train) if V̂ is
     clean. With the sizes of the pools the draws are without replacement. The laws are then hypergeometric with p · pool
     marked records (between two whole numbers, their mixture).
 
@@ -201,7 +201,7 @@ def residual_profile(
 
 
 def _candidates(candidates: ArrayLike | None, both: bool) -> NDArray[np.float64]:
-    """Pairs of p and q to try; q is zero where leakage goes one way."""
+    """Return pairs of p and q to try; q is zero if leakage goes one way."""
     if candidates is None:
         line = np.linspace(0, 0.4, 5)
         candidates = [(p, q) for p in line for q in line] if both else np.linspace(0, 0.5, 11)
@@ -217,7 +217,7 @@ def _candidates(candidates: ArrayLike | None, both: bool) -> NDArray[np.float64]
 
 
 def _least(A: list[NDArray], D: list[NDArray], b: NDArray, lam: float, monotone: bool) -> tuple[float, float]:
-    """The least objective and ê₀ at it; the second side, where there is one, as a Kronecker product."""
+    """Return the least objective and its ê₀; a second side enters as a Kronecker product."""
     columns = [part.shape[1] for part in A] + [1] * (2 - len(A))
     penalties = [np.kron(D[0], np.eye(columns[1])), *(np.kron(np.eye(columns[0]), part) for part in D[1:])]
     M = np.vstack([np.kron(A[0], A[1]) if len(A) == 2 else A[0], *(np.sqrt(lam) * part for part in penalties)])
@@ -243,7 +243,7 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
 
 
 def _marked(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
-    """The law of the marked records among `draws`, from the first count with a probability worth keeping."""
+    """Return the distribution of the marked records among `draws`, from the first count that is not negligible."""
     reach = TAIL * (np.sqrt(draws * p * (1 - p)) + 1)
     counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)
     if pool is None:

@@ -1,6 +1,6 @@
 r"""Small blocks of the graph of pairs, and draws of their partitions without a Markov chain: sums over subsets.
 
-With W(B) the weight of a cluster B, zero unless it hangs together, the sum over all partitions of a set S of records is
+With W(B) the weight of a cluster B, zero unless it is connected, the sum over all partitions of a set S of records is
 
     Z(S) = Σ_{B ⊆ S, B ∋ min S} W(B) Z(S \ B),
 
@@ -16,20 +16,21 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn so; the work triples with each
-AT_ONCE = 4096  # blocks
-NEVER = -1e9  # the log-odds of a pair that is in no cluster
-PULL = 0.2  # how strongly weights are held to the log-odds: of 5, 0.5, 0.2, 0.1 and 0.05 the one with which P(mate) had the
-# least squared error, over four kinds of simulated linkage, where pairs not listed said nothing; since they count, 0.1 is a
-# little better there (experiments/linkage_law.py)
-MATCHED, TURNS = 1e-3, 200  # how near the slope in the weights comes to zero, and in how many steps at most
+MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
+AT_ONCE = 4096  # blocks drawn together
+NEVER = -1e9  # log-odds of a pair that is in no cluster
+# strength that ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over
+PULL = 0.2
+# four kinds of simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is a little better
+# (experiments/linkage_law.py)
+MATCHED, TURNS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
 
 
 class Graph(NamedTuple):
     """The uncertain pairs of nodes, each once, with `a < b`.
 
-    `weight`: log-odds, less `ground`, those of a pair that is not listed; `times`: how many pairs of records it is, and
-    `target` the sum of their probabilities; `size`: records of each node; `block` of each pair.
+    `weight` are log-odds minus `ground`, the log-odds of an unlisted pair. `times` is the number of pairs of records, `target`
+    the sum of their probabilities, `size` the number of records of each node, and `block` the block of each pair.
     """
 
     a: Int[np.ndarray, " pairs"]
@@ -47,7 +48,7 @@ class Graph(NamedTuple):
 
 
 def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " nodes"]:
-    """Number the connected components of a graph by first appearance, one number a node."""
+    """Number the connected components of a graph by first appearance, one number for each node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -56,7 +57,7 @@ def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np
 
 
 def biconnected(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " pairs"]:
-    """The block of each pair: two pairs are in one if some cycle has both (Hopcroft & Tarjan 1973).
+    """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft & Tarjan 1973).
 
     Down a depth-first tree, the pair above v is in one block with the pair above its parent u if something at or below v is
     also paired with something above u.
@@ -71,29 +72,29 @@ def biconnected(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[n
     order, parent = depth_first_order(tree, nodes, directed=False)
     place = np.empty(nodes + 1, np.int64)
     place[order] = np.arange(nodes + 1)
-    above = np.empty(nodes + 1, np.int64)  # of the node at each place, its parent's place
+    above = np.empty(nodes + 1, np.int64)  # the place of each node's parent
     above[place] = place[np.where(parent < 0, nodes, parent)]
     low, high = np.minimum(place[a], place[b]), np.maximum(place[a], place[b])
     reach = np.arange(nodes + 1)
     np.minimum.at(reach, high, low)
     least, up = reach.tolist(), above.tolist()
-    for v in range(nodes, 0, -1):  # what is below comes after
+    for v in range(nodes, 0, -1):  # nodes below come later
         least[up[v]] = min(least[up[v]], least[v])
-    joined = np.flatnonzero(np.array(least) < above)  # some pair leads past the parent
+    joined = np.flatnonzero(np.array(least) < above)  # a pair leads past the parent
     return components(nodes + 1, joined, above[joined])[high]
 
 
 class RecordBlocks(NamedTuple):
-    """Blocks of k nodes each, their pairs in the order of `_pairs(k)`; `times` is zero where a pair is not listed."""
+    """Blocks of k nodes each, their pairs in the order of `_pairs(k)`; `times` is zero for unlisted pairs."""
 
     weight: Float[np.ndarray, "blocks pairs"]
     target: Float[np.ndarray, "blocks pairs"]
     times: Float[np.ndarray, "blocks pairs"]
     ground: Float[np.ndarray, "blocks pairs"]
-    whole: Bool[np.ndarray, "blocks subsets"]  # hangs together
+    whole: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
 
     def clusters(self, weight: NDArray[np.float64], k: int) -> Float[np.ndarray, "blocks subsets"]:
-        """log W of every subset."""
+        """Compute log W of every subset."""
         return np.where(self.whole, (weight + self.ground) @ _inside(k), -np.inf)
 
 
@@ -138,14 +139,14 @@ def _dense(
 
 
 def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
-    """The weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
+    """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL  # of the curvature: no indicator varies by more than a quarter
     root = np.sqrt(PULL / bound)
     weight = ahead = blocks.weight
     for _ in range(TURNS):
         cluster = blocks.clusters(ahead, k)
         sums = _sums(cluster, k)
-        inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T  # what is left of all is its complement
+        inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T  # the rest of all records is its complement
         slope = np.where(blocks.times > 0, blocks.target - blocks.times * inside - PULL * (ahead - blocks.weight), 0.0)
         if np.abs(slope).max() < MATCHED:
             break
@@ -155,7 +156,7 @@ def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
 
 
 def _sums(weight: Float[np.ndarray, "blocks subsets"], k: int) -> Float[np.ndarray, "blocks subsets"]:
-    """log Z of every subset."""
+    """Compute log Z of every subset."""
     out = np.zeros_like(weight)
     for whole in range(1, 1 << k):
         cluster = _first_clusters(whole)
@@ -168,10 +169,10 @@ def _sums(weight: Float[np.ndarray, "blocks subsets"], k: int) -> Float[np.ndarr
 def _draw(
     weight: NDArray[np.float64], sums: NDArray[np.float64], num: int, k: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "blocks num k"]:
-    """The least node of the cluster of each node."""
+    """Draw partitions; return the least node of the cluster of each node."""
     left = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), np.int64)
-    for whole in range((1 << k) - 1, 0, -1):  # what is left only gets smaller
+    for whole in range((1 << k) - 1, 0, -1):  # the remaining subset only shrinks
         at, draw = np.nonzero(left == whole)
         cluster = _first_clusters(whole)
         law = np.exp(weight[:, cluster] + sums[:, whole ^ cluster] - sums[:, whole, None]).cumsum(1)
@@ -184,7 +185,7 @@ def _draw(
 
 @functools.lru_cache
 def _pairs(k: int) -> Int[np.ndarray, "k k"]:
-    """The number of each pair of places."""
+    """Number the pairs of places."""
     out = np.zeros((k, k), np.int64)
     low, high = np.triu_indices(k, 1)
     out[low, high] = out[high, low] = np.arange(len(low))
@@ -193,7 +194,7 @@ def _pairs(k: int) -> Int[np.ndarray, "k k"]:
 
 @functools.lru_cache
 def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
-    """One where a subset holds both of a pair."""
+    """Mark the subsets that hold both places of a pair."""
     held = (np.arange(1 << k) >> np.arange(k)[:, None]) & 1
     low, high = np.triu_indices(k, 1)
     return (held[low] * held[high]).astype(np.float64)
@@ -201,7 +202,7 @@ def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
 
 @functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
 def _first_clusters(whole: int) -> Int[np.ndarray, " clusters"]:
-    """The subsets of `whole` that hold its lowest node."""
+    """List the subsets of `whole` that hold its lowest node."""
     low = whole & -whole
     subset = np.arange(whole + 1)
     return subset[(subset & ~whole == 0) & (subset & low != 0)]

@@ -1,13 +1,13 @@
-"""Draws of partitions of large blocks by a Markov chain: blobs of records that join a cluster, or leave it.
+"""Draws of partitions of large blocks by a Markov chain: sets of records that join a cluster, or leave it.
 
-A Swendsen–Wang cut (Barbu & Zhu 2005) along one pair (u, v). Every pair e inside a cluster is a bond with probability b_e; V₀
-is what bonds connect with u, D what else is in the clusters of u and v. If D hangs together and holds v, then V₀ and D are one
-cluster or two with odds `Π odds_e (1 − b_e)` over the pairs e between them, whichever they were; else all stays. Any bonds
-that do not look at the partition will do: b_e = t p_e, t drawn anew for each step, moves records alone as well as most of a
-cluster.
+Each move is a Swendsen–Wang cut (Barbu & Zhu 2005) along one pair (u, v). Every pair e inside a cluster is a bond with
+probability b_e; V₀ are the records that bonds connect with u, D the others in the clusters of u and v. If D is connected and
+contains v, then V₀ and D become one cluster or two with odds `Π odds_e (1 − b_e)` over the pairs e between them; otherwise
+nothing changes. Bonds may be chosen in any way that does not depend on the partition: with b_e = t p_e, and t drawn anew for
+each step, both single records and large parts of clusters move.
 
-Many pairs are asked at once. The clusters of u and v are together the same records before and after; so those that no other
-asked pair touches are independent of one another, and the law is kept.
+Many pairs are proposed at once. A move keeps the union of the clusters of u and v, so pairs whose clusters no other proposed
+pair touches are independent, and the distribution is kept.
 """
 
 import math
@@ -21,20 +21,21 @@ from numpy.typing import NDArray
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
 
-BURN_IN_SWEEPS = 10  # how often every pair is asked, times √p, until the shares are found; as often again until the first draw
-DRAW_SPACING = 0.5  # and from one draw of a chain to its next
-FEWEST, MOST, LOOKS = 300, 2000, 4e7  # steps in which these sweeps end, whatever was asked: as many as look at so many pairs
-SPARSE = 4  # labels for each node, beyond which they are numbered anew
-CHEAP_CHAIN_PAIRS = 20_000  # pairs in all chains below which one more chain costs next to nothing
-FOLLOW = 1.5  # how fast the share of pairs asked follows what share of them touch no other
-GAIN, SLOWS = 0.1, 50  # how much one look at a pair moves its weight, and after how many steps half as much
+BURN_IN_SWEEPS = 10  # proposals of every pair, times √p, until the shares have adapted; as many again until the first draw
+DRAW_SPACING = 0.5  # the same between two draws of a chain
+# least and largest number of steps of these sweeps, and largest number of pairs that they visit
+FEWEST, MOST, LOOKS = 300, 2000, 4e7
+SPARSE = 4  # labels for each node from which labels are numbered anew
+CHEAP_CHAIN_PAIRS = 20_000  # pairs in all chains below which one more chain costs almost nothing
+FOLLOW = 1.5  # rate at which the share of proposed pairs adapts to the share without conflicts
+GAIN, SLOWS = 0.1, 50  # change of a weight by one visit of its pair, and number of steps after which it is half
 
 
 class BlockChains(NamedTuple):
     """Copies of the blocks side by side.
 
-    Of the pairs it holds the nodes, the weight, the probability of a bond, its root by which they are proposed, and the
-    chain; of the nodes their records.
+    Pairs have their nodes, weight, probability of a bond, the root of that by which they are proposed, and chain; nodes have
+    their records.
     """
 
     a: Int[np.ndarray, " pairs"]
@@ -50,10 +51,10 @@ class BlockChains(NamedTuple):
 def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
     """Draw partitions by Markov chains, and mark the pairs that are inside clusters.
 
-    There are as many chains as cost little, at most one a draw, each started with every record by itself. If there are fewer
-    chains than draws, each gives several draws, some steps apart. First the share of pairs that are proposed adapts, in each
-    block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow P(inside)
-    as all chains show it, by Robbins & Monro's steps.
+    There are as many chains as cost little, at most one for each draw, each started with every record by itself. If there are
+    fewer chains than draws, each gives several draws, some steps apart. First the share of pairs that are proposed adapts, in
+    each block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow
+    P(inside) as all chains show it, by Robbins & Monro's steps.
     """
     copies = int(np.clip(CHEAP_CHAIN_PAIRS // len(graph.a), 1, num))
     chains = _copies(graph, copies)
@@ -92,7 +93,7 @@ def _warn(steps: int) -> None:
 
 
 def _pulled(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:
-    """The weights a step nearer to where `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
+    """Move the weights towards values at which `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
     inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
     weight = chains.weight[: len(graph.a)]
     slope = (graph.target - PULL * (weight - graph.weight)) / graph.times - inside
@@ -100,7 +101,7 @@ def _pulled(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: f
 
 
 def _copies(graph: Graph, copies: int) -> BlockChains:
-    """A node of the graph is one in each of its blocks, and in each of the chains."""
+    """Copy the nodes of the graph for each of their blocks and for each chain."""
     nodes = len(graph.size)
     key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
     a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
@@ -113,9 +114,9 @@ def _copies(graph: Graph, copies: int) -> BlockChains:
 def _move(
     chains: BlockChains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
-    """One step of all chains, of whose pairs a `share` is picked: these, the new clusters, and which could be asked."""
+    """Take one step of all chains; return the picked `share` of pairs, the new clusters, and the pairs without conflicts."""
     rate = np.cumsum(share[chains.chain] * chains.eager)
-    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])  # one that is there twice is not free
+    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])  # a pair that is picked twice is in conflict
     swap = rng.random(len(picked)) < 0.5
     u, v = np.where(swap, chains.b[picked], chains.a[picked]), np.where(swap, chains.a[picked], chains.b[picked])
     touched = np.bincount(np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1)

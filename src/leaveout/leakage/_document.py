@@ -1,8 +1,8 @@
-"""The estimator as its source document has it (Algorithms 1 and 3): independent draws with replacement at every level.
+"""The estimator of the source document (Algorithms 1 and 3): independent draws with replacement at every level.
 
 At level p′ every record trained on comes from V̂ with probability p′, else from T̂; then the number of leaked records is
-`Binomial(n, p₀ + (1 − p₀) p′)`. Likewise for the records tested on where leakage goes the other way. `leakage_corrected` is the
-estimator to use; this one is for comparison with the document.
+`Binomial(n, p₀ + (1 − p₀) p′)`. Test sets are drawn in the same way if leakage goes the other way. Use `leakage_corrected`;
+this estimator is for comparison with the document.
 """
 
 import functools
@@ -25,7 +25,7 @@ from ._score import Score
 from ._scoring import Loss
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
-DRAWS_AT_A_TIME = 64  # draws that are kept together, where each is fitted by itself
+DRAWS_AT_A_TIME = 64  # draws that are kept together if each is fitted by itself
 
 Direction = Literal["train", "test", "both"]
 
@@ -208,7 +208,7 @@ def binomial_block_bootstrap(
     of = {"estimator": estimator, "data": (task.X, task.y, *sides), "loss": task.measure, "refit": task.refit} | drawn
     with keeping(caller, checkpoint, of):
         mean, variance = inject(injected)
-    reach = 1 - p_train - p_test  # injected records of V̂ are themselves T's with probability p_test, and the other way round
+    reach = 1 - p_train - p_test  # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train
     matrices = [binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)]
     A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
     return BlockBootstrap(injected, mean, variance, A, num_boot, direction)
@@ -226,7 +226,7 @@ class _Job:
     seed: int
 
     def into_train(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """b over training sets that V̂ is mixed into."""
+        """Compute b over training sets with records of V̂."""
         out = np.empty((len(levels), self.num_boot))
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
@@ -240,7 +240,7 @@ class _Job:
         return {"losses": _left(losses, rows, self.test)}
 
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """b over test sets that T̂ is mixed into; trained on is all of T̂ that was not drawn."""
+        """Compute b over test sets with records of T̂; fits train on the records of T̂ that were not drawn."""
         out = np.empty((len(levels), self.num_boot))
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
@@ -260,7 +260,7 @@ class _Job:
         return {"losses": np.array(losses)}
 
     def into_both(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """b on the product grid: each fit is tested on mixtures at all levels, of records that it was not trained on."""
+        """Compute b on the product grid: each fit is tested on mixtures at all levels of records that it was not trained on."""
         out = np.empty((len(levels), len(levels), self.num_boot))
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
@@ -275,7 +275,7 @@ class _Job:
         return {"losses": self._tested(number, levels, rows, both).T}
 
     def _tested(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
-        """Mean losses of draws from V̂ and T̂ less what was trained on, `[fits, test levels]`."""
+        """Compute mean losses of draws from V̂ and T̂ without the training records, `[fits, test levels]`."""
         rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
         for f, drawn in enumerate(rows):
             clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
@@ -288,7 +288,7 @@ class _Job:
         return self.learner(rows, self.test, own, seeds)
 
     def _mixtures(self, number: int, level: float, every: bool = False):
-        """Batches of training sets at one level: where they go, their rows, and rows of T̂ to be scored."""
+        """Yield batches of training sets at one level: their places, their rows, and rows of T̂ to score."""
         rng = np.random.default_rng([self.seed, number])
         each = self.size * self.learner.cost + 4 * (len(self.test) + every * len(self.train))
         step = max(1, 2 * FIT_BATCH_ENTRIES // each)
@@ -299,7 +299,7 @@ class _Job:
             yield slice(start, start + count), rows, own
 
     def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> NDArray[np.int64]:
-        """`size` records with replacement, from `first` with probability p, else from `other`."""
+        """Draw `size` records with replacement, from `first` with probability p, else from `other`."""
         injected = rng.random((count, self.size)) < p
         return np.where(
             injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
@@ -307,7 +307,7 @@ class _Job:
 
 
 def _left(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean loss of each fit over the records of V̂ that it was not trained on."""
+    """Compute the mean loss of each fit over the records of V̂ that it was not trained on."""
     place = np.full(max(rows.max(), test.max()) + 1, len(test))
     place[test] = np.arange(len(test))
     fresh = np.ones((len(rows), len(test) + 1), bool)
@@ -320,7 +320,7 @@ def _left(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np
 
 
 def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:
-    """e linear in the number of leaked records (§5): two parameters."""
+    """Solve for e linear in the number of leaked records (§5), with two parameters."""
     share = np.arange(A.shape[1]) / (A.shape[1] - 1)
     design = A @ np.column_stack([np.ones(len(share)), share])
     inverse = np.linalg.pinv(design)
@@ -330,7 +330,7 @@ def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:
 
 
 def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone: bool) -> Curve:
-    """Minimise ‖A e − b‖ + λ ‖D e‖, norms not squared, as in the authors' own code.
+    """Minimise ‖A e − b‖ + λ ‖D e‖, norms not squared, as in the authors' code.
 
     The solution is that with squared norms at the strength μ where μ ‖D e‖ = λ ‖A e − b‖. It is found by bisection, since
     the ratio of the left side to the right rises with μ.
@@ -368,7 +368,7 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
             return solve_curve(A, b, order=order, lam=mu, monotone=False).values
         return nonincreasing(np.vstack([A, np.sqrt(mu) * D]), np.concatenate([b, np.zeros(len(D))]))
 
-    low, high = -16.0, 12.0  # of log10 μ
+    low, high = -16.0, 12.0  # bounds of log10 μ
     for _ in range(40):
         middle = (low + high) / 2
         e = at(10**middle)

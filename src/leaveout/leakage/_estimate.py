@@ -1,4 +1,4 @@
-"""The verb: folds → injected fits → one linear system → the loss with no leakage, with its errors and its limits."""
+"""`leakage_corrected`: folds → injected fits → one linear system → the loss with no leakage, with its errors and limits."""
 
 import functools
 import warnings
@@ -164,7 +164,7 @@ def leakage_corrected(
 
 
 def _beside(work: FitWork, seed: int) -> dict[str, Any]:
-    """Fit beside the draws: the loss with all records independent, and the losses without groups of clusters."""
+    """Run further fits: the loss with all records independent, and the losses without groups of clusters."""
     iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
     if resolved(work.plan) or not work.score.weighs:
         return {"iid": float(iid), "moved": None}
@@ -173,7 +173,7 @@ def _beside(work: FitWork, seed: int) -> dict[str, Any]:
 
 
 def _until(work: FitWork, shares: Shares, injection: Injection, moved: NDArray[np.float64] | None) -> Enough | None:
-    """Until the Monte-Carlo error is small beside that of the data."""
+    """Draw until the Monte-Carlo error is small relative to that of the data."""
     if injection.num_boot is not None or not work.score.weighs:
         return None
     law, unit = matrices(work.plan, shares), units(work.plan)[0]
@@ -190,7 +190,7 @@ def _until(work: FitWork, shares: Shares, injection: Injection, moved: NDArray[n
 
 
 def _of(task: Task, folds: list[LeakageFold]) -> dict[str, str]:
-    """Name what two results must share to be compared."""
+    """List the facts that two results must share to be compared."""
     return {
         "response": fingerprint(task.y),
         "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
@@ -213,7 +213,7 @@ def _few_clusters(folds: list[LeakageFold]) -> list[str]:
 
 
 def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
-    """The injection whose mechanism is the leakage's."""
+    """Return the injection with the mechanism of the leakage."""
     if injection.mechanism == leakage.mechanism:
         return injection, []
     if leakage.mechanism == "split":
@@ -225,7 +225,7 @@ def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str
 
 
 def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
-    """ValueError where a score cannot be what is asked of it."""
+    """Raise ValueError if the score cannot be corrected."""
     if bins is not None and not score.per_record:
         raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
     if outside and not score.functional.signed:
@@ -255,7 +255,7 @@ def _edges(bins: ArrayLike) -> NDArray[np.float64]:
 
 
 def _iid(work: FitWork, seed: int) -> float:
-    """k-fold cross-validation that takes all records as independent, with training sets of the same size."""
+    """Cross-validate with all records as independent, with training sets of the same size."""
     plan = work.plan
     records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
     rng, values = np.random.default_rng([seed, 3]), []

@@ -1,7 +1,7 @@
-"""Fitting many small models at once: least squares, ridge and logistic regression, nearest neighbours, GLMs; else joblib.
+"""Fits of many small models at once: least squares, ridge and logistic regression, nearest neighbours, GLMs; else joblib.
 
-A learner takes the rows that each of a batch of fits is trained on and returns predictions for rows that all of them share
-(V̂) and for rows of each fit's own (what it left out of T̂).
+A learner takes the training rows of each of a batch of fits and returns predictions for rows that all fits share (V̂) and for
+rows of each fit (the rows of T̂ that it left out).
 """
 
 import abc
@@ -16,10 +16,10 @@ from ._updates import SHARED_ROWS_RATIO, FitChains, counted, in_common, lengths,
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
-MOSTLY = 0.5  # of the fits that are asked for: so many in chains, or each is made from its own rows
-SMALLEST_VARIANCE_SHARE = 1e-8  # of a column's second moment: a variance below it is not told by differences of sums
+MOSTLY = 0.5  # share of the fits in chains below which each is computed from its own rows
+SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment, that differences of sums resolve
 COLUMN_PRODUCTS = 2**25  # numbers in the products of columns
-MAX_VARIANCE_INFLATION = 1e10  # a column's variance inflation, beyond which normal equations are not trusted
+MAX_VARIANCE_INFLATION = 1e10  # variance inflation of a column beyond which normal equations are not used
 
 Rows = Int[np.ndarray, "fits size"]
 Shared = Int[np.ndarray, " shared"]
@@ -28,21 +28,21 @@ Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fit
 
 
 class AbstractLearner(abc.ABC):
-    """A learner that makes many fits a call, and predicts from each."""
+    """Learner that computes many fits in one call, and predicts from each."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The way the fits are made, for the printed result."""
+        """Description of the fits, for the printed result."""
 
     @property
     @abc.abstractmethod
     def cost(self) -> int:
-        """Numbers a fit takes up for each record it is trained on."""
+        """Numbers in memory for each training record of a fit."""
 
     @property
     def jobs(self) -> int:
-        """Processes that fits may be given to."""
+        """Number of processes for the fits."""
         return workers()
 
     def alone(self) -> "AbstractLearner":
@@ -51,17 +51,17 @@ class AbstractLearner(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
-        """Predictions of every fit; `seeds` are for learners that draw random numbers of their own."""
+        """Predict by every fit; `seeds` are for learners that draw random numbers."""
 
 
 class AbstractLinear(AbstractLearner):
-    """Coefficients by one batched solve, and predictions that are linear in them."""
+    """Linear learner: coefficients by one batched solve, and predictions that are linear in them."""
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
     intercept: bool
     scaled: bool
-    needs: str  # a response, or of two classes a label, a probability or a decision value
+    needs: str  # a response or, for two classes, a label, a probability or a decision value
 
     @property
     def cost(self) -> int:
@@ -69,10 +69,10 @@ class AbstractLinear(AbstractLearner):
 
     @abc.abstractmethod
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
-        """Coefficients and, last, intercepts, `[fits, features + 1]`."""
+        """Compute coefficients with the intercept last, `[fits, features + 1]`."""
 
     def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The prediction from its linear predictor."""
+        """Compute predictions from linear predictors."""
         return eta
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
@@ -82,7 +82,7 @@ class AbstractLinear(AbstractLearner):
         return self.response(eta), self.response(outside)
 
     def _coefficients(self, train: Rows) -> NDArray[np.float64]:
-        """Together where training sets share rows, else, or where that is doubtful, each from its own rows."""
+        """Compute coefficients together if training sets share rows; from a fit's own rows otherwise, or if inaccurate."""
         coef, doubtful = self.together(train)
         alone = np.flatnonzero(doubtful)
         for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))):
@@ -92,7 +92,7 @@ class AbstractLinear(AbstractLearner):
 
     @abc.abstractmethod
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Coefficients and intercepts from what training sets share, and where they are not to be had from it."""
+        """Compute coefficients and intercepts from shared sums, and mark the fits for which these are inaccurate."""
 
     def _apart(self, train: Rows) -> NDArray[np.float64]:
         X, y = self.X[train], self.y[train]
@@ -107,7 +107,7 @@ class AbstractLinear(AbstractLearner):
 
 
 class LeastSquares(AbstractLinear):
-    """`argmin ‖y − X β − α‖² + penalty ‖β‖²`, the normal equations of all fits in one call."""
+    """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in one call."""
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
         self.X, self.y, self.penalty, self.intercept, self.scaled = X, y, penalty, intercept, scaled
@@ -131,7 +131,7 @@ class LeastSquares(AbstractLinear):
             right = right - mean * found[:, d, -1:]
         variance = np.diagonal(gram, axis1=1, axis2=2) / size
         close = np.zeros(fits, bool)
-        if self.scaled or not self.penalty:  # where a column hardly varies, differences of sums tell too little
+        if self.scaled or not self.penalty:  # differences of sums lose the digits of nearly constant columns
             close = ((variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
         gram = gram.copy()
         gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.scaled else 1.0)
@@ -147,7 +147,7 @@ class LeastSquares(AbstractLinear):
 
     @functools.cached_property
     def _columns(self) -> tuple[NDArray, NDArray, NDArray]:
-        """Features, response and ones, about their means where fits are; those means; and which features are constant."""
+        """Return features, response and ones, centred if there is an intercept, with the means and the constant features."""
         U = np.column_stack([self.X, self.y, np.ones(len(self.y))])
         constant = np.ptp(self.X, axis=0) == 0
         shift = U.mean(0) * np.append(np.full(self.X.shape[1], float(self.centred)), [float(self.intercept), 0.0])
@@ -165,15 +165,15 @@ class LeastSquares(AbstractLinear):
         gram = np.matmul(X.transpose(0, 2, 1), X)
         gram[:, range(d), range(d)] += self.penalty
         coef, doubtful = _solved(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
-        for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost what its own singular values tell
+        for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost digits that its singular values keep
             coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
 
 class AbstractClasses(AbstractLinear):
-    """A loss of the margin plus `½ penalty ‖β‖²`, all fits at once.
+    """Classifier by a loss of the margin plus `½ penalty ‖β‖²`, for all fits at once.
 
-    Where a training set holds one class only, that class is predicted with probability one.
+    If a training set has one class only, that class is predicted with probability one.
     """
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
@@ -181,7 +181,7 @@ class AbstractClasses(AbstractLinear):
 
     @abc.abstractmethod
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
-        """Coefficients `[fits, params]` where both classes occur; the last column of Z is the intercept's, if there is one."""
+        """Compute coefficients `[fits, params]` for fits with both classes; the last column of Z is that of an intercept."""
 
     def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.needs == "decision":
@@ -209,7 +209,7 @@ class AbstractClasses(AbstractLinear):
 
 
 class AbstractMargin(AbstractClasses):
-    """A smooth loss of the margin, by Newton's method with halved steps."""
+    """Classifier by a smooth loss of the margin, by Newton's method with halved steps."""
 
     @property
     @abc.abstractmethod
@@ -217,13 +217,13 @@ class AbstractMargin(AbstractClasses):
         """Whether the second derivative changes smoothly, so that an old Hessian serves for some steps."""
 
     def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """The first two derivatives."""
+        """Compute the first two derivatives."""
         _, first, second = self.derivatives(eta, y)
         return first, second
 
     @abc.abstractmethod
     def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        """The loss and its first two derivatives in η, `[fits, size]`."""
+        """Compute the loss and its first two derivatives in η, `[fits, size]`."""
 
     def ridge(self) -> Float[np.ndarray, " params"]:
         """Return the penalty of each coefficient, the intercept last."""
@@ -257,7 +257,7 @@ class AbstractMargin(AbstractClasses):
         return coef, failed | (none if self.scaled else False)
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
-        """Each fit until its decrement is at rounding; fits that are done drop out."""
+        """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
         for _ in range(100):
@@ -281,7 +281,7 @@ class AbstractMargin(AbstractClasses):
         return theta
 
     def _objective(self, Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """The objective of each fit, its gradient and its Hessian."""
+        """Compute the objective of each fit, its gradient and its Hessian."""
         loss, first, second = self.derivatives(np.matmul(Z, theta[..., None])[..., 0], y)
         value = loss.sum(1) + 0.5 * (ridge * theta**2).sum(1)
         slope = np.matmul(first[:, None], Z)[:, 0] + ridge * theta
@@ -291,7 +291,7 @@ class AbstractMargin(AbstractClasses):
 
 
 class LogisticFits(AbstractMargin):
-    """`log(1 + e^η) − y η`, the intercept not penalised."""
+    """Logistic loss `log(1 + e^η) − y η`; the intercept is not penalised."""
 
     @property
     def name(self) -> str:
@@ -313,7 +313,7 @@ class LogisticFits(AbstractMargin):
 
 
 class SupportVector(AbstractMargin):
-    """`max(0, 1 − s η)²` with s = ±1 the class, the intercept penalised, as in LinearSVC; its Newton steps end exactly."""
+    """Squared hinge `max(0, 1 − s η)²` with s = ±1 the class and a penalised intercept, as in LinearSVC."""
 
     @property
     def name(self) -> str:
@@ -333,7 +333,7 @@ class SupportVector(AbstractMargin):
 
 
 def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """`matrix⁻¹ right` for a stack, and where that is doubtful: there a matrix is near singular, and the pseudo-inverse's.
+    """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the pseudo-inverse.
 
     An empty column gets coefficient zero.
     """
@@ -354,10 +354,10 @@ def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArr
 
 
 class Neighbours(AbstractLearner):
-    """k nearest neighbours with uniform weights.
+    """Nearest neighbours with uniform weights.
 
-    Each record's neighbours among all are sorted once. Those of a fit are the first k that it was trained on (as often as it
-    was).
+    Each record's neighbours among all are sorted once. Those of a fit are the first k of its training records, with
+    multiplicity.
     """
 
     def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
@@ -393,7 +393,7 @@ class Neighbours(AbstractLearner):
         return self.order
 
     def _predict(self, order: NDArray, times: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Predict from the nearest records of each list, and from twice as many where fewer than k of them were trained on."""
+        """Predict from the nearest records of each list, and from twice as many if fewer than k of them were trained on."""
         out, todo, width = np.zeros((len(order), self.target.shape[1])), np.arange(len(order)), 2 * self.k
         while len(todo):
             width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))

@@ -4,9 +4,9 @@ With s = ±1 the class and z = s (x, 1), the learner of scikit-learn's `SVC(kern
 
     min_θ ½ penalty ‖β‖² + Σ_i max(0, 1 − z_iᵀ θ),      0 ≤ α_i ≤ 1,   penalty (β, 0) = Σ_i α_i z_i,
 
-optimal where the gaps u, v ≥ 0 of `z_iᵀ θ − 1 = u_i − v_i` have `α u = (1 − α) v = 0`. Newton's method follows
-`α u = (1 − α) v = μ` to μ = 0 (Mehrotra 1992): some eleven steps, each a weighted ridge regression, whatever the scales of the
-features, where a solver of two multipliers at a time needs millions.
+optimal where the gaps u, v ≥ 0 of `z_iᵀ θ − 1 = u_i − v_i` have `α u = (1 − α) v = 0`. Newton's method follows `α u = (1 − α) v
+= μ` to μ = 0 (Mehrotra 1992) in about eleven steps, each a weighted ridge regression, whatever the scales of the features; a
+solver that changes two multipliers at a time needs millions of steps.
 """
 
 import numpy as np
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 
 from ._fits import AbstractClasses
 
-CLOSED = 1e-9  # of the objective: the gap between primal and dual at which a fit is done
-MAX_INTERIOR_STEPS = 100  # some eleven are needed
-BOUNDARY_FRACTION = 0.995  # of the way to the nearest bound
-DIAGONAL_JITTER = 1e-13  # of its diagonal, added to a matrix that may be singular
+CLOSED = 1e-9  # gap between primal and dual, relative to the objective, at which a fit is finished
+MAX_INTERIOR_STEPS = 100  # largest number of steps; about eleven are needed
+BOUNDARY_FRACTION = 0.995  # share of the distance to the nearest bound
+DIAGONAL_JITTER = 1e-13  # share of its diagonal that is added to a matrix that may be singular
 
 
 class HingeFits(AbstractClasses):
-    """`max(0, 1 − s η)`, the intercept not penalised."""
+    """Hinge loss `max(0, 1 − s η)`; the intercept is not penalised."""
 
     @property
     def name(self) -> str:
         return "linear support vectors (hinge), batched"
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
-        """Each fit until its gap has closed; fits that are done drop out. Raises ArithmeticError where one does not close."""
+        """Iterate each fit until its gap has closed; finished fits drop out. Raises ArithmeticError if one does not close."""
         Z = (2 * y - 1)[..., None] * Z
         ridge = np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
         fits, size, params = Z.shape
@@ -62,7 +62,7 @@ class HingeFits(AbstractClasses):
 def _step(
     Z: NDArray, ridge: NDArray, alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, margin: NDArray, slope: NDArray
 ) -> tuple[tuple[NDArray, NDArray, NDArray, NDArray, NDArray], NDArray]:
-    """Changes of θ, α, 1 − α, u and v towards the centre of the path, corrected for what a step to its end leaves; how long."""
+    """Compute the changes of θ, α, 1 − α, u and v towards the centre of the path, with a corrector, and the step length."""
     weight = 1 / (u / alpha + v / rest)
     matrix = np.matmul(Z.transpose(0, 2, 1), weight[..., None] * Z)
     matrix[:, range(len(ridge)), range(len(ridge))] += ridge
@@ -71,7 +71,7 @@ def _step(
     inverse = np.linalg.inv(matrix / outer + DIAGONAL_JITTER * np.eye(len(ridge))) / outer
 
     def towards(low: NDArray | float, high: NDArray | float) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
-        """The changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first order."""
+        """Compute the changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first order."""
         target = low / alpha - high / rest - margin
         right = slope + np.matmul((weight * target)[:, None], Z)[:, 0]
         dtheta = np.matmul(inverse, right[..., None])[..., 0]
@@ -83,12 +83,12 @@ def _step(
     before = (alpha * u + rest * v).sum(1)
     after = ((alpha + length * dalpha) * (u + length * du) + (rest - length * dalpha) * (v + length * dv)).sum(1)
     centre = ((after / before) ** 3 * before / (2 * alpha.shape[1]))[:, None]
-    bent = length**2 * dalpha  # what the products come to at that length: those of the whole step may lead round in a circle
+    bent = length**2 * dalpha  # the products at that length, as those of the whole step may cycle
     changes = towards(centre - bent * du, centre + bent * dv)
     return changes, BOUNDARY_FRACTION * _length(alpha, rest, u, v, changes)
 
 
 def _length(alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]) -> NDArray[np.float64]:
-    """The longest step, at most one, that keeps all of them positive, `[fits, 1]`."""
+    """Compute the longest step, at most one, that keeps all of them positive, `[fits, 1]`."""
     fastest = np.maximum.reduce([-new / old for old, new in zip((alpha, rest, u, v), changes[1:], strict=True)]).max(1)
     return 1 / np.maximum(fastest, 1.0)[:, None]

@@ -1,6 +1,6 @@
-"""Learners for what the caller gave, after checks of it.
+"""Learners for the caller's estimators, after checks.
 
-Fits are batched where they are known in closed form or by Newton's method. Otherwise scikit-learn's own `fit` runs through
+Fits are batched if they have a closed form or a Newton's method here. Otherwise scikit-learn's own `fit` runs through
 joblib, or, for a GLM of this library, the refits start from its one fit.
 """
 
@@ -45,9 +45,9 @@ from ._hinge import HingeFits
 from ._score import Needs, Score
 from ._scoring import Loss, classifies, predicted, resolve, resolve_score
 
-PROBED_ROWS = 50  # rows by which it is seen whether an estimator reads columns that are no numbers
-SORTABLE = 2**25  # numbers in the sorted distances of all records
-MAX_BATCHED_FEATURES = 200  # features from which a batch of normal equations is no gain
+PROBED_ROWS = 50  # rows of the test whether an estimator reads columns without numbers
+SORTABLE = 2**25  # largest number of sorted distances of all records
+MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save no time
 
 
 class Task(NamedTuple):
@@ -70,7 +70,7 @@ def prepare(
     refit: AbstractRefit | None = None,
     scoring: Any = None,
 ) -> Task:
-    """Raises ValueError on lengths that differ, NaN or nothing; X may be an array, a sparse matrix or a DataFrame."""
+    """Check and read a task; ValueError for different lengths, NaN or no data. X may be an array, sparse or a DataFrame."""
     if loss is not None and scoring is not None:
         raise ValueError(f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}.")
     if not isinstance(estimator, Fit):
@@ -108,7 +108,7 @@ def prepare(
 
 
 def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) -> None:
-    """Raise TypeError where X holds columns that are no numbers, and the estimator, given a few rows, cannot read them."""
+    """Raise TypeError if X has columns without numbers that the estimator, given a few rows, cannot read."""
     if hasattr(X, "tocsr"):
         return
     try:
@@ -135,7 +135,7 @@ def check_clonable(caller: str, estimator: object) -> None:
 
 
 class Estimator(AbstractLearner):
-    """Any scikit-learn estimator, cloned and fitted by joblib; whatever backend the caller has set up runs it."""
+    """Scikit-learn estimator that is cloned and fitted by joblib, with the caller's backend."""
 
     def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
@@ -165,7 +165,7 @@ class Estimator(AbstractLearner):
 
 
 class PlanHost(AbstractLearner):
-    """A GLM of ours: every draw is a row of a plan of counts, refitted from the one fit to all rows."""
+    """GLM of this library: every draw is a row of a plan of counts, refitted from the fit to all rows."""
 
     def __init__(self, fit: Fit, refit: AbstractRefit, measure: Score):
         self.fit, self.refit, self.measure = fit, refit, measure
@@ -217,9 +217,9 @@ def make_learner(
     n_jobs: int | None,
     refit: AbstractRefit,
 ) -> AbstractLearner:
-    """The fastest learner that makes the estimator's own fits. `codes` is y with classes numbered.
+    """Return the fastest learner with the estimator's own fits. `codes` is y with classes numbered.
 
-    Raises TypeError where the estimator lacks the predictions that the loss needs.
+    Raises TypeError if the estimator lacks the predictions that the loss needs.
     """
     if isinstance(estimator, Fit):
         if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
@@ -254,14 +254,14 @@ def _check_estimator(estimator: SklearnEstimator, measure: Score) -> None:
 
 
 def _batched(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
-    """A batched learner, if the estimator is one that we know with options that we know."""
+    """Return a batched learner if the estimator and its options are supported, else None."""
     scaled, model = _unscaled(estimator)
     try:
         data = np.ascontiguousarray(np.asarray(X, np.float64))
     except (TypeError, ValueError):
         return None
     if data.ndim != 2 or not np.isfinite(data).all():
-        return None  # some estimators take NaN; the others say so themselves
+        return None  # some estimators accept NaN; others raise
     if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
         return None if scaled else _neighbours(model, data, codes, measure)
     if type(model) is SVC:
@@ -284,7 +284,7 @@ def _plain(model: SklearnEstimator) -> Described | None:
     """Return the objective of a model if it is a sum over rows that all folds share; else None."""
     try:
         host = described(model)
-    except (TypeError, NotFittedError):  # not one that we know, or not one before it is fitted
+    except (TypeError, NotFittedError):  # an unsupported estimator, or one that must be fitted first
         return None
     plain = not (host.l1 or host.positive or host.chosen or host.averaged or host.class_weight or np.ndim(host.ridge))
     return host if plain else None
@@ -301,7 +301,7 @@ def _neighbours(
 
 
 def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, scaled: bool) -> HingeFits | None:
-    """Return the batched learner of a support vector machine with a linear kernel that is solved to the end; else None."""
+    """Return the batched learner of a support vector machine with a linear kernel and no limit of iterations, else None."""
     plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
     known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= MAX_BATCHED_FEATURES
     return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
@@ -325,7 +325,7 @@ def _fit_and_predict(
     shared: Shared,
     fits: tuple[Rows, Own, Int[np.ndarray, " fits"]],
 ) -> Predictions:
-    """`fits`: training rows, records beside, and a seed, of each."""
+    """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""
     inside, outside = [], []
     for rows, mine, seed in zip(*fits, strict=True):
         one_class = len(labels) and len(np.unique(y[rows])) == 1
@@ -337,7 +337,7 @@ def _fit_and_predict(
 
 
 def seeded(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
-    """The estimator with every `random_state` that is None set, so that runs repeat."""
+    """Return the estimator with every `random_state` of None set, so that runs repeat."""
     free = {
         name: seed
         for name, value in estimator.get_params(deep=True).items()

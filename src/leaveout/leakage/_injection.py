@@ -1,11 +1,11 @@
-"""Injecting leakage: at level j, exactly j records of V̂ (or halves of j of its clusters) take the place of records of T̂.
+"""Injection of leakage: at level j, exactly j records of V̂ (or halves of j of its clusters) take the place of records of T̂.
 
 All levels of one draw share its random orders of T̂ and V̂ (common random numbers), so that differences between levels are
-the leakage's and not the draw's. Draws are without replacement: the learner keeps its size, some records of T̂ are always
+due to leakage and not to the draw. Draws are without replacement: the learner keeps its size, some records of T̂ are always
 left out, and no injected record is ever scored.
 
-That a tested record has mates in training is shown by injecting others of its cluster, and by those alone: of a record by
-itself nothing like it can be injected, and its loss stays what it is at every level (`unshown`, `refusal`).
+The effect of mates in training is shown only by injecting other records of the same cluster. For a record that is alone in its
+cluster nothing similar can be injected, and its loss is the same at every level (`unshown`, `refusal`).
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._models import Leakage, LeakageFold, MatePairs
 
-SLOPE_SHARE = 0.1  # of V̂: the level at which the slope is tested
-LEFT_OUT_SHARE = 0.05  # of T̂: left out at every level, where the training set is as large as can be
-FEWEST, MOST = 20, 200  # draws at each level, where their number is left to the errors
+SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
+LEFT_OUT_SHARE = 0.05  # share of T̂ that is left out at every level if the training set is as large as possible
+FEWEST, MOST = 20, 200  # least and largest number of draws at each level, if the errors decide
 NEVER = np.iinfo(np.int64).max
 MAX_UNCORRECTED_SHARE = (
-    0.25  # of what may leak: what cannot be shown is not corrected, so that the estimate keeps as much of the naive bias
+    0.25  # share of possible leakage that injection may fail to show; the estimate keeps that share of the naive bias
 )
-MATE_PROBABILITY = 0.5  # the probability from which a pair is a mate
+MATE_PROBABILITY = 0.5  # probability from which a pair counts as mates
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Injection:
 class Draws(NamedTuple):
     """A batch of draws of one fold, at all levels.
 
-    `train` are rows of the data; `scored` says which of V̂ are; `outside` are rows of T̂ that no level trains on.
+    `train` are rows of the data; `scored` marks the scored rows of V̂; `outside` are rows of T̂ that no level trains on.
     """
 
     train: Int[np.ndarray, "draws levels size"]  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FoldInjection:
-    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, and `left` that never are."""
+    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, `left` that never are."""
 
     fold: LeakageFold
     number: int
@@ -117,7 +117,7 @@ class FoldInjection:
         return self.size if self.mechanism == "record" else _halved(self.fold)
 
     def draw(self, start: int, stop: int) -> Draws:
-        """Draws number `start` to `stop`; each depends on the seed, the fold and its own number only."""
+        """Return draws number `start` to `stop`; each depends on the seed, the fold and its number only."""
         train, test = self.fold.train, self.fold.test
         kept, orders, counts = [], [], []
         for r in range(start, stop):
@@ -134,7 +134,7 @@ class FoldInjection:
             place[b, order] = np.arange(len(order))
             queue[b, : min(most, len(order))] = test[order[:most]]
         slot = np.arange(self.size)
-        taken = slot >= self.size - injected[..., None]  # the last slots are V̂'s
+        taken = slot >= self.size - injected[..., None]  # the last slots are for V̂
         backwards = np.broadcast_to(np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2])
         trained = np.where(taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size])
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
@@ -146,16 +146,16 @@ class FoldInjection:
             return rng.permutation(len(test)), self.levels
         codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
         members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-        members = [rows for rows in members if len(rows) > 1]  # a record by itself has no half
+        members = [rows for rows in members if len(rows) > 1]  # a single record has no half
         halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
         total = np.concatenate([[0], np.cumsum([len(half) for half in halves])])
         return np.concatenate(halves), total[self.levels]
 
 
 def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) -> list[FoldInjection]:
-    """Levels and sizes for every fold, the levels at like shares of what each can take.
+    """Plan levels and sizes for every fold, with levels at the same shares of each fold's maximum.
 
-    Raises ValueError where V̂ cannot supply the top level, or T̂ the training set.
+    Raises ValueError if V̂ cannot supply the top level, or T̂ the training set.
     """
     tops = np.array([_top(k, fold, injection) for k, fold in enumerate(folds)])
     shares = _shares(int(tops.min()), injection, folds)
@@ -198,17 +198,17 @@ def _top(k: int, fold: LeakageFold, injection: Injection) -> int:
 
 
 def _halved(fold: LeakageFold) -> int:
-    """Clusters of V̂ of two records or more."""
+    """Return the clusters of V̂ with two records or more."""
     return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
 
 
 def _shares(top: int, injection: Injection, folds: list[LeakageFold]) -> NDArray[np.float64]:
-    """Levels as shares of the top one: 0 and a geometric grid, with the level of the slope test; evenly for clusters."""
+    """Return levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even for clusters."""
     number = min(injection.num_levels, top + 1)
     if injection.mechanism == "split" or number == top + 1:
         return np.unique(np.round(np.linspace(0, top, number))) / top
     slope = min(round(SLOPE_SHARE * min(len(fold.test) for fold in folds)), top)
-    for points in range(number - 1, 8 * number):  # some of them round to one level
+    for points in range(number - 1, 8 * number):  # several may round to one level
         grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, points)))
         if len(grid) >= number - 1:
             break
@@ -218,17 +218,17 @@ def _shares(top: int, injection: Injection, folds: list[LeakageFold]) -> NDArray
 
 
 def slope_level(plan: list[FoldInjection]) -> int:
-    """The number of the level that injects closest to a tenth of V̂."""
+    """Return the level that injects closest to a tenth of V̂."""
     first = plan[0]
     whole = len(first.fold.test) if first.mechanism == "record" else first.units
     return 1 + int(np.argmin(np.abs(first.levels[1:] - SLOPE_SHARE * whole)))
 
 
 def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[LeakageFold], NDArray]:
-    """The folds, whole clusters each, and the clusters' names. `cv` is a number of folds, a splitter or pairs of rows.
+    """Return folds of whole clusters, and the names of the clusters. `cv` is a number of folds, a splitter or pairs of rows.
 
-    Of a number of folds the clusters are dealt out by size, equal ones at random: in the order of their names both halves of
-    an entity would often share a fold.
+    For a number of folds, clusters are distributed by size, and those of one size at random: in the order of their names both
+    halves of an entity would often share a fold.
     """
     from sklearn.model_selection import GroupKFold, check_cv
 
@@ -263,8 +263,8 @@ def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed
 class InjectedSplits:
     """A scikit-learn splitter of grouped folds into whose training sets a share of the test set is injected.
 
-    As many records of T̂ give way, and injected records are in no test set. A score at shares 0 and 0.1 shows whether a learner
-    exploits leakage; the draws at all shares are common.
+    As many records of T̂ are left out, and injected records are in no test set. A score at shares 0 and 0.1 shows whether a
+    learner exploits leakage; the draws at all shares are common.
 
     Parameters
     ----------
@@ -359,10 +359,10 @@ class InjectedSplits:
 
 
 def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
-    """The share of what may leak that falls on tested records with no mate left beside them.
+    """Compute the share of possible leakage on tested records that have no mate among the tested records.
 
-    May leak: by the probability of a mate in training where pairs are known, else every tested record alike. A mate beside it
-    is a likely pair among the tested records, else a record of the same cluster as filed.
+    Leakage is possible with the probability of a mate in training if pairs are known, else equally for every tested record. A
+    mate is a likely pair or, without pairs, a record of the same cluster as filed.
     """
     hidden, exposed = 0.0, 0.0
     for fold in folds:
@@ -388,7 +388,7 @@ def _beside(fold: LeakageFold, leakage: Leakage) -> NDArray[np.bool_]:
 
 
 def refusal(share: float) -> str:
-    """Why there is no estimate; empty if there may be one."""
+    """Explain why there is no estimate; empty if there may be one."""
     if share <= MAX_UNCORRECTED_SHARE:
         return ""
     return (

@@ -12,23 +12,23 @@ from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import PairTable, ends, frame_of
 
-LOGIT_BOUND = 1e-9  # from 0 and 1, where a probability is taken as a score by its log-odds
+LOGIT_BOUND = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
 METHODS = ("sigmoid", "isotonic")
 SCORES = ("score", "match_weight", "match_probability", "probability")
 TAILS = (0.025, 0.975)
 
 
 class Rate(NamedTuple):
-    """A share, and how many independent labels would know it as well (infinitely many: it is exact).
+    """Rate, with the number of independent labels of the same accuracy (infinity if it is exact).
 
-    Its law is Jeffreys': Beta(r n + ½, (1 − r) n + ½).
+    Its distribution is Jeffreys': Beta(r n + ½, (1 − r) n + ½).
     """
 
     estimate: float
     labelled: float = np.inf
 
     def interval(self) -> tuple[float, float]:
-        """0.95; NaN for a rate that came without one."""
+        """Interval at 0.95; NaN for a rate that was given without one."""
         from scipy.stats import beta
 
         if not np.isfinite(self.labelled):
@@ -38,7 +38,7 @@ class Rate(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The standard deviation of that law."""
+        """Standard deviation of that distribution."""
         a, b = self._law()
         return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.labelled) else 0.0
 
@@ -50,7 +50,7 @@ class Rate(NamedTuple):
 
 
 def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rate:
-    """A number, one with the labelled pairs it rests on, or (estimate, low, high) at 0.95, which gives their number back."""
+    """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high) at 0.95."""
     from scipy.optimize import brentq
 
     parts = np.atleast_1d(np.asarray(value))
@@ -71,7 +71,7 @@ def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rat
 
 
 def rates_of_pairs(caller: str, linked: Any, match: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
-    """Precision and recall from a sample of pairs: `linked` or not, and `match` or not."""
+    """Estimate precision and recall from a sample of pairs: `linked` or not, and `match` or not."""
     linked, match = (flags(caller, name, value) for name, value in (("linked", linked), ("match", match)))
     both = linked & match
     return (
@@ -95,14 +95,14 @@ def rates_of_records(caller: str, cluster: Any, entity: Any, weight: NDArray[np.
 
 
 def _pairs_by(part: NDArray[np.int64], tied: NDArray[np.int64], weight: NDArray[np.float64]) -> Float[np.ndarray, " tied"]:
-    """The weight w_i w_j of the pairs inside parts, by what is tied together."""
+    """Sum the weights w_i w_j of the pairs inside parts, by the groups that are tied together."""
     pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
     first = np.unique(part, return_index=True)[1]
     return np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1)
 
 
 def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: NDArray[np.float64]) -> Rate:
-    """Σ part / Σ whole over independent observations; its labels are r (1 − r) over the variance, by linearisation."""
+    """Compute Σ part / Σ whole over independent observations; its labels are r (1 − r) over the linearised variance."""
     total = whole.sum()
     if not total > 0:
         raise ValueError(f"{caller}: the sample has no {what} pair, so that it says nothing of the {name}.")
@@ -115,10 +115,10 @@ def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The probability that a pair of a score matches: Platt's sigmoid, or an isotonic step function, from labelled pairs.
+    """Probability of a match as a function of the score: Platt's sigmoid, or an isotonic step function, from labelled pairs.
 
-    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and 1, so that no pair becomes
-    certain by few labels.
+    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and 1, so that few labels make no
+    pair certain.
     """
 
     score: Float[np.ndarray, " labelled"]
@@ -142,7 +142,7 @@ class Calibration:
         return cls(np.asarray(score, np.float64), found, weight, method)
 
     def __call__(self, score: NDArray[np.float64], rng: np.random.Generator | None = None) -> Float[np.ndarray, " pairs"]:
-        """The probabilities; with `rng`, from labels drawn anew with replacement."""
+        """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         rows = np.arange(count) if rng is None else rng.integers(0, count, count)
         known, match, weight = self.score[rows], self.match[rows], self.weight[rows]
@@ -163,9 +163,9 @@ class Calibration:
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
 
     def reach(self, caller: str, lowest: float) -> float:
-        """Return the farthest distance, minus its score, at which the probability is still so high.
+        """Return the farthest distance, minus its score, at which the probability is at least so high.
 
-        Raises ValueError where it is never so low within twice the labelled distances.
+        Raises ValueError if it stays higher within twice the labelled distances.
         """
         far = np.linspace(0.0, -2 * self.score.min(), 2001)
         above = self(-far) >= lowest
@@ -179,7 +179,7 @@ class Calibration:
 
 
 def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Float[np.ndarray, " labelled"]:
-    """Design weights, with mean one."""
+    """Return design weights with mean one."""
     if name is None and "weight" not in frame.columns:
         return np.ones(len(frame))
     weight = numbers(caller, "sample", column(caller, frame, name or "weight")).astype(np.float64)
@@ -207,7 +207,7 @@ class ScoredPairs(NamedTuple):
 def calibrated(
     caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], pairs: Any, ids: Any, score: str | None, method: str
 ) -> ScoredPairs:
-    """The labelled pairs bring their own score, or have it from the table of all pairs."""
+    """Calibrate the scores of all pairs; labelled pairs have their own score, or take it from the table."""
     table = frame_of(caller, pairs)
     if not len(table):
         raise ValueError(f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs.")
@@ -233,7 +233,7 @@ def calibrated(
 
 
 def sampled_rates(caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], ids: Any, groups: Any) -> tuple[Rate, Rate]:
-    """Precision and recall from labelled records, or from labelled pairs of which it is known whether they were linked."""
+    """Estimate precision and recall from labelled records, or from labelled pairs with known links."""
     if "entity" in frame.columns:
         return rates_of_records(caller, column(caller, frame, "cluster"), column(caller, frame, "entity"), weight)
     match = column(caller, frame, "match")
@@ -261,7 +261,7 @@ def sample_of(caller: str, sample: Any) -> pd.DataFrame:
 
 
 def as_scores(*values: NDArray[np.float64]) -> list[Float[np.ndarray, " pairs"]]:
-    """Scores on which a sigmoid fits: log-odds where all of them lie in [0, 1]."""
+    """Transform scores for a sigmoid: log-odds if all are in [0, 1]."""
     if any(len(some) and (some.min() < 0 or some.max() > 1) for some in values):
         return list(values)
     inside = [np.clip(some, LOGIT_BOUND, 1 - LOGIT_BOUND) for some in values]

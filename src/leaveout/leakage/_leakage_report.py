@@ -31,8 +31,8 @@ from ._study import Answer, LeakageStudy, PredictionWork
 from ._told import LeakageReport, unlisted
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
-SAID = 2.0  # seconds: a price that is worth a line
-SCORED = 20_000  # rows at each level of injection, over draws, where fits are dear
+SAID = 2.0  # seconds from which the cost is announced
+SCORED = 20_000  # rows scored at each level of injection, over draws, if fits are costly
 UNASKED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"
 
@@ -173,7 +173,7 @@ def leakage_report(
 
 
 def _answered(study: LeakageStudy, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
-    """Yield the answers one after the other, the most informative first."""
+    """Yield the answers one after another, the most informative first."""
     by_pairs = {"purge": purge, "coarser": coarser, "imputed": imputed, "unmated": unmated}
     found: dict[str, Answer] = {}
     for name in ANSWERS:
@@ -210,7 +210,7 @@ def _say_price(study: LeakageStudy, wanted: set[str], injection: Injection) -> N
 def _affordable(learner: AbstractLearner, rows: int) -> Injection:
     """Choose the levels and draws.
 
-    A learner that is fitted anew gets half as many levels and few draws, each of which scores all rows.
+    A learner without batched fits gets half as many levels and few draws, each of which scores all rows.
     """
     if not isinstance(learner, Estimator):
         return Injection()
@@ -233,14 +233,14 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
 
 
 def check_weighs(caller: str, score: Score) -> None:
-    """ValueError where rows have no influence."""
+    """Raise ValueError if rows have no influence."""
     if not score.weighs:
         raise ValueError(f"{caller}: {score.name} takes no sample_weight, so it has no interval; name another scoring=.")
 
 
 def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[LeakageFold]:
     if groups is None and not (cv is None or isinstance(cv, int)):
-        groups = np.arange(len(task.y))  # splits are taken as they are
+        groups = np.arange(len(task.y))  # given splits are not changed
     if groups is None:
         if not linkage.knows_pairs:
             raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
@@ -249,7 +249,7 @@ def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed:
 
 
 def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
-    """Partitions drawn from the linkage; of clusters whose inner pairs it does not list, whole ones."""
+    """Draw partitions from the linkage; clusters without listed inner pairs stay whole."""
     filed = folds[0].clusters
     if not linkage.knows_pairs:
         return filed[None]
@@ -272,7 +272,7 @@ def _report(
     of: dict,
     injection: Injection,
 ) -> LeakageReport:
-    """Build the report from the answers that there are."""
+    """Build the report from the available answers."""
     known = dict(answers)
     unasked = [name for name, answer in known.items() if answer.refusal == UNASKED]
     for name in ANSWERS:

@@ -22,11 +22,12 @@ from ._neighbours import distances, near, points, read_threshold
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
-LINK_PROBABILITY = 0.5  # the probability from which a pair is linked, where nothing else is said
-DRAWS, LEAST, HELD = 100, 20, 1_000_000  # partitions behind every number: so many; fewer where their records and pairs are more
-LINKAGE_SEED = 2**32  # the seed of these
-TABLES = 10  # of probabilities, each from labels drawn anew, that a number of partitions are shared out to
-LOWEST = 0.01  # the probability of the farthest pairs that a calibration of distances keeps
+LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
+# partitions behind every number; least number, if records and pairs in all exceed the last
+DRAWS, LEAST, HELD = 100, 20, 1_000_000
+LINKAGE_SEED = 2**32  # seed of the partitions
+TABLES = 10  # number of redrawn calibrations over which partitions are distributed
+LOWEST = 0.01  # probability of the farthest pairs that a calibration of distances keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,15 +42,15 @@ class Linkage(Printed):
     This lies between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records
     that are in no other pair keep its probability exactly.
 
-    An unlisted pair inside a cluster counts with probability `unlisted`, where one half says nothing. By default it has odds
-    1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs; ℓ is estimated in the clusters of pairs of
+    An unlisted pair inside a cluster counts with probability `unlisted`, where one half is uninformative. By default it has
+    odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs; ℓ is estimated in the clusters of pairs of
     probability 0.9 or more. If the probabilities come from labelled pairs, other labels are drawn for every tenth of the
     partitions. Otherwise the probabilities are taken as they are.
 
     Attributes
     ----------
     num_rows : int or None
-        The number of rows; None where only rates are known.
+        The number of rows; None if only rates are known.
     left, right : ndarray of int, `[pairs]`
         The rows of each pair, left < right, each pair once.
     probability : ndarray, `[pairs]`
@@ -80,10 +81,10 @@ class Linkage(Printed):
     right: Int[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0, np.int64))
     probability: Float[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0))
     unlisted: float | None = None
-    grows: bool = False  # rows beyond the last that a pair names may be there
+    grows: bool = False  # whether there may be rows beyond the last that a pair names
     given: tuple[Rate, Rate] | None = None  # precision and recall
     calibration: Calibration | None = None
-    scores: Float[np.ndarray, " pairs"] | None = None  # what it makes probabilities of
+    scores: Float[np.ndarray, " pairs"] | None = None  # scores that the calibration maps to probabilities
     found: float = 1.0  # the share of near neighbours that are among the pairs
     mechanism = "record"
 
@@ -225,9 +226,9 @@ class Linkage(Printed):
         """Build a linkage from a sample whose truth is known, a frame with a row for each labelled pair, or record.
 
         Labelled pairs name two records (as in `from_pairs`) and have `match`, 0 or 1. With the table of all `pairs` they
-        tell how probable a match is at each score. Without it they give precision and recall, of pairs that were linked.
-        Labelled records have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample whole
-        clusters.
+        determine the probability of a match at each score. Without it they give precision and recall, of pairs that were
+        linked. Labelled records have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample
+        whole clusters.
 
         Parameters
         ----------
@@ -533,7 +534,7 @@ class Linkage(Printed):
     def rates(self) -> pd.DataFrame:
         """The precision and recall of pairs as a table: `estimate`, `low`, `high` (at 0.95).
 
-        They are as given or sampled, NaN where they came without an interval; or those of `groups()` against the drawn
+        They are as given or sampled, with NaN for intervals that were not given; or those of `groups()` against the drawn
         partitions.
         """
         if self.given is None:
@@ -614,7 +615,7 @@ class Linkage(Printed):
         return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
 
     def _taken(self) -> str:
-        """Say which uncertainties the draws contain."""
+        """Describe the uncertainties that the draws contain."""
         told = "the probabilities are taken as they are"
         if self.calibration is not None:
             told = f"the error of {len(self.calibration.match)} labelled pairs is in"
@@ -631,13 +632,13 @@ def _rate(estimate: float, low: float, high: float) -> str:
 
 
 def _interval(values: Any) -> str:
-    """The mean of draws, or a mean with its interval."""
+    """Return the mean of draws, or a mean with its interval."""
     mean, low, high = values if len(values) == 3 else (np.mean(values), *np.quantile(values, TAILS))
     return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 
 def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[np.ndarray, " some"]:
-    """Row numbers, from numbers or a mask."""
+    """Return row numbers, from numbers or a mask."""
     array = np.asarray(value)
     if array.dtype == bool and array.shape == (rows,):
         return np.flatnonzero(array)
@@ -659,14 +660,14 @@ def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
 
 
 def _cells(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
-    """Clusters as filed met by entities: which, which, and how many records."""
+    """Cross clusters as filed with entities: the cluster, the entity, and the number of records of each pair."""
     entities = int(label.max(initial=-1)) + 1
     key, count = np.unique(filed.astype(np.int64) * entities + label, return_counts=True)
     return key // max(entities, 1), key % max(entities, 1), count
 
 
 def _rates(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[float, float]:
-    """Precision and recall of pairs of the filed clusters against entities; one where there is no pair to be wrong about."""
+    """Compute precision and recall of the pairs in filed clusters against entities; one without pairs."""
     linked, true, both = (
         np.sum(count * (count - 1.0)) for count in (np.bincount(filed), np.bincount(label), _cells(filed, label)[2])
     )
@@ -676,7 +677,7 @@ def _rates(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[floa
 def _errors(
     filed: NDArray[np.integer], label: NDArray[np.integer], place: NDArray, classes: int
 ) -> Float[np.ndarray, "3 classes"]:
-    """Splits, merges and orphans by class of size; `place`, the class of each filed cluster."""
+    """Count splits, merges and orphans by class of size; `place` is the class of each filed cluster."""
     cluster, entity, _ = _cells(filed, label)
     size = np.bincount(filed)
     elsewhere = np.zeros(len(size), bool)

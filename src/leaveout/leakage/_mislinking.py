@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ._binomial import check_probabilities
 
-PRECISION_RECALL_GAP = 0.1  # a difference of precision and recall that uniform mislinking does not explain
-LARGE_CLUSTER = 10  # records a cluster, from which a recall far below the precision means entities cut in two
+PRECISION_RECALL_GAP = 0.1  # difference of precision and recall that uniform mislinking does not explain
+LARGE_CLUSTER = 10  # records of a cluster from which a recall far below the precision means entities cut in two
 
 
 class LeakageFold(NamedTuple):
@@ -24,7 +24,7 @@ class LeakageFold(NamedTuple):
 class Shares(NamedTuple):
     """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
 
-    The latter are V̂'s records with a half cluster in T̂.
+    `exposed` is the share of V̂'s records with a half cluster in T̂.
     """
 
     p_train: NDArray[np.float64]
@@ -34,7 +34,7 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UniformMislinking:
-    """A leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
+    """Leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
 
     q: float
     precision: float

@@ -1,4 +1,4 @@
-"""Models of leakage: how many records, or entities, are filed under the wrong cluster.
+"""Models of leakage: shares of records, or of entities, that are filed under the wrong cluster.
 
 For each fold, T̂ is the training set and V̂ the test set: `p_train` is the share of T̂ that belongs to V̂'s clusters, and `p_test`
 the share of V̂ that belongs to T̂'s.
@@ -25,7 +25,7 @@ class Leakage(Protocol):
 
 @runtime_checkable
 class MatePairs(Protocol):
-    """A leakage that knows which records may be mates."""
+    """Leakage model with the pairs of records that may be mates."""
 
     left: NDArray[np.int64]
     right: NDArray[np.int64]
@@ -37,7 +37,7 @@ class MatePairs(Protocol):
 
 @runtime_checkable
 class DrawnLeakage(Protocol):
-    """A leakage that is not known to be certain: the shares in each of many draws of it."""
+    """Uncertain leakage model, which gives the shares in each of many draws."""
 
     knows_pairs: bool
 
@@ -228,7 +228,7 @@ class SplitLeakage:
 
 
 def check_known(leakage: object) -> Leakage:
-    """Raise where no leakage is given: it cannot be learned from the losses."""
+    """Raise ValueError if no leakage is given, as it cannot be learned from the losses."""
     if leakage is None:
         raise ValueError(
             "leakage_corrected: leakage=None. How much leaks cannot be learned from the losses: all leakage matrices share one "

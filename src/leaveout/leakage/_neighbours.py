@@ -1,4 +1,4 @@
-"""Pairs of rows whose embeddings are near one another: all of them by scikit-learn, of many rows nearly all by faiss."""
+"""Pairs of rows with near embeddings: all pairs by scikit-learn or, for many rows, nearly all by faiss."""
 
 from typing import Any, NamedTuple
 
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
-QUERY_ROWS = 2000  # rows asked at once
+QUERY_ROWS = 2000  # rows searched at once
 MEAN_NEIGHBOURS = 50  # neighbours of a row, on average
-ASKED, ENOUGH = 200, 0.99  # rows whose neighbours are also looked up in full, and the share of them that must be found
-DISTANCE_TIE = 1e-7  # the distance of unit vectors that differ by rounding
-SINGLE_PRECISION_DISTANCE = 1e-5  # of the squared length of the longest row, what float32 may be off
+ASKED, ENOUGH = 200, 0.99  # rows whose neighbours are also searched in full, and the share of these that must be found
+DISTANCE_TIE = 1e-7  # distance of unit vectors that differ by rounding
+SINGLE_PRECISION_DISTANCE = 1e-5  # rounding of float32, relative to the squared length of the longest row
 
 
 class NearPairs(NamedTuple):
-    """Pairs `left < right` and their distance; `found`, the share of the neighbours that is there."""
+    """Pairs `left < right` and their distance; `found` is the share of all neighbours among them."""
 
     left: Int[np.ndarray, " pairs"]
     right: Int[np.ndarray, " pairs"]
@@ -26,7 +26,7 @@ class NearPairs(NamedTuple):
 
 
 def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features"]:
-    """The embeddings as numbers, of length one where the angle counts: then the squared distance is 2 (1 − cosine)."""
+    """Read the embeddings, scaled to length one for angles, where the squared distance is 2 (1 − cosine)."""
     if metric not in ("cosine", "euclidean"):
         raise ValueError(f"{caller}: metric must be 'cosine' or 'euclidean'; got {metric!r}.")
     array = np.asarray(numbers(caller, "X", X), np.float64)
@@ -43,7 +43,7 @@ def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features
 
 
 def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
-    """The distance between `points` up to which rows are copies."""
+    """Read the distance between `points` up to which rows are copies."""
     least = -1.0 if metric == "cosine" else 0.0
     if threshold is None or not (np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)):
         between = "a cosine from -1 to 1" if metric == "cosine" else "a distance from 0"
@@ -52,7 +52,7 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
 
 
 def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
-    """The pairs within that distance; ValueError where they are more than neighbours."""
+    """Find the pairs within that distance; ValueError if there are too many."""
     asked = np.random.default_rng(0).permutation(len(X))[:ASKED]
     every = len(_within(X, X[asked], radius)[1])
     if every > (MEAN_NEIGHBOURS + 1) * len(asked):
@@ -87,7 +87,7 @@ def _within(X: NDArray[np.float64], asked: NDArray[np.float64], radius: float) -
     """Find all rows near the given ones by scikit-learn: pairs of the given row's number and a near row."""
     from sklearn.neighbors import NearestNeighbors
 
-    wide = float(np.sqrt(_squared(X, radius)))  # its own rounding: what is too far is taken out after
+    wide = float(np.sqrt(_squared(X, radius)))  # allows for rounding; pairs that are too far are removed later
     rows = NearestNeighbors(radius=wide).fit(X).radius_neighbors(asked, return_distance=False)
     at, to = np.repeat(np.arange(len(asked)), [len(row) for row in rows]), np.concatenate(rows).astype(np.int64)
     close = np.linalg.norm(asked[at] - X[to], axis=1) <= radius
@@ -95,7 +95,7 @@ def _within(X: NDArray[np.float64], asked: NDArray[np.float64], radius: float) -
 
 
 def _index(X: NDArray[np.float64]) -> Any:
-    """Rows by the nearest of about 4 √rows centres; a row's neighbours are sought under the nearest few."""
+    """Index rows by the nearest of about 4 √rows centres; neighbours are searched under the nearest few."""
     try:
         import faiss
     except ImportError as error:

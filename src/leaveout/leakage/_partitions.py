@@ -1,19 +1,19 @@
 """Draws of whole partitions of the records, from the probabilities that pairs of them match.
 
-The law has weight `exp Σ w` over the listed pairs inside one cluster, for every partition whose clusters hang together by
-listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a law and not as an optimum. With w the log-odds of p, the
-pairs are independent evidence; those of one bad record are not, and then too few are inside. So w also gives each pair some of
-its p back, as the law of maximum entropy with these probabilities would:
+The law has weight `exp Σ w` over the listed pairs inside one cluster, for every partition whose clusters are connected by
+listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a distribution and not as an optimum. With w the log-odds
+of p, pairs are independent evidence. But pairs of one bad record are dependent, and then too few are inside clusters. Therefore
+w also moves each pair towards its p, as the distribution of maximum entropy with these probabilities would:
 
     w = log p/(1 − p) + (p − P(inside))/PULL,
 
-the maximum of a concave function. A pair inside a cluster that is not listed has the log-odds of `unlisted`, which says nothing
-at one half. Pairs of probability one are one node, those of zero are in no cluster.
+the maximum of a concave function. A pair inside a cluster that is not listed has the log-odds of `unlisted`, which is
+uninformative at one half. Pairs of probability one are one node, those of zero are in no cluster.
 
-The law is a product over the components of the graph of pairs; where pairs not listed say nothing, over its biconnected blocks:
-a cluster meets a block in a connected piece of it, and pieces of blocks that share a record join. So a pair of two records that
-are in no other is a toss with its own probability; blocks of a few records are drawn exactly, by the sums over all of their
-partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
+The law is a product over the components of the graph of pairs; if unlisted pairs are uninformative, over its biconnected
+blocks: a cluster meets a block in a connected piece of it, and pieces of blocks that share a record join. So a pair of two
+records that are in no other is a toss with its own probability; blocks of a few records are drawn exactly, by the sums over all
+of their partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected, components, draw_blocks
 from ._chain import draw_chain
 
-SURE_PAIR = 0.9  # the probability of pairs of whose clusters it is asked which pairs are listed
+SURE_PAIR = 0.9  # probability of pairs whose clusters show the share of listed pairs
 
 
 def draw_partitions(
@@ -35,9 +35,9 @@ def draw_partitions(
     rng: np.random.Generator,
     unlisted: float = 0.5,
 ) -> Int[np.ndarray, "num rows"]:
-    """`num` independent draws; clusters are numbered by first appearance.
+    """Draw `num` independent partitions; clusters are numbered by first appearance.
 
-    Raises ValueError where a pair of probability zero is joined by pairs of probability one.
+    Raises ValueError if a pair of probability zero is joined by pairs of probability one.
     """
     certain = probability == 1
     node = components(rows, left[certain], right[certain])
@@ -56,7 +56,7 @@ def draw_partitions(
 def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Draw partitions, and mark the pairs that are in one cluster, `[num, pairs]`; blocks are drawn by their sizes."""
     order = np.unique(np.r_[graph.block * len(graph.size) + graph.a, graph.block * len(graph.size) + graph.b])
-    members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # of the block of each pair
+    members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # number of nodes of each pair's block
     inside = np.zeros((num, len(graph.a)), bool)
     for k in range(2, MAX_ENUMERATED_RECORDS + 1):
         if (members == k).any():
@@ -69,7 +69,7 @@ def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.
 def share_listed(
     rows: int, left: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that hold these together."""
+    """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
     clear = probability >= SURE_PAIR
     cluster = components(rows, left[clear], right[clear])
     size = np.bincount(cluster)
@@ -85,7 +85,7 @@ def _graph(
     size: NDArray[np.int64],
     unlisted: float,
 ) -> Graph:
-    """Pairs of the same two nodes are one, their evidence added up; what is not listed counts in every cluster alike."""
+    """Merge pairs of the same two nodes, with their evidence added; unlisted pairs count equally in every cluster."""
     with np.errstate(divide="ignore"):
         odds = np.maximum(np.log(probability) - np.log1p(-probability), NEVER)
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)

@@ -13,11 +13,11 @@ from ._models import Shares
 from ._run import FoldLosses
 from ._solve import Curve, Shape, System
 
-ORDER = 3  # of the trend filter: e is extrapolated by a parabola, as its drop slows down
+ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
 MAX_GRID_COUNTS = 160  # counts up to which each is a point of the grid
-KNOTS = 121  # points of the grid where there are more counts, e being linear between them
+KNOTS = 121  # points of the grid for more counts, with e linear between them
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
-MOMENT = 2.0  # polynomials are fitted up to this many times the leakage there is, as SIMEX does
+MOMENT = 2.0  # polynomials are fitted up to this multiple of the present leakage, as in SIMEX
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Pooled:
     weight: Float[np.ndarray, " folds"]
     combined: list[Float[np.ndarray, "levels draws"]]
     order: int
-    unseen: float  # the probability that a set to which nothing was injected holds no leak
+    unseen: float  # probability that a set without injection has no leak
 
     @property
     def system(self) -> System:
@@ -48,9 +48,9 @@ class Pooled:
         return system.solve(self.b, system.choose(self.b, self.noise), shape)
 
     def monte_carlo_error(self, shape: Shape, seed: int) -> float:
-        """The standard deviation of ê₀ over losses drawn from N(A ê, noise), λ and the active constraints chosen anew.
+        """Standard deviation of ê₀ over losses drawn from N(A ê, noise), with λ and the active constraints chosen anew.
 
-        Not around b, whose own noise would then count twice, and make λ too small.
+        Losses are not drawn around b, whose noise would then count twice and make λ too small.
         """
         values, vectors = np.linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -75,7 +75,7 @@ class Pooled:
 
 
 class Matrices(NamedTuple):
-    """The grid, and the matrices A of every fold, that follow from the shares of leakage alone."""
+    """Grid and matrices A of every fold, which follow from the shares of leakage alone."""
 
     grid: Float[np.ndarray, " points"]
     each: list[Float[np.ndarray, "levels points"]]
@@ -93,7 +93,7 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
 def pool(
     plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int, known: Matrices | None = None
 ) -> Pooled:
-    """The system of all folds at the given shares of leakage."""
+    """Build the system of all folds at the given shares of leakage."""
     grid, each, unseen = matrices(plan, shares) if known is None else known
     weight = _weight(plan)
     combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
@@ -137,7 +137,7 @@ def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDA
 
 
 def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The matrix that acts on e at the points of the grid, e being linear between them."""
+    """Return the matrix that acts on e at the points of the grid, with e linear between them."""
     seen = np.flatnonzero(matrix.max(0) > 0)
     place = np.clip(seen / units / (grid[1] - grid[0]), 0, len(grid) - 1)
     low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)

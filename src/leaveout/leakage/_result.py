@@ -1,10 +1,10 @@
-"""The result of the correction: the estimate, or why there is none; its errors; and its assumptions.
+"""The result of the correction: the estimate or the reason why there is none, its errors, and its assumptions.
 
     interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²)
 
 ê₀ is the loss with no leaked record that solves the linear system of all folds (`_pool`). t is Student's, with the degrees of
-freedom of clusters of these sizes. The four errors are those of other clusters, as tested and as trained on; of other draws of
-the injection; of other draws of the leakage, where it is uncertain; and of the extrapolation of the curve to no leakage.
+freedom of clusters of these sizes. The four errors are over other clusters, as tested and as trained on; over other draws of
+the injection; over other draws of an uncertain leakage; and of the extrapolation of the curve to no leakage.
 """
 
 import functools
@@ -33,18 +33,18 @@ from ._spread import as_tested, drawn_influence, resolved, units
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RARE = 1e-3  # of sets without leakage, below which ê₀ is extrapolated
-EXTRAPOLANT_DISAGREEMENT = 0.5  # of the correction: extrapolants further apart than that disagree
-EXTRAPOLANT_AGREEMENT = 0.05  # of the naive loss: extrapolants closer than that agree
-LIKELY = 50  # draws of the leakage, from which its error is told
-LOUD = 0.5  # of the data error: a Monte-Carlo error above it is worth a word
+RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolation
+EXTRAPOLANT_DISAGREEMENT = 0.5  # share of the correction beyond which extrapolants disagree
+EXTRAPOLANT_AGREEMENT = 0.05  # share of the naive loss below which extrapolants agree
+LIKELY = 50  # draws of the leakage for its error
+LOUD = 0.5  # share of the data error from which the Monte-Carlo error is reported
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageResult(AbstractComparable):
     """The loss (or score) on new clusters with the leakage removed, with its errors and assumptions.
 
-    `lo.leakage.leakage_corrected` returns it. `estimate` is NaN where it cannot be corrected: see `verdict`. `naive` is the
+    `lo.leakage.leakage_corrected` returns it. `estimate` is NaN if it cannot be corrected: see `verdict`. `naive` is the
     loss with the clusters as filed. All are for training sets of one size.
 
     Attributes
@@ -91,10 +91,10 @@ class LeakageResult(AbstractComparable):
     pooled: Pooled
     slope_test: SlopeTest
     iid: float
-    moved: NDArray[np.float64] | None  # what each fold adds to the score without another in its training
-    drawn_shares: list[Shares]  # in draws of the leakage, where that is not certain
-    unshown: float  # of what may leak, the share that injection cannot show
-    of: dict[str, str]  # what a result must have in common with others to be compared
+    moved: NDArray[np.float64] | None  # contribution of each fold to the score without another in its training
+    drawn_shares: list[Shares]  # shares in draws of an uncertain leakage
+    unshown: float  # share of possible leakage that injection cannot show
+    of: dict[str, str]  # facts that comparable results have in common
 
     @functools.cached_property
     def solved(self) -> Curve:
@@ -113,12 +113,12 @@ class LeakageResult(AbstractComparable):
 
     @property
     def estimate(self) -> float:
-        """The loss on new clusters; NaN where it cannot be corrected."""
+        """The loss on new clusters; NaN if it cannot be corrected."""
         return float("nan") if self.refusal else self.solved.estimate
 
     @property
     def correction(self) -> float:
-        """The estimate less the naive value."""
+        """The estimate minus the naive value."""
         return self.estimate - self.naive
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def se_p(self) -> float:
-        """The error of the estimate over draws of the leakage; 0 where its shares are given."""
+        """The error of the estimate over draws of the leakage; 0 if its shares are given."""
         found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in self._likely]
         return float(np.std(found, ddof=1)) if found else 0.0
 
@@ -142,12 +142,12 @@ class LeakageResult(AbstractComparable):
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
-        """The spread of the continuations of the curve to no leakage, as one standard error; 0 where no leakage is observed."""
+        """The spread of the continuations of the curve to no leakage, as one standard error; 0 if no leakage is observed."""
         return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
 
     @functools.cached_property
     def spread(self) -> InfluenceSpread | None:
-        """The influence of data on the estimate; None where the score takes no weights."""
+        """The influence of data on the estimate; None if the score takes no weights."""
         records = [run.records for run in self.runs]
         return self._spread(records, self.pooled.combined, self.solved.weights, self.shares)
 
@@ -178,7 +178,7 @@ class LeakageResult(AbstractComparable):
 
     @property
     def se_data(self) -> float:
-        """The error of the estimate over clusters, as tested and as trained on (`table()` says so)."""
+        """The error of the estimate over clusters, as tested and as trained on (see `table()`)."""
         return float("nan") if self.spread is None else self.spread.error
 
     @property
@@ -191,7 +191,7 @@ class LeakageResult(AbstractComparable):
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
 
-        It contains the errors of the data, of the Monte Carlo, of the extrapolation and, where leakage is drawn, of the
+        It contains the errors of the data, of the Monte Carlo, of the extrapolation and, for an uncertain leakage, of the
         leakage.
 
         Parameters
@@ -231,7 +231,7 @@ class LeakageResult(AbstractComparable):
         return self._around(self.correction, float(np.hypot(apart.error * share, self._beside_data(noise))), apart, level)
 
     def _beside_data(self, noise: float) -> float:
-        """The standard error that draws, with this variance, the leakage and the continuation of the curve make."""
+        """Return the standard error of draws with this variance, of the leakage and of the extrapolation."""
         return float(np.sqrt(noise + self.se_p**2 + self.se_extrapolation**2))
 
     def _around(self, center: float, error: float, spread: InfluenceSpread | None, level: float) -> Interval:
@@ -303,13 +303,13 @@ class LeakageResult(AbstractComparable):
 
     @property
     def _least(self) -> str:
-        """Say how many leaked records (clusters) the training sets hold without injection."""
+        """State the number of leaked records (clusters) in the training sets without injection."""
         held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
         return f"{float(self.pooled.weight @ held):.0f}"
 
     @property
     def flags(self) -> list[str]:
-        """The reservations that a careful reader must know, in sentences."""
+        """Reservations about the estimate, in sentences."""
         out = list(self.notes)
         if self.refusal or self.pooled.unseen < RARE or self.slope_test.exploits is False:
             out.append(self.verdict)
@@ -326,7 +326,7 @@ class LeakageResult(AbstractComparable):
 
     @property
     def _reservations(self) -> list[str]:
-        """List what the estimate leaves out, and where more work would help."""
+        """List what the estimate omits, and which further work would help."""
         out = []
         if self.unshown > 0 and not self.refusal and float(self.pooled.weight @ self._p) > 0:
             out.append(
@@ -417,7 +417,7 @@ class LeakageResult(AbstractComparable):
         """The losses by cluster: `naive`, `estimate`, `se_mc` and `se_data`.
 
         `estimate` and `se_mc` use the weights of all clusters, within the bounds of the loss. `se_data` is over the
-        cluster's records, NaN for one. All are NaN where the draws of some level left no record of a cluster.
+        cluster's records, NaN for one. All are NaN if the draws of some level left no record of a cluster.
         """
         if not self.measure.per_record:
             raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")

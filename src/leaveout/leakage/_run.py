@@ -23,7 +23,7 @@ from ._injection import FoldInjection, Injection
 from ._models import LeakageFold
 from ._score import Score
 
-DRAWS_A_ROUND = 10  # draws after which it is asked whether there are enough
+DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +71,11 @@ class FoldLosses:
     record: Float[np.ndarray, "levels test"]
     times: Float[np.ndarray, "levels test"]
     histogram: Float[np.ndarray, "levels draws bins"]
-    naive: Float[np.ndarray, "1 draws"]  # of V̂ as filed, without injection
+    naive: Float[np.ndarray, "1 draws"]  # scores of V̂ as filed, without injection
     naive_record: Float[np.ndarray, "1 test"]
     members: NDArray[np.int64] = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: NDArray[np.int64] = field(repr=False)  # the clusters of V̂
-    mixture: float = 0.0  # the weight of T̂'s records that was taken out of `test`, where a score is no mean over records
+    mixture: float = 0.0  # weight with which T̂'s records were removed from `test`, for a score that is not a mean over records
 
     SUMS, BY_DRAW = ("record", "times", "naive_record"), ("test", "outside", "cluster", "histogram", "naive")
 
@@ -92,7 +92,7 @@ class FoldLosses:
     def first(self, count: int) -> "FoldLosses":
         """Return the losses of the first `count` draws.
 
-        The sums still hold all draws, since they are only ever divided by one another.
+        The sums still have all draws, since only their ratios are used.
         """
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
@@ -115,7 +115,7 @@ def gathered(work: FitWork, fold: int, told: list[StepResult]) -> FoldLosses:
 
 
 class _Progress:
-    """The pieces that are there, and whether there are enough."""
+    """Finished pieces, and whether there are enough."""
 
     def __init__(self, work: FitWork, draws: tuple[int, int], enough: "Enough | None"):
         self.work, self.enough = work, enough
@@ -140,17 +140,17 @@ class _Progress:
 
     @property
     def left(self) -> int:
-        """Draws that are still to be made, as far as is known."""
+        """Number of remaining draws, as far as it is known."""
         return int(np.maximum(self.wanted - self.drawn, 0).sum())
 
 
-Enough = Callable[[list[FoldLosses]], int]  # how many draws are needed in all, as it looks now
+Enough = Callable[[list[FoldLosses]], int]  # estimates the number of draws needed in all
 
 
 def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
-    """The losses of every fold: the most draws, or from the fewest on as many as `enough` says are needed, asked every ten.
+    """Compute the losses of every fold for the largest number of draws, or for as many as `enough` finds sufficient.
 
-    Raises `Interrupted` on Ctrl-C, with those of as many draws as all folds have.
+    Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
     progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
     kept = _kept()
@@ -175,7 +175,7 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
 def known(
     estimator: SklearnEstimator | Fit, task: Task, folds: list[LeakageFold], injection: Injection, seed: int
 ) -> dict[str, Any]:
-    """Name everything that the losses of injected fits depend on, except their number."""
+    """List everything that the losses of injected fits depend on, except their number."""
     return {
         "estimator": estimator,
         "data": (task.X, task.y, task.codes),
@@ -188,7 +188,7 @@ def known(
 
 
 def _kept() -> dict[Piece, StepResult]:
-    """Pieces that a run before this made, of whatever number of draws that was."""
+    """Return the pieces of an earlier run with any number of draws."""
     found = {}
     while there():
         told = again()
@@ -197,9 +197,9 @@ def _kept() -> dict[Piece, StepResult]:
 
 
 def _pieces(work: FitWork, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
-    """Cut the draws into pieces, in rounds that all folds share, the pieces in the checkpoint first in each.
+    """Divide the draws into pieces, in rounds that all folds share, with the pieces in the checkpoint first in each.
 
-    The cut depends on sizes only.
+    The division depends on sizes only.
     """
     at = [0] * len(work.plan)
     for start in range(0, progress.most, DRAWS_A_ROUND):
@@ -217,7 +217,7 @@ def _pieces(work: FitWork, progress: _Progress, kept: dict[tuple[int, int], Piec
 
 
 def _size(work: FitWork, part: FoldInjection) -> int:
-    """Draws whose arrays stay within the capacity."""
+    """Return the number of draws whose arrays stay within the capacity."""
     each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
     return max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
 
@@ -251,7 +251,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
     back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     weight = scored * 1.0
-    if part.mechanism == "split":  # what is left of a cluster stands for all of it
+    if part.mechanism == "split":  # the rest of a cluster represents all of it
         weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
     values, each = _judged(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
     told = {"test": back(values), "naive": back(values)[:1]}
@@ -261,7 +261,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     with np.errstate(invalid="ignore"):
         told["cluster"] = back(_by_cluster(each, members) / _by_cluster(scored * 1.0, members))
     told |= {"record": back(each).sum(1), "times": back(scored).sum(1), "naive_record": back(each)[:1].sum(1)}
-    if work.mixture:  # `test` is without what belongs to T̂'s clusters; as filed it is all there
+    if work.mixture:  # `test` lacks records of T̂'s clusters; the score as filed has all
         first = slice(None, None, levels)
         filed, all_ = _judged(score, y, test, shared[first], weight[first], own[first], beside[first], 0.0)
         told["naive"] = filed[None]
@@ -285,10 +285,10 @@ def _judged(
     beside: NDArray[np.float64],
     mixture: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """The score of every fit, and every record's value and influence `[fits, test]` if they have one.
+    """Compute the score of every fit, and every record's value and influence `[fits, test]`, if it has these.
 
-    A mean is taken as it is: what belongs to T̂'s clusters is taken out of it later, for any p. From other scores it is taken
-    out here, V̂'s records weighing 1 + `mixture` in all, records of T̂ that were not trained on −`mixture`.
+    From a mean, records of T̂'s clusters are removed later, for any p. From other scores they are removed here: V̂'s records have
+    weight 1 + `mixture` in all, and records of T̂ that were not trained on −`mixture`.
     """
     if score.per_record:
         each = score.losses(y[test], shared)
@@ -329,5 +329,5 @@ def _by_cluster(values: NDArray[np.float64], members: NDArray[np.int64]) -> NDAr
 
 
 def _seed(part: FoldInjection, draw: int) -> int:
-    """For the estimator's own random numbers: one a draw, common to all levels."""
+    """Return the seed of the estimator's random numbers: one for each draw, common to all levels."""
     return int(np.random.SeedSequence([part.seed, part.number, draw, 1]).generate_state(1)[0] >> 1)

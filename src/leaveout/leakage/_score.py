@@ -38,8 +38,8 @@ from ._solve import Shape
 
 Needs = Literal["response", "label", "probability", "probabilities", "decision"]
 Numbers = NDArray[np.float64]
-NEARBY = 0.01  # of the means: moved by less, they have the gradient that they had
-SCORE_DIFFERENCE = 1e-3  # of a mean weight, or of a mean: slopes by central differences, off by its square
+NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
+SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
 RATIOS: dict[Callable, Callable[[Numbers, Numbers, Numbers, float], tuple[Numbers, Numbers]]] = {
     metrics.precision_score: lambda t, a, b, beta: (t, b),
     metrics.recall_score: lambda t, a, b, beta: (t, a),
@@ -50,9 +50,9 @@ RATIOS: dict[Callable, Callable[[Numbers, Numbers, Numbers, float], tuple[Number
 
 
 class AbstractFunctional(abc.ABC):
-    """A number of weighted rows: its value, and its value plus each row's influence (whose weighted mean it is)."""
+    """Functional of weighted rows: its value, and its value plus each row's influence, whose weighted mean it is."""
 
-    signed: bool  # are weights allowed that are negative?
+    signed: bool  # whether negative weights are allowed
 
     @abc.abstractmethod
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float: ...
@@ -61,12 +61,12 @@ class AbstractFunctional(abc.ABC):
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
 
     def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
-        """`pseudo` of every fit's rows, predictions and weights."""
+        """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
 
 class Picklable:
-    """A function that is kept in a pickle where it can be; else its name is, and a call says so."""
+    """Function that is pickled if possible; otherwise its name is, and a call raises an error."""
 
     def __init__(self, function: Callable):
         self.function = function
@@ -84,7 +84,7 @@ class Picklable:
 
 @dataclass(frozen=True)
 class Gone:
-    """A placeholder for a function that could not be pickled."""
+    """Placeholder of a function that could not be pickled."""
 
     name: str
 
@@ -94,7 +94,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Mean(AbstractFunctional):
-    """`sign` times the mean of a loss of single rows; `function` is vectorised over fits, or `own`, asked fit by fit."""
+    """Mean of a loss of single rows, times `sign`; `function` is vectorised over fits or, if `own`, called fit by fit."""
 
     function: Callable[[Numbers, Numbers], NDArray]
     sign: float = 1.0
@@ -102,7 +102,7 @@ class Mean(AbstractFunctional):
     signed = True
 
     def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
-        """The losses of many fits, `[fits, rows]` given predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
+        """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
         if not self.own:
             return self.sign * np.asarray(self.function(y, prediction), np.float64)
         each = np.broadcast_to(y, prediction.shape[:2])
@@ -118,7 +118,7 @@ class Mean(AbstractFunctional):
 
 @dataclass(frozen=True)
 class OfMeans(AbstractFunctional):
-    """A function of the means of a few numbers a row: R², a root of a mean, all that is read off a table of classes."""
+    """Function of the means of a few numbers of each row: R², a root of a mean, metrics of a table of classes."""
 
     statistics: Callable[[Numbers, Numbers], NDArray]  # [rows, numbers]
     combine: Callable[[NDArray], float]
@@ -131,7 +131,7 @@ class OfMeans(AbstractFunctional):
         return next(self.many([(y, prediction, weight)]))
 
     def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
-        """The gradient is that of a fit before where the means moved little: influences are for errors, values are exact."""
+        """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
         at, slope = None, np.zeros(0)
         for y, prediction, weight in fits:
             each = self.statistics(y, prediction)
@@ -152,7 +152,7 @@ class OfMeans(AbstractFunctional):
 
 @dataclass(frozen=True)
 class Ranks(AbstractFunctional):
-    """The area under the ROC curve, or average precision, of two classes; for more, the mean of each against the rest.
+    """Area under the ROC curve, or average precision, of two classes; for more, the mean of each against the rest.
 
     The mean is plain, or weighted by the frequency of the classes. `flipped` tells that the first of two classes is the
     positive one.
@@ -183,7 +183,7 @@ class Ranks(AbstractFunctional):
 
 @dataclass(frozen=True)
 class Weighted(AbstractFunctional):
-    """Any `function(y, prediction, sample_weight=)`; each row's influence is the slope in its weight, by differences."""
+    """Score by any `function(y, prediction, sample_weight=)`; influences are slopes in the weights, by differences."""
 
     function: Callable[..., float]
     signed = False
@@ -206,7 +206,7 @@ class Weighted(AbstractFunctional):
 
 @dataclass(frozen=True)
 class UnweightedScore(AbstractFunctional):
-    """Any `function(y, prediction)` that knows no weights: without influence, so without a standard error over data."""
+    """Score by a `function(y, prediction)` without weights, and so without influences and standard errors."""
 
     function: Callable[..., float]
     signed = False
@@ -225,7 +225,7 @@ class UnweightedScore(AbstractFunctional):
 class Score:
     """A score of fits: a number, its direction and its bounds.
 
-    `needs` tells what is predicted: the response, the probability of the second class, those of all classes, a decision
+    `needs` is the kind of prediction: the response, the probability of the second class, those of all classes, a decision
     value that grows with the second class, or a label. Except for the response, y is the number of the class. The score lies
     between `low` and `high` (None: no bound).
     """
@@ -269,7 +269,7 @@ class Score:
         return value
 
     def target(self, y: NDArray) -> Float[np.ndarray, " rows"]:
-        """y as this takes it: the numbers of classes in order, or y itself."""
+        """Return y in the form of the score: the numbers of classes in order, or y itself."""
         return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
 
     def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
@@ -277,17 +277,17 @@ class Score:
         return self._asked("value", y, prediction, weight)
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
-        """The value plus the influence of each row: their weighted mean is the value."""
+        """Compute the value plus the influence of each row, whose weighted mean is the value."""
         return self._asked("pseudo", y, prediction, weight)
 
     def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
-        """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError where rows have none (see `weighs`)."""
+        """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
         weight = np.ones(len(y)) if weight is None else weight
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
 
     def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
-        """`pseudo` of the rows, predictions and weights of many fits."""
+        """Compute `pseudo` of the rows, predictions and weights of many fits."""
         try:
             for found in self.functional.many(fits):
                 self.check(found)
@@ -307,7 +307,7 @@ class Score:
         return found
 
     def check(self, value: Any) -> None:
-        """Raise ValueError on a score that is not a number."""
+        """Raise ValueError if the score is not a number."""
         if not np.isfinite(value).all():
             raise ValueError(
                 f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
@@ -374,7 +374,7 @@ def _both(sought: NDArray, weight: NDArray) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class ConfusionCells:
-    """A metric of labels, times `sign`, as a function of the table of classes.
+    """Metric of labels, times `sign`, as a function of the table of classes.
 
     `cells` marks each row's cell, `[rows, classes²]`.
     """

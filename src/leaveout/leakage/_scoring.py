@@ -1,4 +1,4 @@
-"""Scores that users name, resolved.
+"""Scores that users name.
 
 They are a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one of scikit-learn's names
 and scorers, where more is better, in its own sign, with its own bounds. Means over rows and functions of means are
@@ -38,10 +38,10 @@ from ._score import (
     takes_weights,
 )
 
-Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # as users name one
-CELLS = 1024  # of a table of classes, above which influences are by weights
+Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
+CELLS = 1024  # cells of a table of classes above which influences are computed by weights
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
-LOG_LOSS = np.finfo(np.float64).eps  # probabilities are kept from 0 and 1 by so much, as scikit-learn does
+LOG_LOSS = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
 
 
 def squares(y: NDArray, mu: NDArray, half: float = 1.0) -> NDArray:
@@ -57,7 +57,7 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
 
 
 def deviance(y: NDArray, mu: NDArray) -> NDArray:
-    """A probability that rounds to one is taken as the largest number below: one that is zero is meant."""
+    """Compute the deviance; a probability that rounds to one becomes the largest number below one."""
     return -(xlogy(y, mu) + xlog1py(1 - y, -np.minimum(mu, np.nextafter(1.0, 0.0))))
 
 
@@ -70,7 +70,7 @@ def brier(y: NDArray, p: NDArray) -> NDArray:
 
 
 def _pick(p: NDArray, y: NDArray) -> NDArray:
-    """The probability of the class that came true, `[fits, records]`."""
+    """Select the probability of the observed class, `[fits, records]`."""
     code = np.broadcast_to(y, p.shape[:2]).astype(int)
     return np.take_along_axis(p, code[..., None], -1)[..., 0]
 
@@ -94,7 +94,7 @@ def _gamma(y: NDArray, mu: NDArray, shape: float) -> NDArray:
 
 
 def _of(loss: losses.AbstractLoss) -> Score:
-    """A loss of the linear predictor as one of the response."""
+    """Convert a loss of the linear predictor to one of the response."""
     response = lambda name, function, low=0.0: Score(name, "response", Mean(function), low=low)
     match loss:
         case losses.Squared():
@@ -123,7 +123,7 @@ OTHERS = {
 
 
 def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Score:
-    """A score from a name, an object of `lo.losses` or a function of (y, prediction); y as the user gave it."""
+    """Resolve a score from a name, an object of `lo.losses` or a function of (y, prediction), with y as the user gave it."""
     if response not in ("auto", "predict", "predict_proba"):
         raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")
     if isinstance(loss, str):
@@ -158,11 +158,11 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Score:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A function of labels, given the numbers of classes."""
+    """Function of labels, called with the numbers of classes."""
 
     function: Callable
     labels: NDArray
-    both: bool = False  # are predictions labels too?
+    both: bool = False  # whether predictions are labels too
 
     def __call__(self, y: NDArray, prediction: NDArray, **named: Any) -> Any:
         told = self.labels[prediction.astype(int)] if self.both else prediction
@@ -172,7 +172,7 @@ class Decoded:
 def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: Any = None) -> Score:
     """Examine a user's function by calls with perfect predictions, of the same records and of others.
 
-    The calls tell whether it returns one number a record or one in all, and whether less of it is better.
+    The calls show whether it returns one number for each record or one in all, and whether less is better.
     """
     best = np.asarray(function(y, perfect))
     if best.shape not in ((), (len(y),)):
@@ -216,7 +216,7 @@ def moments(y: NDArray, mu: NDArray) -> NDArray:
 
 
 def determination(mean: NDArray, centred: bool) -> float:
-    """R², or with the residual's mean taken out the share of the variance that is explained."""
+    """Compute R² or, without the mean of the residual, the explained share of the variance."""
     left, spread = mean[1] - centred * mean[0] ** 2, mean[3] - mean[2] ** 2
     return 1 - left / spread if spread > 0 else float(left == 0)
 
@@ -292,7 +292,7 @@ def classifies(estimator: Any, y: NDArray) -> bool:
 
 
 def predicted(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
-    """Predict by a fitted estimator as a score needs it; `labels` are all classes in order."""
+    """Predict by a fitted estimator in the form that a score needs; `labels` are all classes in order."""
     if needs == "response":
         return np.asarray(model.predict(X), np.float64).reshape(-1)
     if needs == "label":
@@ -322,7 +322,7 @@ def _scorer(scoring: Any) -> Any:
 
 
 def _needs(name: str, methods: Any, estimator: Any, classes: int) -> Needs:
-    """The first of the methods that the estimator has."""
+    """Return the first of the methods that the estimator has."""
     methods = (methods,) if isinstance(methods, str) else methods
     there = [m for m in methods if isinstance(estimator, Fit) or hasattr(estimator, m)]
     if not there:
@@ -376,7 +376,7 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
 
 
 def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> None:
-    """Raise where scikit-learn must be told which class, named by a word, is the positive one."""
+    """Raise ValueError if scikit-learn needs to know which class, given by a word, is the positive one."""
     try:
         quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
     except ValueError as error:

@@ -1,6 +1,7 @@
-"""Tests whether the learner exploits leakage, and how much could leak.
+"""Tests whether the learner exploits leakage, and estimates of its largest share.
 
-A tenth of V̂ is injected; whether the loss falls needs no p. No more of T̂ can leak than looks like V̂ to a classifier.
+A tenth of V̂ is injected, and the fall of the loss is tested, which needs no p. The share of T̂ that a classifier cannot tell
+from V̂ limits the leakage.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +23,18 @@ from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_
 from ._run import FitWork, FoldLosses, known, run
 from ._scoring import Loss
 
-LEVEL = 0.95  # of the interval
-MIN_INTERVAL_CLUSTERS = 8  # clusters, below which the interval is over something else
+LEVEL = 0.95  # level of the interval
+MIN_INTERVAL_CLUSTERS = 8  # clusters below which the interval is over folds or draws
 SLOPE_DRAWS = 50
-MIN_REGION_RECORDS = 20  # records of V̂ in the region where it stands out most
+MIN_REGION_RECORDS = 20  # least number of records of V̂ in a region
 
 
 @dataclass(frozen=True)
 class SlopeTest:
     """The fall of the loss (or the rise of a score) when a share of V̂ is injected, with a 95 % interval.
 
-    It tells whether the learner *exploits* leakage. If it does not, or if the interval holds zero, this says nothing about
-    whether there is leakage.
+    The test tells whether the learner *exploits* leakage. If it does not, or if the interval contains zero, there may be
+    leakage nevertheless.
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class SlopeTest:
 
     @property
     def exploits(self) -> bool | None:
-        """True or False where the interval is on one side of zero, else None."""
+        """True or False if the interval is on one side of zero, else None."""
         return True if self.low > 0 else False if self.high < 0 else None
 
     @property
@@ -106,7 +107,7 @@ def leakage_slope_test(
 
     The interval is Student's over clusters (over folds where clusters are fewer than eight). Its variance is inflated by 1 +
     K |V|/|T| for the training data that K folds share. For a single fold with fewer than eight clusters in V̂ it is over
-    draws only, and says so.
+    draws only, as `kind` states.
 
     Parameters
     ----------
@@ -181,7 +182,7 @@ def _two_levels(part: FoldInjection) -> FoldInjection:
 
 
 def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False) -> SlopeTest:
-    """The test from losses that are there already, between levels 0 and `level`."""
+    """Test by existing losses, between levels 0 and `level`."""
     weight = np.array([len(part.fold.test) for part in plan], float)
     weight /= weight.sum()
     fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
@@ -200,7 +201,7 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, ri
 def _many(
     plan: list[FoldInjection], runs: list[FoldLosses], level: int, fall: float, weight: NDArray[np.float64]
 ) -> tuple[float, int, str]:
-    """Test over all folds' clusters, or over folds where those are fewer than eight or records have no losses."""
+    """Test over all folds' clusters, or over folds if clusters are fewer than eight or records have no losses."""
     falls, sizes = _by_cluster(runs, level)
     kind = f"over {len(falls)} clusters"
     if len(falls) < MIN_INTERVAL_CLUSTERS:
@@ -213,7 +214,7 @@ def _many(
 
 
 def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The fall of every cluster that is scored at both levels, and its records."""
+    """Compute the fall of every cluster that is scored at both levels, and its number of records."""
     falls, sizes = [], []
     for result in runs:
         difference = result.cluster[0] - result.cluster[level]
@@ -295,7 +296,7 @@ def largest_leakage_share(
 
 
 def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
-    """min over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
+    """Compute the minimum over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
     cut = np.sort(test)[::-1][MIN_REGION_RECORDS - 1 :]
     above = [1 - np.searchsorted(np.sort(side), cut) / len(side) for side in (train, test)]
     error = [

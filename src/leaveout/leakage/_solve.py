@@ -8,13 +8,13 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
-GRID = 81  # values of λ that are tried
-RISK_RESOLUTION = 0.5  # of UPRE's own standard deviation: risks that close are not told apart, and the smoothest curve is taken
-EQUALITY = 1e5  # weight of an equation that must hold, against the largest entry of the others
+GRID = 81  # number of values of λ
+RISK_RESOLUTION = 0.5  # share of UPRE's standard deviation within which risks count as equal; the smoothest curve is taken
+EQUALITY = 1e5  # weight of an exact equation, relative to the largest entry of the others
 
 
 class Shape(NamedTuple):
-    """The shape of a curve: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
+    """Shape of a curve: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
 
     rising: bool = False
     low: float | None = 0.0
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The loss by the number of leaked records, as `solve_curve` finds it.
+    """Loss by the number of leaked records, from `solve_curve`.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ def solve_curve(
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """One matrix A and order of differences, factorised once; then each b and λ is cheap.
+    """Linear system with one matrix A and order of differences, factorised once, so that each b and λ is cheap.
 
     With e = P a + R z, P the polynomials that D annihilates and R a right inverse of D, the penalty is λ‖z‖²; P's part
     is projected out, and the rest is a ridge regression, diagonal in the singular vectors of `M = (I − Π) A R`.
@@ -170,7 +170,7 @@ class System:
         self.parts.update(P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along)
 
     def choose(self, b: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
-        """λ by UPRE."""
+        """Choose λ by UPRE."""
         U, s = self.parts["U"], self.parts["s"]
         grid = np.geomspace(1e4 * s[0] ** 2, max(1e-4 * s[-1] ** 2, 1e-16 * s[0] ** 2), GRID)
         kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
@@ -180,18 +180,18 @@ class System:
         return float(grid[np.argmax(risk <= risk.min() + close)])
 
     def weights(self, lam: float) -> NDArray[np.float64]:
-        """The row of H_λ that gives ê₀."""
+        """Return the row of H_λ that gives ê₀."""
         Q, U, s = self.parts["Q"], self.parts["U"], self.parts["s"]
         return Q @ self.parts["first"] + U @ (s / (s**2 + lam) * self.parts["along"])
 
     def linear(self, b: NDArray[np.float64], lam: float) -> NDArray[np.float64]:
-        """`H_λ b`; b may have columns."""
+        """Compute `H_λ b`; b may have columns."""
         q = self.parts
         z = q["Vt"].T @ ((q["s"] / (q["s"] ** 2 + lam)) * (q["U"].T @ b).T).T
         return q["P"] @ np.linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
 
     def solve(self, b: NDArray[np.float64], lam: float, shape: Shape | None) -> Curve:
-        """One curve; of a score that rises with leakage its negative, which falls."""
+        """Solve for one curve; a score that rises with leakage is negated."""
         e = self.linear(b, lam)
         if shape is not None:
             rising, low, high = shape
@@ -214,7 +214,7 @@ def _two_directions(
     monotone: bool,
     linear: bool,
 ) -> Curve:
-    """`A_train E A_testᵀ = b`; linear in d, E has two curves in c, else a trend filter in either direction."""
+    """Solve `A_train E A_testᵀ = b`; linear in d, E has two curves in c, else a trend filter in either direction."""
     if b.shape != (len(train), len(test)):
         raise ValueError(f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}.")
     along, counts = System(train, order), train.shape[1]
@@ -223,7 +223,7 @@ def _two_directions(
     # linear: least squares over the test side, b ≈ A_train F (A_test ends)ᵀ
     rows = b @ np.linalg.pinv(test @ ends).T if linear else System(test, order).linear(b.T, lam).T
     F = along.linear(rows, lam)
-    if monotone:  # on the test clusters' own records; on the others more of them in training may well hurt
+    if monotone:  # on the test clusters' own records; for other records more of them in training may be harmful
         M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
         padding = np.zeros(len(M) - len(train))
         for d in range(1 if linear else F.shape[1]):
@@ -237,8 +237,8 @@ def nonincreasing(
 ) -> NDArray[np.float64]:
     """Solve `min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper.
 
-    It is non-negative least squares on the steps down from e₀, e = lower + Σ_{k ≥ j} x_k. Without a lower bound, one is
-    taken so low that it is not attained. A third axis of M is that of several such curves, between the same bounds.
+    This is non-negative least squares for the steps down from e₀, e = lower + Σ_{k ≥ j} x_k. Without a lower bound, one is
+    chosen so low that it is not attained. A third axis of M is for several curves between the same bounds.
     """
     if lower is None:
         floor, depth = float(r.min()), float(np.ptp(r)) + 1e-9
@@ -252,7 +252,7 @@ def nonincreasing(
     scale[scale == 0] = 1.0
     r = r - lower * M.reshape(len(M), -1).sum(1)
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
-    if upper is not None and x.sum() > upper - lower:  # the problem is convex: then the bound is attained, Σ x = upper − lower
+    if upper is not None and x.sum() > upper - lower:  # as the problem is convex, the bound is attained: Σ x = upper − lower
         room, weight = upper - lower, EQUALITY * np.abs(steps).max()
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
         x = nnls(tight, np.append(r, weight * room), maxiter=50 * steps.shape[1])[0] / scale
@@ -261,12 +261,12 @@ def nonincreasing(
 
 
 def differences(size: int, order: int) -> Float[np.ndarray, "rows size"]:
-    """D, the matrix of differences of the given order, `[size − order, size]`."""
+    """Return D, the matrix of differences of the given order, `[size − order, size]`."""
     return np.diff(np.eye(size), order, axis=0)
 
 
 def right_inverse(size: int, order: int) -> Float[np.ndarray, "size rows"]:
-    """R with `D R = I`, zero in its last `order` rows: repeated sums from the end."""
+    """Return R with `D R = I`, zero in its last `order` rows, by repeated sums from the end."""
     R = np.eye(size)
     for k in range(order):
         n = size - k

@@ -1,4 +1,4 @@
-"""Training and test rows: folds nearest to the filed ones, bundles of exposed rows, controls of like size."""
+"""Training and test rows: folds nearest to the filed ones, bundles of exposed rows, controls of similar size."""
 
 import numpy as np
 import pandas as pd
@@ -9,19 +9,19 @@ from scipy import sparse
 from ._blocks import components
 from ._models import LeakageFold
 
-MAX_FOLD_RATIO = 1.3  # times the mean size of a fold: no fold may be larger
-Rows = Int[np.ndarray, " rows"]  # a label of every row
-Some = NDArray[np.int64]  # rows by number
+MAX_FOLD_RATIO = 1.3  # largest size of a fold, relative to the mean
+Rows = Int[np.ndarray, " rows"]  # label of every row
+Some = NDArray[np.int64]  # numbers of rows
 
 
 def joined(filed: Rows, drawn: Rows) -> Rows:
-    """The components of rows that share one or the other."""
+    """Join rows that share a label of either kind; return the components."""
     size = int(filed.max()) + 1
     return components(size + int(drawn.max()) + 1, filed, size + drawn)[filed]
 
 
 def fold_of(folds: list[LeakageFold]) -> Rows | None:
-    """The fold that tests each row, where every row is tested once, by what was trained on all others; else None."""
+    """Return the fold that tests each row, if every row is tested once by a fit to all other folds; else None."""
     n = len(folds[0].clusters)
     times, found = np.zeros(n, int), np.zeros(n, np.int64)
     for k, fold in enumerate(folds):
@@ -32,9 +32,9 @@ def fold_of(folds: list[LeakageFold]) -> Rows | None:
 
 
 def capped(filed: Rows, left: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
-    """Filed clusters joined by pairs, the likeliest first, but for joins that would make more than so many rows.
+    """Join filed clusters by pairs, the likeliest first, except for joins with too many rows.
 
-    Without that bound, what is joined by weak pairs is soon one giant component.
+    Without that bound, weak pairs soon join one giant component.
     """
     a, b = np.minimum(filed[left], filed[right]), np.maximum(filed[left], filed[right])
     order = np.lexsort((b, a, -probability))
@@ -59,8 +59,8 @@ def _root(root: list[int], k: int) -> int:
 def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     """Build folds of whole clusters, each in the fold that has most of its rows and room, else in the one with most room.
 
-    Returns None where a cluster is too large for any fold. The pieces of a cluster that is cut stay where they are, so that
-    only what must change does.
+    Returns None if a cluster is too large for any fold. The pieces of a divided cluster keep their folds, so that changes are
+    minimal.
     """
     count, names = int(fold.max()) + 1, int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
@@ -79,12 +79,12 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
 
 
 def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
-    """Each fold tested by what all others train."""
+    """Return pairs of rows: each fold is tested by a fit to all others."""
     return [LeakageFold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
 
 
 def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:
-    """Rows in so many parts of like size, whole clusters each."""
+    """Divide rows into so many parts of similar size, of whole clusters."""
     names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
     part = np.empty(len(names), np.int64)
@@ -95,10 +95,10 @@ def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) ->
 def like_size(
     drop: Bool[np.ndarray, " rows"], train: Some, clusters: Rows, rng: np.random.Generator
 ) -> Bool[np.ndarray, " rows"]:
-    """Select as many other rows of `train` as `drop` holds, from clusters of like size.
+    """Select as many other rows of `train` as `drop` has, from clusters of similar size.
 
-    Each selected cluster loses the share of its rows that its match loses by `drop`. Clusters that lose a row by `drop` are
-    taken last. Clusters are matched within classes of sizes (by powers of two).
+    Each selected cluster loses the same share of its rows as its match. Clusters that lose a row by `drop` are selected
+    last. Clusters are matched within classes of sizes (by powers of two).
     """
     inside = np.zeros(len(drop), bool)
     inside[train] = True
@@ -106,7 +106,7 @@ def like_size(
     lost = np.bincount(clusters[drop & inside], minlength=len(size))
     wanted = int((drop & inside).sum())
     kind = np.log2(np.maximum(size, 1)).astype(int)
-    take = np.zeros(len(size))  # the share of each other cluster that is taken
+    take = np.zeros(len(size))  # share of each other cluster that is selected
     free = (size > 0) & (lost == 0)
     for k in np.unique(kind[lost > 0]):
         mine, others = np.flatnonzero((lost > 0) & (kind == k)), np.flatnonzero(free & (kind == k))
@@ -119,7 +119,7 @@ def like_size(
     rank = np.empty(len(rows))
     rank[order] = np.arange(len(rows)) - first
     chosen = rank < np.round(take * size)[code]
-    turn = rng.permutation(len(size))  # what is wanting is made up by whole clusters, untouched ones first
+    turn = rng.permutation(len(size))  # the rest is filled up by whole clusters, untouched ones first
     last = np.lexsort((rank, turn[code], lost[code] > 0, ~chosen))
     out = np.zeros(len(drop), bool)
     out[rows[last[:wanted]]] = True

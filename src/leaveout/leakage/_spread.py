@@ -1,4 +1,4 @@
-"""The spread of a number over other data: the influence of each record as tested, and as trained on."""
+"""Variance of a number over other data: the influence of each record as tested, and as trained on."""
 
 import functools
 
@@ -12,14 +12,14 @@ from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FitWork
 
-MIN_CLUSTERS_A_SIDE = 8  # clusters a side, below which records are what varies
-MAX_TRAINING_SHARE = 0.5  # of T̂: the largest training set from which draws tell the influence of training
-MOST_FOLDS = 12  # whose pairs are left out
+MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
+MAX_TRAINING_SHARE = 0.5  # largest share of T̂ in training from which draws show the influence of training
+MOST_FOLDS = 12  # largest number of folds whose pairs are left out
 COUNT_ENTRIES = 2**22  # numbers in the counts of a batch of draws
 
 
 def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
-    """Return the independent units, and whether these are clusters; they are records where clusters are few."""
+    """Return the independent units, and whether these are clusters; they are records if clusters are few."""
     clusters = plan[0].fold.clusters
     sides = [len(np.unique(clusters[rows])) for part in plan for rows in (part.fold.train, part.fold.test)]
     by_cluster = min(sides) >= MIN_CLUSTERS_A_SIDE if len(plan) == 1 else len(np.unique(clusters)) >= MIN_CLUSTERS_A_SIDE
@@ -32,9 +32,9 @@ def resolved(plan: list[FoldInjection]) -> bool:
 
 
 def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
-    """Compute what each fold adds to the score without another in its training, less what it adds as it is.
+    """Compute the contribution of each fold to the score without another in its training, minus its contribution with it.
 
-    Returns None where the folds are not a partition, or are fewer than three, or many.
+    Returns None if the folds are not a partition, or are fewer than three, or many.
     """
     plan, tested = work.plan, [part.fold.test for part in work.plan]
     rows, folds = np.sort(np.concatenate(tested)), len(plan)
@@ -50,7 +50,7 @@ def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
 
 
 def _without(work: FitWork, pair: tuple[int, int]) -> tuple[float, float]:
-    """The scores of two folds by one fit that saw neither."""
+    """Score two folds by one fit that saw neither."""
     parts = [work.plan[k] for k in pair]
     rows = np.setdiff1d(parts[0].fold.train, parts[1].fold.test)[None]
     tests = [part.fold.test for part in parts]
@@ -88,7 +88,7 @@ def drawn_influence(
     levels: list[Float[np.ndarray, "levels draws"]],
     weights: Float[np.ndarray, " levels"],
 ) -> Trained:
-    """The influence of training on every unit, by the covariance of counts and losses over draws."""
+    """Estimate the influence of every unit through training, by the covariance of counts and losses over draws."""
     unit, _ = units(plan)
     size, total = int(unit.max()) + 1, sum(len(part.fold.test) for part in plan)
     change, noise = np.zeros(size), 0.0
@@ -102,7 +102,7 @@ def drawn_influence(
 def _as_trained(
     part: FoldInjection, losses: NDArray[np.float64], weights: NDArray[np.float64], unit: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The influence of every unit, and the variance of that by Monte Carlo."""
+    """Return the influence of every unit, and its Monte-Carlo variance."""
     levels, draws = losses.shape
     off = weights[:, None] * (losses - losses.mean(1, keepdims=True))
     train, test = len(part.fold.train), len(part.fold.test)

@@ -1,4 +1,4 @@
-"""The parts that all answers share: the folds as filed, the possible mates, the fits, and their scores with errors.
+"""Parts that all answers share: the folds as filed, the possible mates, the fits, and their scores with errors.
 
 An answer is a sum over records of influences ψ_i (Σ ψ_i = 0). Its variance over new clusters is Σ_ij P(i ~ j) ψ_i ψ_j, with
 P(i ~ j) the probability that two records are of one entity: the mean over drawn partitions of
@@ -35,9 +35,9 @@ from ._score import Score
 from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
-HELD = (0.5, 0.8, 0.95, 1.0)  # of the expected mates across folds: what pairs above each cut of the sweep hold
-MIN_EXPOSURE_REMOVED = 0.5  # of the exposure: an answer that takes out less of it is none
-Predictions = list[NDArray[np.float64]]  # of what each fold tests, in the order of its rows
+HELD = (0.5, 0.8, 0.95, 1.0)  # shares of the expected mates across folds in the pairs above each cut of the sweep
+MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
+Predictions = list[NDArray[np.float64]]  # predictions of each fold's test rows, in their order
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
@@ -46,7 +46,7 @@ def half_width(variance: float, freedom: float, level: float) -> float:
 
 
 class Ask(NamedTuple):
-    """A fit to some rows, and the rows that it is to predict."""
+    """Fit to some rows, and the rows to predict from it."""
 
     train: Int[np.ndarray, " trained"]
     test: Int[np.ndarray, " tested"]
@@ -54,10 +54,10 @@ class Ask(NamedTuple):
 
 @dataclass(eq=False)
 class PredictionWork:
-    """Predictions for what is asked, `work(asks)`; the same training rows are fitted once for the same rows to predict.
+    """Predictions from many fits, `work(asks)`; equal requests are fitted once.
 
-    `made` counts fits, `seconds` what they took. The random numbers of a learner's own depend on `seed` only, so they are
-    common to all fits.
+    `made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only, so they are common to all
+    fits.
     """
 
     learner: AbstractLearner
@@ -117,7 +117,7 @@ def _name(ask: Ask) -> bytes:
 
 
 class FoldScore(NamedTuple):
-    """A score over all folds, and every row's influence on it (their sum is zero)."""
+    """Score over all folds, with every row's influence on it, which sum to zero."""
 
     value: float
     influence: Float[np.ndarray, " rows"]
@@ -139,11 +139,11 @@ class ControlPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A score with no mates in training, or `refusal`, why there is none; its difference from the naive one; both influences.
+    """Score with no mates in training, or `refusal`, the reason why there is none, with its difference and influences.
 
-    `exposed` is the expected share of tested records that still have a mate in training, `between` what an uncertain linkage
-    adds to the variance of the correction, `moved` what a fold loses by another's not being trained on, `curve` what came of
-    every cut.
+    `exposed` is the expected share of tested records that still have a mate in training, `between` the part of the correction's
+    variance due to an uncertain linkage, `moved` the change of a fold's score without another fold in training, and `curve` the
+    results of every cut.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Answer:
 class LeakageStudy:
     """The folds as filed, and the links between rows.
 
-    `clusters` `[draws, rows]` are drawn partitions, or the filed clusters alone where pairs are not known.
+    `clusters` `[draws, rows]` are drawn partitions, or only the filed clusters if pairs are not known.
     """
 
     folds: list[LeakageFold]
@@ -174,7 +174,7 @@ class LeakageStudy:
     work: PredictionWork
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
-    listed: Rate  # of the records that have a mate across folds, those of which some pair lists one
+    listed: Rate  # share of the records with a mate across folds that have a listed one
 
     @functools.cached_property
     def tested(self) -> NDArray[np.bool_]:
@@ -193,7 +193,7 @@ class LeakageStudy:
 
     @functools.cached_property
     def predicted(self) -> Predictions:
-        """The predictions of the folds as filed."""
+        """Predictions of the folds as filed."""
         return self.work([Ask(fold.train, fold.test) for fold in self.folds])
 
     @functools.cached_property
@@ -201,7 +201,7 @@ class LeakageStudy:
         return self.scored(self.predicted)
 
     def scored(self, predicted: Predictions, folds: list[LeakageFold] | None = None) -> FoldScore:
-        """Σ_k n_k/n score(fold k); mean losses: their mean over all rows."""
+        """Compute Σ_k n_k/n score(fold k); for mean losses, the mean over all rows."""
         folds = self.folds if folds is None else folds
         size = sum(len(fold.test) for fold in folds)
         judged = [_judged(self.score, self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)]
@@ -213,7 +213,7 @@ class LeakageStudy:
 
     @functools.cached_property
     def mates(self) -> list[NDArray[np.float64]]:
-        """P(a mate is trained on) of every row that a fold tests, as filed."""
+        """Compute the probability of a mate in training for every row that a fold tests, as filed."""
         return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
 
     @functools.cached_property
@@ -233,7 +233,7 @@ class LeakageStudy:
 
     @functools.cached_property
     def candidates(self) -> pd.DataFrame:
-        """The tested rows that are in a listed pair with a training row.
+        """Tabulate the tested rows that are in a listed pair with a training row.
 
         The columns are `place`, the likeliest mate's `mate_place`, the pair's `probability`, and `exposed`, the probability
         of any mate in training.
@@ -271,7 +271,7 @@ class LeakageStudy:
 
     @functools.cached_property
     def cuts(self) -> list[float]:
-        """Probabilities, falling, above which pairs hold given shares of the expected mates across folds."""
+        """Return falling probabilities above which pairs have given shares of the expected mates across folds."""
         p = np.sort(self.linkage.probability[self.across])[::-1]
         p = p[p > 0]
         if not len(p):
@@ -292,7 +292,7 @@ class LeakageStudy:
         return over_units(influence[self.tested], self.clusters[:, self.tested])
 
     def removed(self, exposed: float) -> float:
-        """The share of the naive exposure that is no more."""
+        """Return the removed share of the naive exposure."""
         return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
 
     def answer(
@@ -300,7 +300,7 @@ class LeakageStudy:
     ) -> Answer:
         """Scale the difference from the naive score to the removal of the whole exposure, also that of unlisted mates.
 
-        Each exposed record is taken to gain alike. `between` is the variance of the difference over links.
+        Each exposed record is assumed to have the same gain. `between` is the variance of the difference over links.
         """
         part = self.removed(point.exposed) * self.listed.estimate
         change, correction = point.influence / part, point.difference / part
@@ -329,7 +329,7 @@ class LeakageStudy:
             float("nan"),
             float(curve.difference.mean()),
             np.mean([point.influence for point in points], axis=0),
-            float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts are alike
+            float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts have similar errors
             float(curve.exposed.mean()),
         )
         if not self.removed(mean.exposed) >= MIN_EXPOSURE_REMOVED:
@@ -350,6 +350,6 @@ def few_removed(part: float) -> str:
 
 
 def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """The score of some rows, and their influences on it."""
+    """Compute the score of some rows, and their influences on it."""
     pseudo = score.pseudo(y, predicted)
     return float(pseudo.mean()), pseudo - pseudo.mean()

@@ -1,4 +1,4 @@
-"""Tables of scored pairs, from whatever linked the records, as rows `left < right` and probabilities, each pair once."""
+"""Tables of scored pairs from any record linkage, as rows `left < right` and probabilities, each pair once."""
 
 from typing import Any, NamedTuple
 
@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..data.arrays import numbers, pandas_of
 
-ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # as Splink calls the two records; as ours are
+ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # names of the two records in Splink, and in this library
 WEIGHT = "match_weight"  # Splink's log₂ of the odds
 PROBABILITY = ("match_probability", "probability")
-AGREE = 1e-9  # probabilities that are one number written twice
+AGREE = 1e-9  # largest difference of two probabilities that count as one number
 
 
 class PairTable(NamedTuple):
@@ -21,7 +21,7 @@ class PairTable(NamedTuple):
     probability: Float[np.ndarray, " pairs"]
 
     def once(self, caller: str, names: pd.Index | None = None) -> "PairTable":
-        """Each pair once, the lower row left; ValueError on a row with itself, and on two probabilities for one pair."""
+        """Keep each pair once, the lower row left; ValueError for a row with itself, or two probabilities for one pair."""
         called = lambda row: f"row {row}" if names is None else repr(names[row])
         same = np.flatnonzero(self.left == self.right)
         if len(same):
@@ -43,9 +43,9 @@ class PairTable(NamedTuple):
 def read_pairs(
     caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None
 ) -> tuple[PairTable, int]:
-    """The pairs by row, and how many rows there are: those of `ids`, a number itself, or up to the last that a pair names.
+    """Read the pairs by row, and the number of rows: those of `ids`, that number, or up to the last that a pair names.
 
-    `default` is the probability where the table has none.
+    `default` is the probability if the table has none.
     """
     frame = frame_of(caller, pairs)
     left, right, rows = ends(caller, frame, ids)
@@ -59,7 +59,7 @@ def read_pairs(
 
 
 def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> PairTable:
-    """Pairs of a training row, left, and a test row, right, each numbered from 0 among so many; certain unless said."""
+    """Read pairs of a training row (left) and a test row (right), each numbered from 0; certain without probabilities."""
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
     numbered = [_numbered(caller, pd.Index(frame[name])) for name in columns] or [np.zeros(0, np.int64)] * 2
@@ -71,14 +71,14 @@ def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability:
 
 
 def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
-    """A table with the two names first, whether a frame, a Series or frame by pairs, dedupe's tuples or arrays."""
+    """Return a table with the two names first, from a frame, a Series or frame by pairs, dedupe's tuples or arrays."""
     pairs = pandas_of(caller, "pairs", pairs)
     if isinstance(pairs, pd.Series | pd.DataFrame) and isinstance(pairs.index, pd.MultiIndex) and pairs.index.nlevels == 2:
-        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs  # as recordlinkage gives them
+        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs  # the form of recordlinkage
         return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
     if isinstance(pairs, pd.DataFrame):
         return pairs
-    if isinstance(pairs, np.ndarray) and pairs.dtype.names:  # as dedupe's own scores
+    if isinstance(pairs, np.ndarray) and pairs.dtype.names:  # the form of dedupe's scores
         return pd.DataFrame({"left": pairs["pairs"][:, 0], "right": pairs["pairs"][:, 1], "probability": pairs["score"]})
     if isinstance(pairs, tuple) and len(pairs) in (2, 3) and all(np.ndim(column) == 1 for column in pairs):
         return pd.DataFrame(dict(zip(("left", "right", "probability"), pairs, strict=False)))
@@ -94,7 +94,7 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
 
 
 def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The rows of both names of each pair, and how many rows there are."""
+    """Return the rows of both names of each pair, and the number of rows."""
     if not len(frame):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), 0 if ids is None else len(_names(caller, ids))
     if frame.shape[1] < 2:
@@ -126,7 +126,7 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64],
 
 
 def _names(caller: str, ids: Any) -> pd.Index:
-    """Return the names of all rows; a whole number of rows are named by their numbers."""
+    """Return the names of all rows; for a number of rows these are their numbers."""
     if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
         return pd.RangeIndex(int(ids))
     if isinstance(ids, pd.DataFrame):
@@ -178,7 +178,7 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
 
 
 def _told(caller: str, column: pd.Series) -> NDArray[np.float64]:
-    """A column of numbers; TypeError that says how to name another."""
+    """Read a column of numbers; TypeError that names the argument for another column."""
     try:
         return numbers(caller, "pairs", column).astype(np.float64)
     except TypeError:

@@ -1,8 +1,8 @@
-"""The report: answers side by side, how far they part, which to believe, and what is left unknown.
+"""The report: answers side by side, their differences, the recommended one, and what remains unknown.
 
-Are pairs missing from the list? A list cannot show what it lacks. But where most listed mates are nearest neighbours of one
-another in X, a tested row that has an unlisted training row as near as three quarters of the listed mates are is likely a
-duplicate too, beyond as many as rows with a listed mate have such neighbours besides.
+It also estimates the number of mates that are missing from the list of pairs. If most listed mates are nearest neighbours of
+one another in X, a tested row with an unlisted training row as near as three quarters of the listed mates is likely a duplicate
+too. The rate of such neighbours among rows with a listed mate is subtracted.
 """
 
 import functools
@@ -25,17 +25,17 @@ from ._study import Answer, LeakageStudy, half_width
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MIN_LISTED_PAIRS = 5  # listed pairs, below which nothing is known of how near mates are
-NEAREST = 0.5  # of listed mates that are nearest neighbours: fewer, and links are not of near-duplicates
-NEAR_MATES_SHARE = 0.75  # of listed mates that are as near
-LOOKED = 2000  # rows at which neighbours are looked for
-TOLERATED = 0.1  # of all mates: so many unlisted move a correction less than its interval
-DISAGREEMENT = 2.0  # standard errors of their difference, beyond which answers part
-ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # the first that there is, is recommended
+MIN_LISTED_PAIRS = 5  # least number of listed pairs that shows how near mates are
+NEAREST = 0.5  # least share of nearest neighbours among listed mates, if links are near-duplicates
+NEAR_MATES_SHARE = 0.75  # share of listed mates that are as near
+LOOKED = 2000  # rows whose neighbours are searched
+TOLERATED = 0.1  # share of unlisted mates that changes a correction by less than its interval
+DISAGREEMENT = 2.0  # standard errors of their difference beyond which answers disagree
+ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
 
 
 class NearMates(NamedTuple):
-    """The estimate of unlisted mates from a sample of tested rows.
+    """Estimate of unlisted mates from a sample of tested rows.
 
     `listed` of the rows have listed mates, and `unlisted` seem to have unlisted ones; `rows` are some of these.
     """
@@ -53,7 +53,7 @@ class NearMates(NamedTuple):
 def unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
     """Estimate how many tested rows have unlisted mates in training, by near neighbours.
 
-    Returns None where X holds no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
+    Returns None if X has no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
     and `mate_place`, the likeliest listed mate in training.
     """
     from sklearn.neighbors import NearestNeighbors
@@ -88,7 +88,7 @@ def unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | No
 
 
 def _numbers(X: Any) -> NDArray[np.float64] | None:
-    """Columns on one scale."""
+    """Return columns on one scale."""
     if hasattr(X, "tocsr"):
         return None
     try:
@@ -103,11 +103,11 @@ def _numbers(X: Any) -> NDArray[np.float64] | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageReport(Printed, AbstractComparable):
-    """Answers to the question of the score on new clusters, by name, "naive" among them.
+    """Answers to the question of the score on new clusters, by name, including "naive".
 
-    `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended` names the one to believe, or
-    is None; `verdict` says why, and what is left unknown. `curves` has every cut that was tried, and `rows` the tested rows
-    that carry the inflation.
+    `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended` names the one to believe, or is
+    None; `verdict` gives the reason, and what remains unknown. `curves` has every cut that was tried, and `rows` the tested
+    rows that carry the inflation.
 
     Attributes
     ----------
@@ -153,12 +153,12 @@ class LeakageReport(Printed, AbstractComparable):
     clusters: Int[np.ndarray, "draws rows"]
     tested: NDArray[np.bool_]
     links: str
-    pairs: int  # listed, across folds or not
+    pairs: int  # number of listed pairs, across folds or not
     candidates: pd.DataFrame
     names: pd.Index
     near: NearMates | None
     of: dict[str, str]
-    asked: str  # the arguments of the call, as they were
+    asked: str  # arguments of the call
     price: pd.DataFrame
     chosen: str | None = None
 
@@ -211,7 +211,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @property
     def doubt(self) -> str:
-        """The reason why no answer is to be believed although there are some; empty where there is none."""
+        """The reason why no answer is to be believed although there are some, or ""."""
         if self.near is None or self.near.share <= TOLERATED:
             return ""
         some = ", ".join(map(str, self.names[self.near.rows[:3]]))
@@ -222,7 +222,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @functools.cached_property
     def recommended(self) -> str | None:
-        """The recommended answer: `chosen`, where the caller chose one; None if none is to be believed."""
+        """The recommended answer: `chosen`, if the caller chose one; None if none is to be believed."""
         if self.chosen is not None:
             return self.chosen
         if self.doubt:
@@ -315,7 +315,7 @@ class LeakageReport(Printed, AbstractComparable):
         return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
 
     def _parting(self) -> str:
-        """Say which answers differ from the recommended one; of the mean of two, whether these two differ."""
+        """Name the answers that differ from the recommended one; for a mean of two, tell whether these differ."""
         found = self.differences[self.differences.apart]
         if self.recommended == "both":
             found = found[(found["first"] == "purge") & (found["second"] == "coarser")]
@@ -329,7 +329,7 @@ class LeakageReport(Printed, AbstractComparable):
 
     @functools.cached_property
     def rows(self) -> pd.DataFrame:
-        """The tested rows that may have mates in training, by what each adds to the correction.
+        """Tested rows that may have mates in training, by their contribution to the correction.
 
         `mate` is the likeliest, with its `probability`; `exposed` the probability that some mate is in training; `carries`
         the row's part of the correction (all rows' sum to it).

@@ -1,11 +1,11 @@
 """Fits whose training sets differ by few rows, as the levels of one draw do.
 
-Sums over rows are then those of the fit before, less what left and with what came: of least squares all that is needed. For
-losses of the margin each fit starts from the one before, in steps
+Sums over rows are then those of the fit before, minus the rows that left and plus the rows that came, which is all that least
+squares needs. For losses of the margin each fit starts from the one before, in steps
 
     θ ← θ − H⁻¹ g(θ),
 
-g its own gradient and H the Hessian that its chain has, made anew only where a step shrinks the decrement gᵀH⁻¹g by too little.
+with g its own gradient and H the Hessian of its chain, computed anew only if a step reduces the decrement gᵀH⁻¹g by too little.
 Gradients of all fits at one place of their chains are products of matrices over the rows that they share.
 """
 
@@ -15,24 +15,24 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-MAX_CHAIN_CHANGE = 0.5  # of a training set: what changes from one fit to the next, up to which they are a chain
-SHARED_ROWS_RATIO = 4.0  # rows in all fits together for each that one is trained on, up to which they are handled together
-SLOW = 0.2  # the least by which a step with an old Hessian must shrink the root of the decrement
-FINAL = 1e-11  # of the objective: the decrement before the last step, which leaves a hundredth of it or less
+MAX_CHAIN_CHANGE = 0.5  # largest share of a training set that changes from one fit of a chain to the next
+SHARED_ROWS_RATIO = 4.0  # rows of all fits together, relative to those of one fit, up to which shared rows are used
+SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
+FINAL = 1e-11  # decrement before the last step, relative to the objective; the step leaves at most a hundredth
 MAX_CHAIN_NEWTON_STEPS = 60
 
 Rows = Int[np.ndarray, "fits size"]
 
 
 def lengths(train: Rows) -> Int[np.ndarray, " fits"]:
-    """The place of every fit in its chain, from 0."""
+    """Number every fit in its chain, from 0."""
     near = np.append(False, (train[1:] != train[:-1]).mean(1) <= MAX_CHAIN_CHANGE)
     number = np.arange(len(train))
     return number - np.maximum.accumulate(np.where(near, 0, number))
 
 
 def moments(U: NDArray[np.float64], train: Rows, place: NDArray[np.int64]) -> Float[np.ndarray, "fits columns columns"]:
-    """`Σ u uᵀ` over the rows of every fit."""
+    """Compute `Σ u uᵀ` over the rows of every fit."""
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):
         if place[f] == 0:
@@ -59,7 +59,7 @@ class FitChains:
     def solve(
         self, weight: Float[np.ndarray, "fits rows"], ridge: Float[np.ndarray, "fits params"], place: Int[np.ndarray, " fits"]
     ) -> tuple[Float[np.ndarray, "fits params"], NDArray[np.bool_]]:
-        """The minima, and where they were not reached (there ask another way)."""
+        """Compute the minima, and mark the fits that were not solved."""
         count, size = ridge.shape
         theta, failed, inverse = np.zeros((count, size)), np.zeros(count, bool), np.zeros((count, size, size))
         known = np.zeros(count, bool)
@@ -80,7 +80,7 @@ class FitChains:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
         """Take steps until the decrement is small, with the given inverse Hessians.
 
-        Returns the inverses where they were computed anew, and where the steps lead away from the minimum, or nowhere.
+        Returns the new inverses, and marks fits whose steps diverge or stall.
         """
         fits, size = theta.shape
         theta, total, before = theta.copy(), 1 + weight.sum(1), np.full(fits, np.inf)
@@ -96,7 +96,7 @@ class FitChains:
                 held[at[slow]] = self._inverse(weight[at[slow]] * second[slow], ridge[at[slow]])
                 step[slow], decrement[slow] = _step(held[at[slow]], slope[slow])
                 old[at[slow]] = True
-            if not np.all(decrement <= 4 * before[at]):  # also where it is no number
+            if not np.all(decrement <= 4 * before[at]):  # also if it is NaN
                 break
             theta[at] -= step
             before[at] = decrement
@@ -124,12 +124,12 @@ def _step(inverse: NDArray[np.float64], slope: NDArray[np.float64]) -> tuple[NDA
 
 
 def in_common(train: Rows, number: int) -> Int[np.ndarray, " rows"]:
-    """The rows of all training sets together."""
+    """Return the rows of all training sets together."""
     return np.flatnonzero(np.bincount(train.ravel(), minlength=number))
 
 
 def counted(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "fits rows"]:
-    """How often each of some rows is in every training set."""
+    """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))
     at = np.arange(len(train))[:, None] * len(rows) + where[train]

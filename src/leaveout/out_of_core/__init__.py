@@ -1,1 +1,1 @@
-"""A generalised linear model of rows that come in batches, from a disk or from a cluster, and every row left out by itself."""
+"""Generalised linear models of rows that come in batches, from a disk or a cluster, with every row left out by itself."""

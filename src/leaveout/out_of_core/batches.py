@@ -1,6 +1,6 @@
-"""Rows that come in batches: of Arrow's datasets and Parquet files, memory maps and arrays, Dask's collections.
+"""Rows in batches: datasets of Arrow and Parquet files, memory maps and arrays, collections of Dask.
 
-They fall into parts, which other processes may read: row groups of Parquet files, other fragments of a dataset, partitions of
+They consist of parts, which other processes may read: row groups of Parquet files, other fragments of a dataset, partitions of
 a collection, slices of an array. Each part is read a block of rows at a time, in float64, and no two blocks are kept.
 """
 
@@ -21,12 +21,12 @@ from ..linalg.design import DENSE_BLOCK
 from ..linalg.mapped_design import mapped
 
 Array = np.ndarray
-PART = 2**18  # rows of a part of an array
+PART = 2**18  # number of rows in a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 
 
 class RowBlock(NamedTuple):
-    """Consecutive rows, from number `start` on, each with a final one where the model has an intercept."""
+    """Consecutive rows, from number `start` on, each with a final one if the model has an intercept."""
 
     start: int
     x: Float[Array, "rows params"]
@@ -36,7 +36,7 @@ class RowBlock(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The names of the columns by their roles; for arrays, only whether weight and offset are there."""
+    """Names of the columns by their roles; for arrays, whether there are weights and offsets."""
 
     features: tuple[str, ...]
     target: str
@@ -50,7 +50,7 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True)
 class FilePart:
-    """The rows `start` to `start + count`: `said` is where they are, `rows` reads them, `of` identifies them."""
+    """The rows `start` to `start + count`: `said` describes their place, `rows` reads them, `of` identifies them."""
 
     number: int
     start: int
@@ -68,14 +68,14 @@ class Batches:
     parts: tuple[FilePart, ...]
     roles: Roles
     delayed: bool = False
-    number: int = 0  # of parts, where these are not
+    number: int = 0  # number of parts, if these are elsewhere
 
     @property
     def count(self) -> int:
         return self.parts[-1].start + self.parts[-1].count if self.parts else 0
 
     def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
-        """Yield the rows in checked blocks; ValueError where one is missing or infinite, with its number and part."""
+        """Yield the rows in checked blocks; ValueError if a value is missing or infinite, with its row and part."""
         features, start = len(self.roles.features), part.start
         for x, others in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
             own = np.empty((features + ones, len(x)), float).T if x.flags.f_contiguous else np.empty((len(x), features + ones))
@@ -101,14 +101,14 @@ class Batches:
         )
 
     def where(self, part: FilePart, row: int) -> str:
-        """Say where a row is in the data."""
+        """Describe the place of a row in the data."""
         inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
         return f"row {row} ({inside}, {part.said})"
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A part of an Arrow dataset."""
+    """Part of an Arrow dataset."""
 
     fragment: Any
 
@@ -132,7 +132,7 @@ class Tabled:
 
 
 def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
-    """Features and the other columns of some of Arrow's rows."""
+    """Return features and other columns of some rows of Arrow."""
     x = np.empty((len(roles.features), len(batch)))
     for k, name in enumerate(roles.features):
         x[k] = _floats(batch.column(name))
@@ -140,7 +140,7 @@ def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
 
 
 def _floats(column: Any) -> Array:
-    """A column of Arrow's numbers, NaN where they are missing."""
+    """Convert a column of Arrow to numbers, with NaN for missing values."""
     if column.null_count:
         import pyarrow as pa
 
@@ -150,7 +150,7 @@ def _floats(column: Any) -> Array:
 
 @dataclass(frozen=True)
 class Frame:
-    """A partition of a data frame of Dask's, as pandas has it."""
+    """Partition of a data frame of Dask, in pandas."""
 
     frame: pd.DataFrame
 
@@ -163,7 +163,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of arrays, one of features and some of a number a row; those of a memory map go to other processes by its name."""
+    """Rows of arrays of features and of single numbers; a memory map is sent to other processes by the name of its file."""
 
     x: Array
     others: tuple[Array, ...]
@@ -183,7 +183,7 @@ class Slice:
 
 
 def opened(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
-    """The parts of data of any of these kinds. TypeError on what is none, or no numbers; ValueError on unknown columns."""
+    """Open data of any of these kinds as parts. TypeError for other data, or no numbers; ValueError for unknown columns."""
     if isinstance(data, str | os.PathLike):
         data = _dataset(caller, data)
     module = type(data).__module__.split(".")[0]
@@ -200,7 +200,7 @@ def opened(caller: str, data: Any, target: Any, columns: Sequence[str] | None, w
 
 
 def _dataset(caller: str, name: str | os.PathLike) -> Any:
-    """The dataset of Parquet files of that name."""
+    """Open the dataset of Parquet files of that name."""
     try:
         import pyarrow.dataset as ds
     except ImportError as error:
@@ -238,7 +238,7 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
 
 
 def _numbered(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
-    """Parts of so many rows each, one after another; those of none are left out."""
+    """Number the parts from their numbers of rows; empty parts are left out."""
     found, start = list[FilePart](), 0
     for count, said, rows, of in listed:
         if count:
@@ -299,7 +299,7 @@ def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
 
 
 def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
-    """A number a row, in the chunks of the rows."""
+    """Return one number for each row, in the chunks of the rows."""
     import dask.array as da
 
     part = part if isinstance(part, da.Array) else da.from_array(np.asarray(part))

@@ -1,7 +1,7 @@
-"""Rows that are refitted to the end: because little is proved of them, and to see whether what was proved is true.
+"""Rows that are refitted to convergence, because little is proved of them, or to check the proofs.
 
 Steps with each row's own Hessian at θ̂, I − ω ℓ″ z zᵀ in whitened coordinates, as long as they contract; one pass over the data
-gives the gradients of all of them.
+gives the gradients of all these rows.
 """
 
 from dataclasses import replace
@@ -18,15 +18,15 @@ from .passes import WORST, Kept, PassFit, bends, pulls
 from .result import Scan
 
 Array = np.ndarray
-MAX_PASSES = 8  # over the data, at most
-FAR, STEPS = 16, 30  # rows with Hessians of their own, at most, and steps of theirs
-LAST_STEP_SHARE = 1e-7  # of the first of these steps: one that is no longer is the last
+MAX_PASSES = 8  # largest number of passes over the data
+FAR, STEPS = 16, 30  # largest number of rows with Hessians of their own, and of their steps
+LAST_STEP_SHARE = 1e-7  # length of a last step, relative to the first
 
 
 def iterated(
     run: PassRunner, scan: Scan, at: PassFit, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int
 ) -> Scan:
-    """The scan with the rows that want it refitted, and its audit."""
+    """Refit the open rows of a scan, and audit it."""
     chosen = _chosen(some, wanted, audit)
     opened = _opened(some, scan, rtol)
     places = np.union1d(opened, [*chosen])
@@ -98,7 +98,7 @@ def _refitted(
         gradient = pulled @ at.root.T
         step = -solved(gradient)
         noise = 4 * at.noise / np.sqrt(kept)
-        with np.errstate(over="ignore", invalid="ignore"):  # of rows whose steps went too far: these go no further
+        with np.errstate(over="ignore", invalid="ignore"):  # rows whose steps diverge stop here
             length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         ball = at.table.ball(length, kept, grown, np.linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
@@ -122,8 +122,8 @@ def _by_newton(
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
 
-    These are rows that hold most of what is known in some direction. With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, no ℓ″ changes
-    over moves of length 2λ by more than a factor of e^{2mλ/√μ}, so that C = e^{2mλ/√μ} − 1 in the theorem. Where that proves
+    These rows have most of the information in some direction. With A ⪰ μH and M‖x‖_{H⁻¹} ≤ m for all rows, no ℓ″ changes
+    over moves of length 2λ by more than a factor of e^{2mλ/√μ}, so that C = e^{2mλ/√μ} − 1 in the theorem. If that proves
     nothing and the steps have converged, the error of a loss is estimated by its change in the last step.
     """
     assert at.table is not None
@@ -159,7 +159,7 @@ def _by_newton(
 
 
 def _audit(rows: Kept, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:
-    """The table `row, reason, reported, exact, error, difference, beyond`."""
+    """Build the table `row, reason, reported, exact, error, difference, beyond`."""
     own, exact = rows.take(np.array(mine, int)), loss[mine]
     off = np.abs(own.loss - exact)
     beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + PROGRAM_ROUNDING * (

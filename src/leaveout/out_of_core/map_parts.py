@@ -1,7 +1,6 @@
-"""A function of the rows of every part, wherever these are: here, in joblib's workers, or on a cluster of Dask's.
+"""Functions of the rows of every part, in this process, in joblib's workers, or on a cluster of Dask.
 
-What comes back is in the order of the parts, so that sums do not depend on who made them. A worker that dies is no matter: its
-parts are given to another.
+Results come in the order of the parts, so that sums do not depend on the workers. If a worker dies, another gets its parts.
 """
 
 import functools
@@ -19,12 +18,12 @@ Told = dict[str, np.ndarray]
 
 
 class Pass(NamedTuple):
-    """`function(blocks, *given, *each[part])`, blocks with a column of `ones` if that is asked for."""
+    """Pass over the parts: `function(blocks, *given, *each[part])`, with a column of `ones` in the blocks on request."""
 
     function: Callable[..., Told]
     ones: bool
     given: tuple[Any, ...]
-    each: list[tuple[Any, ...]] | None = None  # what is given of each part
+    each: list[tuple[Any, ...]] | None = None  # arguments for each part
 
     def of(self, data: Batches, part: FilePart) -> Told:
         own = () if self.each is None else self.each[part.number]
@@ -77,7 +76,7 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[To
         return
     waiting = client.compute(tasks)
     for k in range(len(waiting)):
-        future, waiting[k] = waiting[k], None  # what was taken is let go
+        future, waiting[k] = waiting[k], None  # releases the result
         yield future.result()
 
 

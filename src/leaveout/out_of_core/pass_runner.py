@@ -23,7 +23,7 @@ from .passes import SUMS, Kept, PassFit, beginning, left, looked, looked_togethe
 from .result import Scan
 
 Array = np.ndarray
-FILE_DIGITS = 7  # of the number of a file
+FILE_DIGITS = 7  # digits of the number of a file
 
 Together = Callable[[StepResult, StepResult], StepResult]
 
@@ -75,7 +75,7 @@ class PassRunner:
         return self.known
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
-        """Return F and its gradient, as `newton` calls them."""
+        """Return F and its gradient, with the signature that `newton` needs."""
         del lanes
         found = self.at(theta[0])
         return np.reshape(found["value"], 1), found["gradient"][None]
@@ -85,7 +85,7 @@ class PassRunner:
         return self.at(theta[0])["hessian"][None].copy()
 
     def fitted(self) -> tuple[StepResult, Float[Array, "params params"]]:
-        """The sums at the minimiser, and the factor of its Hessian. A block's own may be far from what the others say."""
+        """Minimise F; return the sums at the minimiser, and the factor of its Hessian."""
         start, own = self._start(), np.asarray(self.model.parameters.start(0))
         found = self._descended(start)
         if not found.converged[0] and not np.array_equal(start, own):
@@ -104,7 +104,7 @@ class PassRunner:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
     def _start(self) -> Float[Array, " params"]:
-        """The minimiser of the first block, if it has one."""
+        """Return the minimiser of the first block, if it has one."""
 
         def make() -> StepResult:
             try:
@@ -115,7 +115,7 @@ class PassRunner:
         return kept(make)["start"]
 
     def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, Kept, Int[Array, " rows"]]:
-        """Fit, and leave out every row: the scan, the fit, the rows that need a closer look, and those drawn for the audit."""
+        """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
         told, factor = self.fitted()
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         diagonal = np.sum(factor**2, axis=1)
@@ -132,7 +132,7 @@ class PassRunner:
     def _left(self, at: PassFit, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], StepResult | None]:
         """Leave out every row.
 
-        Returns the rows that need a closer look, sums, and losses, errors and proofs unless a file has them.
+        Returns the rows that need a closer look, sums, and losses, errors and proofs unless they are in a file.
         """
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
@@ -148,7 +148,7 @@ class PassRunner:
                 several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
                 bar.advance(part.count)
         for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
-            left_behind.unlink()  # of a worker that died there
+            left_behind.unlink()  # a file of a worker that died
         return several[0], total, every
 
     def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:

@@ -4,9 +4,9 @@ Sums are in the order of the rows. The results of the parts are added in their o
 
     sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
     looked   the weights of rows by ‖x‖_{H⁻¹}              the table of all rows, and a sample of them
-    left     every row after one step with its own Hessian, and how far its loss may be off: proved by the table, or where that
-             does not suffice estimated from the sample. O(p²) a row, for its norm
-    pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to the end
+    left     every row after one step with its own Hessian, and the error of its loss: proved by the table or, if that does not
+             suffice, estimated from the sample; O(p²) for each row
+    pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to convergence
     bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that move far
 """
 
@@ -30,15 +30,15 @@ from .batches import RowBlock
 from .sample import DrawnRows, drawn, estimated, mixed
 
 Array = np.ndarray
-SUMS = 10  # that are told of all rows, by `summed`
-SUMMED = 2**12  # terms of a sum over all rows, one after another: these come in blocks
-WORST, LONGEST = 64, 4  # rows of the largest errors, and of the longest steps, that are kept to be refitted
+SUMS = 10  # number of sums in `summed`
+SUMMED = 2**12  # terms of one block of a sum over all rows
+WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 
 
 class PassFit(NamedTuple):
-    """The fit as every later pass needs it.
+    """The fit in the form that later passes need.
 
-    It holds θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
+    It has θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
     proofs, once it is there.
     """
 
@@ -47,15 +47,15 @@ class PassFit(NamedTuple):
     leftover: Float[Array, " params"]
     scale: Float[Array, " params"]
     blur: float
-    level: float  # the mean loss there, from which squares are counted
+    level: float  # the mean loss, about which squares are summed
     noise: float = 0.0
     table: RadiusTable | None = None
     sample: DrawnRows | None = None
-    allowed: float = np.inf  # how far a loss may be off before the sample is asked
+    allowed: float = np.inf  # error of a loss from which the sample is used
 
     @property
     def floor(self) -> float:
-        """Share of the information that a row must leave along every direction for its refit to be known to be determined."""
+        """Share of the information along every direction that must remain for a refit to be known to be determined."""
         off = 4 * float(unsure(self.root, self.scale, SUMMED))
         return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
 
@@ -83,7 +83,7 @@ class Kept(NamedTuple):
 
 @float64
 def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
-    """F without its penalty, its gradient and its Hessian, and the rows' weights added up."""
+    """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
     plain, p = CachedLoss(loss), len(theta)
     value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
     for block in blocks:
@@ -98,7 +98,7 @@ def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " p
 
 
 def _allowed(loss: AbstractLoss, block: RowBlock) -> None:
-    """ValueError where some y is outside the loss's domain."""
+    """Raise ValueError if some y is outside the loss's domain."""
     try:
         loss.check(block.y)
     except ValueError as error:
@@ -161,7 +161,7 @@ def left(
 
 
 def _stepped(block: RowBlock, loss: CachedLoss, at: PassFit) -> Kept:
-    """One step each, with the row's own Hessian."""
+    """Take one step for each row with its own Hessian."""
     assert at.table is not None
     eta = block.x @ at.theta + block.offset
     slope, curvature = loss.derivatives(eta, block.y, (1, 2))
@@ -207,7 +207,7 @@ def summed(known: Kept, level: float) -> Float[Array, "10"]:
 
 @float64
 def pulls(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
-    """Σ ω ℓ′ x of some θ."""
+    """Compute Σ ω ℓ′ x for some θ."""
     plain, out = CachedLoss(loss), np.zeros(thetas.shape)
     for block in blocks:
         eta = thetas @ block.x.T + block.offset

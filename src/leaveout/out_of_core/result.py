@@ -14,12 +14,12 @@ from ..objectives.objective import display_name
 from .passes import Kept, beginning, summed
 
 Array = np.ndarray
-LARGE_ERROR_SHARE = 0.1  # of a standard error of the mean
+LARGE_ERROR_SHARE = 0.1  # share of a standard error of the mean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scan(Printed):
-    """A fit of rows in batches, and its leave-one-out.
+    """Fit of rows in batches, and its leave-one-out.
 
     `lo.scan` returns it. Its other properties are `losses`, `error` and `proved`, `[rows]`, which are None where the losses
     went to files. The loss of a row whose prediction the other rows do not determine is NaN, and its error infinite.
@@ -51,7 +51,7 @@ class Scan(Printed):
     (0.27, 0)
     """
 
-    model: Any  # of the first rows: names, loss, penalty
+    model: Any  # model of the first rows, with names, loss and penalty
     count: int
     fitted: dict[str, Array]
     factor: Float[Array, "params params"]
@@ -63,7 +63,7 @@ class Scan(Printed):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters `{"intercept", "coef"}`, as those of a fit of `lo.GLM`."""
+        """The parameters `{"intercept", "coef"}`, as in a fit of `lo.GLM`."""
         return {name: np.asarray(part) for name, part in self.model.parameters.natural(self.fitted["theta"]).items()}
 
     @property
@@ -73,12 +73,12 @@ class Scan(Printed):
 
     @property
     def losses(self) -> Float[Array, " rows"] | None:
-        """The held-out loss of each row; None where the losses went to files."""
+        """The held-out loss of each row; None if the losses went to files."""
         return None if self.every is None else self.every["loss"]
 
     @property
     def error(self) -> Float[Array, " rows"] | None:
-        """The error of each loss against the exact refit, at most."""
+        """Bound of the error of each loss against the exact refit."""
         return None if self.every is None else self.every["error"]
 
     @property
@@ -88,7 +88,7 @@ class Scan(Printed):
 
     @property
     def mean(self) -> float:
-        """The mean held-out loss, weighted by `sample_weight` where there is one."""
+        """The mean held-out loss, weighted by `sample_weight` if there is one."""
         return float(self.fitted["level"] + self.totals[2] / self.totals[1])
 
     @property
@@ -100,7 +100,7 @@ class Scan(Printed):
 
     @property
     def approximation_error(self) -> float:
-        """The error of `mean` against that of exact refits, at most; infinite where nothing is known of some rows."""
+        """Bound of the error of `mean` against exact refits; infinite if the error of some row is unknown."""
         return float(self.totals[6] / self.totals[1]) if self.totals[9] == 0 else float("inf")
 
     @property
@@ -114,7 +114,7 @@ class Scan(Printed):
         return int(self.totals[7])
 
     def changed(self, rows: Kept, better: Kept, level: float) -> "Scan":
-        """Return a copy with other losses and errors of some rows, also in the files that hold them.
+        """Return a copy with other losses and errors of some rows, also in their files.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class Scan(Printed):
 
 
 def _rewritten(file: Path, better: Kept) -> None:
-    """A file with the losses and errors of some rows as they are now."""
+    """Rewrite a file with new losses and errors of some rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""A sample of all rows, for the next term of the expansion (`refit._sampled`): drawn block by block, no second time read.
+"""Sample of all rows for the next term of the expansion (`refit._sampled`), drawn block by block in a single pass.
 
-Of each block as many rows are drawn as of all; where two samples meet, each of the places is the second's by its share of the
-sum, so that the last one is a sample of all. Seeded by numbers of rows: the same whoever draws.
+As many rows are drawn from each block as from all. When two samples are merged, each place goes to the second with probability
+its share of the sum, so that the result is a sample of all rows. Seeds are numbers of rows, so every process draws the same.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from ..refit._one_row import OneRow
 from .batches import RowBlock
 
 Array = np.ndarray
-DRAWS, EVEN = 512, 102  # rows of a sample, and how many of them at even odds; the others by how large their terms can be
+# rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of their terms
+DRAWS, EVEN = 512, 102
 
 
 class DrawnRows(NamedTuple):
-    """A sample of rows: their terms' largest sizes, the sum of these over all rows, and the number of all rows."""
+    """Sample of rows: bounds of their terms, the sum of these over all rows, and the number of all rows."""
 
     row: Int[Array, " drawn"]
     x: Float[Array, "drawn params"]
@@ -41,7 +42,7 @@ class DrawnRows(NamedTuple):
 
 
 def drawn(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
-    """A sample of one block."""
+    """Draw a sample of one block."""
     rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
     some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
@@ -50,7 +51,7 @@ def drawn(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
 
 
 def mixed(one: DrawnRows, other: DrawnRows) -> DrawnRows:
-    """Mix two samples to one of the rows of both."""
+    """Merge two samples into one of the rows of both."""
     total, count = one.total + other.total, one.number + other.number
     share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
@@ -60,7 +61,7 @@ def mixed(one: DrawnRows, other: DrawnRows) -> DrawnRows:
 
 @dataclass(frozen=True, eq=False)
 class _Near:
-    """The anchor as the next term needs it, at the rows that leave and at the sample after them."""
+    """Quantities at θ̂ that the next term needs, for the left-out rows and then for the sample."""
 
     model: Any
     eta: Float[Array, " rows"]

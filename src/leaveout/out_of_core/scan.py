@@ -1,11 +1,11 @@
-"""Scan: fit and leave out every row, in passes over data that memory does not hold.
+"""Scan: fit and leave out every row, in passes over data that do not fit into memory.
 
-A Newton step takes one pass. One more makes the table of proofs, and one leaves out every row. A few more refit rows to the
-end, because little is proved of them, or to check what was proved.
+A Newton step takes one pass. One more computes the table for proofs, and one leaves out every row. A few more refit rows to
+convergence, because little is proved of them, or to check the proofs.
 
     F(θ) = Σ_n ω_n ℓ(x_nᵀβ + o_n, y_n) + ½ βᵀPβ
 
-Of the size of the rows only the results are kept: a few numbers a row in memory, or none where these go to files.
+Only the results grow with the rows: a few numbers for each in memory, or none if these go to files.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,9 +51,9 @@ def scan(
 ) -> Scan:
     """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the data.
 
-    A fit takes one pass a Newton step, its leave-one-out two more. Every row takes one step with its own Hessian, and a
-    proof of how far its loss may be off. Where the proof does not suffice, the error is estimated from a sample of 512 rows.
-    If these errors together exceed `rtol` standard errors of the mean, or nothing is known of a row, the worst 64 rows are
+    A fit takes one pass for each Newton step, its leave-one-out two more. Every row takes one step with its own Hessian, and a
+    proof bounds the error of its loss. If the proof does not suffice, the error is estimated from a sample of 512 rows.
+    If these errors together exceed `rtol` standard errors of the mean, or the error of a row is unknown, the worst 64 rows are
     refitted in a few more passes.
 
     Parameters
@@ -144,7 +144,7 @@ def _folder(out: File, parts: int) -> Path:
 def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
     """Build the model of the first block of the largest part.
 
-    It reads loss, penalty and names as `lo.GLM` does, and the fit begins there.
+    It reads loss, penalty and names as `lo.GLM` does, and the fit starts from it.
     """
     part = max(rows.parts, key=lambda part: part.count)
     if rows.delayed:

@@ -1,4 +1,4 @@
-"""Pictures and pages."""
+"""Plots, and pages in HTML."""
 
 import lazy_loader as _lazy
 

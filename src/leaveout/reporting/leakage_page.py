@@ -1,4 +1,4 @@
-"""The report on leaking clusters as a page: answers with their intervals, what every cut did, the rows that carry it."""
+"""Page of the report on leaking clusters: answers with their intervals, the effect of every cut, and the rows behind it."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ from ..leakage._told import LeakageReport
 from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, data_of, rules, tooltip
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
-COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # of the answers in their order
+COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # colours of the answers in their order
 SAID = {"model": "answer", "score": "score", "low": "from", "high": "to", "correction": "correction", "exposed": "exposed"}
 
 

@@ -1,7 +1,7 @@
-"""A page that needs nothing else: no network, no server, no Python.
+"""Self-contained pages: they need no network, no server and no Python.
 
-Text by Jinja2, which escapes whatever comes from data; pictures by Vega-Lite, whose program, from vl-convert, goes into the
-page. Tables are data that a few lines of script sort, search and hand out as CSV.
+Jinja2 writes the text, and escapes everything that comes from data. Vega-Lite, whose program from vl-convert is part of the
+page, draws the pictures. A short script sorts and searches tables, and downloads them as CSV.
 """
 
 import datetime
@@ -21,7 +21,12 @@ from ..validation.checks import Check
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
-MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}  # down the side
+MODEL: dict[str, str | None] = {
+    "field": "model",
+    "type": "nominal",
+    "sort": None,
+    "title": None,
+}  # rows of a picture, one for each model
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
 
 Lines = list[tuple[str, str]]
@@ -51,7 +56,7 @@ def _cells(column: pd.Series) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: nothing where a number is not known."""
+    """Convert a value to JSON; None if a number is not finite."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | np.integer):
@@ -63,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture in Vega-Lite, what it shows, and how to read it."""
+    """Picture in Vega-Lite, with its title and an explanation."""
 
     name: str
     title: str
@@ -73,7 +78,7 @@ class Figure:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The picture as wide as the page."""
+        """Return the picture at the width of the page."""
         axis = {
             "labelFontSize": 12,
             "titleFontSize": 12,
@@ -92,8 +97,8 @@ class Page:
 
     title: str
     question: str
-    answers: list[tuple[str, str, str]]  # what, how much, and how sure
-    checks: list[tuple[str, Check]] | None  # and of which models; None where there are none to make
+    answers: list[tuple[str, str, str]]  # name, value and error of each answer
+    checks: list[tuple[str, Check]] | None  # with the names of their models; None if there are no checks
     muted: str
     figures: list[Figure]
     tables: list[PageTable]
@@ -103,7 +108,7 @@ class Page:
 
 
 def written(page: Page, file: Path, notes: Sequence[str]) -> Path:
-    """Write it, with more notes, and return where it is."""
+    """Write the page, with more notes, and return its path."""
     page.notes.extend(note for note in notes if note and note not in page.notes)
     file.write_text(_rendered(page), encoding="utf-8")
     return file
@@ -116,7 +121,7 @@ def _rendered(page: Page) -> str:
     except ImportError:
         raise ImportError("report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.") from None
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # which browsers could not read
+    template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # browsers cannot read NaN
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
     return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(

@@ -1,7 +1,7 @@
 """Plots of estimates.
 
-Each function returns its axes. It draws on a new figure of pyplot's, which a notebook shows and `plt.show()` does, or on the
-axes that are given. No function touches matplotlib's global style.
+Each function returns its axes. It draws on a new figure of pyplot, which a notebook or `plt.show()` shows, or on the given
+axes. No function changes matplotlib's global style.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,9 @@ from .smooth_plots import axes as _axes, smooth as smooth
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SMALLEST_DRAWN_ERROR = 1e-16  # errors below it are drawn there
-COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # of answers
-SAID = {  # of the columns of an `Influence`
+SMALLEST_DRAWN_ERROR = 1e-16  # smaller errors are drawn at this value
+COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
+SAID = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
     "no_update": "loss with no update",
@@ -46,7 +46,7 @@ def _of(estimate: Estimate, what: str) -> str:
 
 
 def _mean(estimate: Estimate) -> str:
-    """The mean, with the errors that it has."""
+    """Describe the mean, with its errors."""
     errors = {"data": estimate.se, "random folds": estimate.monte_carlo_error}
     known = {name: value for name, value in errors.items() if np.isfinite(value)}
     said = "".join(f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items())
@@ -54,7 +54,7 @@ def _mean(estimate: Estimate) -> str:
 
 
 def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
-    """Names over points, behind what is drawn there; below, to the right or the left where that would cover another name."""
+    """Write names above points, or below, right or left of them if a name would cover another."""
     sides = {(0, 4): ("center", "bottom"), (0, -4): ("center", "top"), (6, 0): ("left", "center"), (-6, 0): ("right", "center")}
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
     how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
@@ -124,7 +124,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
 
 
 def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> "Axes":
-    """Plot the error of every held-out loss against exact refits, beside the error that was reported for it.
+    """Plot the error of every held-out loss against exact refits, against the reported error.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     said = _said(found.best.hyper[name])
     ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
     if by_number:
-        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # whose marks have room where all are close
+        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # linear, so that ticks have room if values are close
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
@@ -513,7 +513,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
 def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     """Plot mean held-out losses with their errors.
 
-    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, where folds are random. A thick line
+    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are random. A thick line
     is the approximation error.
 
     Parameters
@@ -723,7 +723,7 @@ def field(
 
 
 def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
-    """Sites in the colour of their most probable state, `probable` `[sites, states]`."""
+    """Draw sites in the colour of their most probable state; `probable` is `[sites, states]`."""
     state, K = probable.argmax(1), probable.shape[1]
     certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(len(at))
     for k in range(K):
@@ -735,7 +735,7 @@ def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Plot the mean loss at every level of injection, the curve e that explains it, and its extrapolations to zero.
 
-    Nothing was observed left of the first point: every training set holds leaks there already.
+    Nothing is observed left of the first point, as every training set has leaks already.
 
     Parameters
     ----------
@@ -849,7 +849,7 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
             ax.plot([naive.exposed, 0], [naive.score, row.score], color=color[name], linewidth=0.6, alpha=0.6, zorder=0)
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     limits = ax.get_xlim()
-    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])  # left of zero stand the answers
+    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])  # the answers are left of zero
     ax.set_xlim(limits)
     if there:
         below = ax.get_xaxis_transform()

@@ -1,4 +1,4 @@
-"""A cross-validation, or several side by side, or what came of leaking clusters, as one page that needs nothing else."""
+"""Report of a cross-validation, of several side by side, or of leaking clusters, as one self-contained page."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from .leakage_page import page_of
 from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, PageTable, axis, data_of, rules, tooltip, written
 
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
-MODELS = 12  # whose losses stand side by side in a table
+MODELS = 12  # largest number of models whose losses are in one table
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
 ) -> Path:
     """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
-    The page holds the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
+    The page has the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
     searched and downloaded, the audit, and the calls that reproduce it. Nothing is fetched when it is opened.
 
     Parameters
@@ -111,7 +111,7 @@ def _of_one(found: Estimate, title: str) -> Page:
 
 
 def _pictures(found: Estimate) -> list[Figure]:
-    """Draw the pictures of units; none where losses are joint, or where there are none."""
+    """Draw the pictures of units; none if losses are joint or missing."""
     if found.joint or _units(found).empty:
         return []
     return [_against(found), _carried(found), *([_in_order(found)] if _is_series(found) else [])]
@@ -164,7 +164,7 @@ def _calls(found: Estimate) -> list[str]:
 
 
 def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
-    """The rows of largest loss, and how many there are beside them."""
+    """Return the rows of largest loss, and the number of others."""
     table = found.table()
     table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
     table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
@@ -189,7 +189,7 @@ def _units(found: Estimate) -> pd.DataFrame:
 
 
 def _places(names: pd.Index) -> Any:
-    """Return the positions of the units in order: their times, as browsers read these in their own zone, else their numbers."""
+    """Return the positions of the units in order: times in the form that browsers read locally, else numbers."""
     times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
     if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
         return np.arange(len(names))
@@ -307,14 +307,14 @@ def _ranked(table: pd.DataFrame) -> str:
 
 
 def _without(table: pd.DataFrame, model: pd.Series) -> str:
-    """Say which losses the mean of a model does not count, if any model lacks some."""
+    """Describe the losses that the mean of a model lacks, if any."""
     if not table["missing"].any():
         return ""
     return f"; of the losses that all models have: this one lacks {model['missing'] or 'none'}"
 
 
 def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:
-    """List the checks, once for all models that share one."""
+    """List the checks, one entry for all models that share it."""
     of: dict[Check, list[str]] = {}
     for name, estimate in found.items():
         for each in estimate.checks():

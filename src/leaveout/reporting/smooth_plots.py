@@ -1,4 +1,4 @@
-"""Pictures of the smooth terms of additive models, for `plot`."""
+"""Plots of the smooth terms of additive models, for `plot`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    """The axes that were given, else those of a new figure."""
+    """Return the given axes, else those of a new figure."""
     if ax is None:
         try:
             from matplotlib import pyplot
@@ -107,7 +107,7 @@ def smooth(
 
 
 def _surface(ax: "Axes", table: pd.DataFrame, names: tuple[str, ...], columns: Any, term: str) -> "Axes":
-    """A function of two columns."""
+    """Plot a function of two columns."""
     grid = table.pivot_table(index=names[1], columns=names[0], values="value")
     most = np.abs(grid.to_numpy()).max()
     drawn = ax.contourf(grid.columns, grid.index, grid.to_numpy(), 20, cmap="RdBu_r", vmin=-most, vmax=most)

@@ -1,7 +1,7 @@
 """Estimators of all folds, from one fit.
 
 The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. Transformers that learn from
-rows are fitted on the training rows, and the linear model goes on from the coefficients of the whole fit to its minimum.
+rows are fitted on the training rows, and the linear model is minimised from the coefficients of the whole fit.
 """
 
 import copy
@@ -33,10 +33,10 @@ from ..refit import AbstractRefit, RefitBatch
 from ..validation.cross_validate import fold_thetas
 from ..validation.scoring import NamedScore, natural, reach
 
-DECREMENT_ROUNDING = 1e-9  # decrement below which no step is worth taking: its half square is below rounding
-CACHED_FOLDS = 32  # folds whose rows are kept while scores are called on them
+DECREMENT_ROUNDING = 1e-9  # decrement whose half square is below rounding, so that no step is taken
+CACHED_FOLDS = 32  # number of folds whose rows are kept while scorers are called
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-Predict = Callable[[int, Any], NDArray]  # of a fold and its estimator, None where there is none
+Predict = Callable[[int, Any], NDArray]  # function of a fold and its estimator, which may be None
 
 
 class FoldData(NamedTuple):
@@ -55,11 +55,11 @@ class FoldData(NamedTuple):
         return FoldData(part(self.X), self.y[rows], params, *weights)
 
 
-Score = Callable[[Any, FoldData], float]  # of an estimator on some rows
+Score = Callable[[Any, FoldData], float]  # score of an estimator on some rows
 
 
 class Scores(NamedTuple):
-    """Score of every fold, how far it may be from the exact refit's, and the seconds that it took."""
+    """Score of every fold, its error against the exact refit, and the seconds that it took."""
 
     values: NDArray[np.float64]
     error: NDArray[np.float64]
@@ -67,23 +67,23 @@ class Scores(NamedTuple):
 
 
 def fitted(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, Fit]:
-    """Host on all rows, and its `Fit`.
+    """Return the host fitted to all rows, and its `Fit`.
 
-    The host is taken as given if it is at its minimum there, else fitted, and brought to the minimum if its solver stopped
-    before. If `anew`, refits standardise the columns themselves where that is a change of their ridge.
+    The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the minimum if its solver stopped
+    early. If `anew`, refits standardise the columns themselves if that is a change of their ridge.
     """
-    if isinstance(described(inner(estimator)).loss, AbstractRounded):  # refused before anything is fitted
+    if isinstance(described(inner(estimator)).loss, AbstractRounded):  # raises before anything is fitted
         raise TypeError(
             f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
             "lo.from_sklearn and lo.cross_validate, whose results say by how much."
         )
     host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
     model, theta = read(host, data.X, data.y, data.weight, scaled=anew and rescales(host))
-    return host, anchor(model, theta) if model.cut else fit(model, theta)  # of a host that cuts, θ is what it makes of the rows
+    return host, anchor(model, theta) if model.cut else fit(model, theta)  # a host with a cut has its own solution
 
 
 def is_rescaled(found: Fit) -> bool:
-    """Whether refits standardise the columns by the rows that they see."""
+    """Tell whether refits standardise the columns by the rows that they see."""
     return isinstance(found.objective, StandardisedGLM) and found.predictors is not None
 
 
@@ -102,7 +102,7 @@ def _is_at_rest(estimator: Any, data: FoldData) -> bool:
 class OneFit:
     """Refits from one fit of a host.
 
-    Folds whose training rows do not determine all that the whole does, or lack a class, have a fit of their own, unless
+    Folds whose training rows do not determine all parameters of the whole fit, or lack a class, have a fit of their own, unless
     transformers are frozen.
     """
 
@@ -151,7 +151,7 @@ class OneFit:
         return [predict(k, self.of(k)) for k in range(len(self.splits))]
 
     def completed(self, found: Scores, score: Score) -> Scores:
-        """Scores, with those of folds that have a fit of their own."""
+        """Add the scores of folds that have a fit of their own."""
         if np.isnan(found.values).any() and self._lost.size:
             (own,) = self._alone.called([score])
             for mine, others in zip(found, own, strict=True):
@@ -175,7 +175,7 @@ class Called(NamedScore):
         parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])
-            if key not in self.whole:  # some of its rows are not determined
+            if key not in self.whole:  # some of its rows have no determined prediction
                 continue
             host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
             out[k] = self.score(host, self.rows(key))
@@ -190,7 +190,7 @@ def _key(rows: NDArray) -> bytes:
 
 
 class PipelineFolds:
-    """Host whose transformers are fitted on the training rows of each fold, its linear model from where the whole fit is.
+    """Host with transformers fitted on the training rows of each fold, and its linear model refitted from the whole fit.
 
     Results of a fold are kept.
     """
@@ -250,14 +250,14 @@ class PipelineFolds:
 
 
 class ByHost(PipelineFolds):
-    """Host that is fitted anew on the training rows of each fold, by itself."""
+    """Host that fits itself anew on the training rows of each fold."""
 
     def _refitted(self, rows: FoldData) -> tuple[Any, Fit | None]:
         return clone(self.host).fit(rows.X, rows.y, **rows.params), None
 
 
 def refitted(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
-    """A fitted host with all that learns in it fitted on other rows."""
+    """Return a fitted host whose learning steps are fitted on other rows."""
     new = copy.copy(host)
     if isinstance(host, Pipeline):
         name, last = host.steps[-1]
@@ -271,7 +271,7 @@ def refitted(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
         y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
         new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
         return new, found
-    if type(host) is LinearRegression:  # which is solved at once, by a tolerance of its own
+    if type(host) is LinearRegression:  # a direct solution with a tolerance of its own
         return clone(host).fit(data.X, data.y, sample_weight=data.weight), None
     own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
     found = fit(*read(own, data.X, data.y, data.weight))
@@ -279,7 +279,7 @@ def refitted(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
 
 
 def _is_alike(host: Any, data: FoldData) -> bool:
-    """Whether a linear estimator has been fitted on such columns and such classes."""
+    """Tell whether a linear estimator was fitted on such columns and classes."""
     names = getattr(host, "feature_names_in_", None)
     same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
     classes = getattr(host, "classes_", None)
@@ -287,7 +287,7 @@ def _is_alike(host: Any, data: FoldData) -> bool:
 
 
 def _with_next(host: Any, found: Fit | None) -> tuple[Any, Any]:
-    """A host, and what one more Newton step would make of it: what is left to go; itself where that is nothing."""
+    """Return a host, and the host after one more Newton step, or itself if the step is negligible."""
     if found is None or found.decrement < DECREMENT_ROUNDING:
         return host, host
     theta = found.vector - found.solve(found.gradient)

@@ -1,7 +1,7 @@
 """Scorers of scikit-learn, for all folds.
 
 A score that is a function of the mean of a known loss over the test rows comes from the losses of all folds at once, with their
-errors. Any other scorer is called on the test rows of every fold, and where its refit may be.
+errors. Any other scorer is called on the test rows of every fold, also at parameters within the refit's error.
 """
 
 import time
@@ -25,7 +25,7 @@ from ._folds import Called, FoldData, OneFit, PipelineFolds, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
-LARGEST = -np.log(np.finfo(np.float64).eps)  # of a log loss: scikit-learn keeps probabilities from 0 and 1
+LARGEST = -np.log(np.finfo(np.float64).eps)  # largest log loss, as scikit-learn keeps probabilities off 0 and 1
 
 
 class OfMean(NamedTuple):
@@ -36,7 +36,7 @@ class OfMean(NamedTuple):
 
 
 def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
-    """R² as scikit-learn defines it: 1 or 0 for a constant response, none for one row."""
+    """Compute R² as scikit-learn defines it: 1 or 0 for a constant response, NaN for one row."""
     spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
     if len(y) < 2:
         return undefined("R^2 score")
@@ -46,7 +46,7 @@ def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
 
 
 def undefined(what: str) -> float:
-    """NaN, of a share of a variance that one row has not, as scikit-learn warns of it."""
+    """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
     warnings.warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=2)
     return float("nan")
 
@@ -66,16 +66,16 @@ USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
 def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
-    """Scorers by their names in scikit-learn: a single one is "score".
+    """Return scorers by their names in scikit-learn; a single one is "score".
 
-    Those of a function that returns several scores have the names that it gives.
+    Scores of a function that returns several keep its names.
     """
     if isinstance(scoring, dict):
         return scoring
     if callable(scoring):
         try:
             found = scoring(host, X, y)
-        except Exception:  # what it returns is not known; folds on which it fails as well are told of one by one
+        except Exception:  # its result is unknown; folds on which it fails are reported one by one
             if error_score == "raise":
                 raise
             return {"score": scoring}
@@ -87,7 +87,7 @@ def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) 
 
 
 def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
-    """Scorer as a function of a mean loss that the fit has, if it is one."""
+    """Write a scorer as a function of a mean loss of the fit, if it is one."""
     if not isinstance(scoring, str):
         return None
     units = fit.objective.units
@@ -100,7 +100,7 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
 def scores(
     folds: OneFit | PipelineFolds, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
 ) -> dict[str, Scores]:
-    """Scores of every fold by name, from the same refits."""
+    """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
     if isinstance(folds, PipelineFolds):
         return dict(zip(calls, folds.called(list(calls.values())), strict=True))
@@ -119,12 +119,12 @@ def scores(
 
 
 def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores that were called; a fold some of whose rows are not determined has none."""
+    """Collect called scores; a fold with undetermined rows has none."""
     return np.where(among(found.result, LOST), np.nan, found.losses), found.error
 
 
 def of_losses(found: Estimate, known: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores of folds from losses of their rows, and their errors."""
+    """Compute scores of folds from losses of their rows, with their errors."""
     plan, weights = found.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
     losses = np.minimum(found.losses, LARGEST) if known.loss == "log_density" else found.losses
     values, error = np.full((2, plan.num_refits), np.nan)
@@ -142,12 +142,12 @@ def of_losses(found: Estimate, known: OfMean, data: FoldData) -> tuple[NDArray[n
 
 
 def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
-    """Scorer that fails as scikit-learn's do."""
+    """Call a scorer that fails as scikit-learn's do."""
     scorer = check_scoring(host, scoring=scoring or None)
 
     def score(host: Any, rows: FoldData) -> float:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
-            return undefined("Explained variance score")  # scikit-learn's own is 1: any prediction has no variance
+            return undefined("Explained variance score")  # scikit-learn's value is 1, as the variance is zero
         more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
             return float(scorer(host, rows.X, rows.y, **more))

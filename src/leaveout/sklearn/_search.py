@@ -1,4 +1,4 @@
-"""Search over penalties in scikit-learn's manner, from one fit a penalty instead of one a fold and penalty."""
+"""Search over penalties in scikit-learn's manner, from one fit for each penalty instead of one for each fold and penalty."""
 
 import time
 import warnings
@@ -32,7 +32,7 @@ class OneFitSearchCV(GridSearchCV):
     """`GridSearchCV` over the penalty of a linear estimator (alpha, C) and its other parameters, from one fit a candidate.
 
     The fitted attributes are GridSearchCV's. `cv_results_` also has "mean_approximation_error" and
-    "split0_approximation_error", …: how far scores may be from those of exact refits. Candidates that differ in their penalty
+    "split0_approximation_error", …: the errors of scores against exact refits. Candidates that differ in their penalty
     alone share one fit of the host: the others start from there, by `lo.path` if the score is a mean of the estimator's own
     loss. `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it estimates the loss with the
     choice left out.
@@ -151,7 +151,7 @@ class OneFitSearchCV(GridSearchCV):
             raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
 
     def _warn_of_scores(self, candidates: list[dict[str, Any]]) -> None:
-        """Warn where each candidate's own score measures another thing: the D² of a Tweedie deviance depends on its power."""
+        """Warn if candidates are scored by different measures, as the D² of a Tweedie deviance depends on its power."""
         powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
         if self.scoring is None and len(powers) > 1:
             warnings.warn(
@@ -182,7 +182,7 @@ class OneFitSearchCV(GridSearchCV):
                     family = list(_family(first, penalties, self.scoring, self.error_score))
                     yield from family
                     return
-            except (IndefiniteHessianError, NoMinimiser):  # one by one, those that do need it are fitted by the host
+            except (IndefiniteHessianError, NoMinimiser):  # one by one, so that the host fits those that need it
                 pass
         for host in hosts:
             check("OneFitSearchCV", host, splits, self.transformers)
@@ -194,7 +194,7 @@ class OneFitSearchCV(GridSearchCV):
 
 
 def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
-    """Whether candidates differ in the penalty of their linear estimators alone."""
+    """Tell whether candidates differ in the penalty of their linear estimators alone."""
     names = {name for params in candidates for name in params}
     if len(names) != 1:
         return False
@@ -234,7 +234,7 @@ def _family(
 
 
 def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:
-    """Score as a function of the mean of the model's own loss, if it is one."""
+    """Write a score as a function of the mean of the model's own loss, if it is one."""
     if known.loss == "log_density":
         return known
     squared = isinstance(objective.loss_function, Squared) and objective.loss_function.linked == "identity"

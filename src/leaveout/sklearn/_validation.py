@@ -26,7 +26,7 @@ from ._scoring import ErrorScore, Scores, named, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
 LEAST = float(np.finfo(np.float64).min)
-ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}  # of a class that a fold lacks
+ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}  # outputs for a class that a fold lacks
 
 
 def cross_validate(
@@ -52,16 +52,15 @@ def cross_validate(
     """Cross-validate an estimator like `sklearn.model_selection.cross_validate`, from one fit.
 
     The estimators are those of `lo.from_sklearn`. One that is not fitted on these data is cloned and fitted once. The estimator
-    of a fold is the host with the parameters of that fold's refit: those of the minimum, where the host's own solver may stop
-    before. Rows are taken by position, as scikit-learn takes them.
-    Where one fit does not tell the refits, as beside columns whose Hessian is rounding, the host fits every fold itself, with a
-    warning that says why.
+    of a fold is the host with the parameters of that fold's refit: those of the minimum, even if the host's own solver stops
+    early. Rows are matched by position, as in scikit-learn. If one fit does not determine the refits, as for nearly repeated
+    columns, the host fits every fold itself, with a warning that states the reason.
 
-    The key "approximation_error" (for several scorers "approximation_error_<name>") says how far each fold's score may be from
-    that of the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
-    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else from how the score moves over where the refit may
-    be. It is an estimate; NaN, with a warning, if it is not known. Scores that are not smooth, such as those of ranks, may jump
-    by more.
+    The key "approximation_error" (for several scorers "approximation_error_<name>") has the error of each fold's score against
+    the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
+    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else from the changes of the score within the refit's
+    error. It is an estimate; NaN, with a warning, if it is not known. Scores that are not smooth, such as those of ranks, may
+    jump by more.
 
     Parameters
     ----------
@@ -319,7 +318,7 @@ def _kept(
     transformers: Transformers,
     **more: Any,
 ) -> Iterator[None]:
-    """Keep the steps inside in the checkpoint, for a call that depends on nothing else."""
+    """Keep the steps inside in the checkpoint of a call."""
     of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers, **more}
     with stoppable(caller), keeping(caller, checkpoint, of):
         yield
@@ -335,7 +334,7 @@ def _rows(
     params: dict[str, Any] | None,
     transformers: Transformers,
 ) -> tuple[FoldData, Splits]:
-    """Data by position, and the splits."""
+    """Read data by position, and the splits."""
     data = with_weights(caller, estimator, X, y, params, groups)
     splits = splits_of(cv, data, groups, is_classifier(estimator))
     check(caller, estimator, splits, transformers)
@@ -343,7 +342,7 @@ def _rows(
 
 
 def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
-    """Raise if no folds can be made of the estimator and splits."""
+    """Raise if the estimator and splits give no folds."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
     _check_host(caller, estimator)
@@ -360,10 +359,10 @@ def folds_of(
     error_score: ErrorScore,
     seen: bool = False,
 ) -> tuple[OneFit | PipelineFolds, Any]:
-    """Estimators of all folds, and the host on all rows.
+    """Return the estimators of all folds, and the host on all rows.
 
-    If the inside of estimators may be `seen`, transformers that learn from rows are fitted in each of them; else refits change
-    their penalties instead, where that is the same.
+    If callers may look inside estimators (`seen`), transformers that learn from rows are fitted in each; else refits change
+    their penalties instead, if that is equivalent.
     """
     began = time.perf_counter()
     frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
@@ -382,7 +381,7 @@ def folds_of(
 def by_host(
     estimator: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None], why: Exception
 ) -> tuple[ByHost, Any]:
-    """Estimators of all folds where one fit does not reach them: the host fits every fold itself, and it is said why."""
+    """Return the estimators of all folds if the host has to fit every fold itself, with a warning that states the reason."""
     host = clone(estimator).fit(data.X, data.y, **data.params)
     warnings.warn(
         f"lo.sklearn: {type(inner(host)).__name__} is fitted anew in each of {len(splits)} folds, by itself, as one fit does "
@@ -393,14 +392,14 @@ def by_host(
 
 
 def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: bool) -> Splits:
-    """Rows of every split as numbers, also if a splitter gives a truth a row."""
+    """Return the rows of every split as numbers, also if a splitter gives booleans."""
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
     pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
     return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
 
 
 def _check_host(caller: str, estimator: Any) -> None:
-    """Raise for an estimator that chooses as it is fitted: it would have to choose in every fold."""
+    """Raise for an estimator that makes a choice when it is fitted, which it would have to repeat in every fold."""
     last = inner(estimator)
     name = type(last).__name__
     if searches(last) or name.endswith("CV"):
@@ -412,7 +411,7 @@ def _check_host(caller: str, estimator: Any) -> None:
 
 
 def _check_order(caller: str, X: Any, **given: Any) -> None:
-    """Raise if labels would be torn apart, as scikit-learn takes rows by position."""
+    """Raise if matching by position, as in scikit-learn, contradicts the labels."""
     of_x = index_of(X)
     for name, value in given.items():
         own = index_of(value)
@@ -426,7 +425,7 @@ def _check_order(caller: str, X: Any, **given: Any) -> None:
 def with_weights(
     caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
 ) -> FoldData:
-    """Data by position, with the weights that `fit` is given."""
+    """Read data by position, with the weights for `fit`."""
     params = dict(params or {})
     _check_order(caller, X, y=y, groups=groups, **params)
     steps: list[str] = []
@@ -452,7 +451,7 @@ def with_weights(
 def _trained(
     wanted: dict[str, Any], hosts: list[Any], data: FoldData, splits: Splits, error_score: ErrorScore
 ) -> dict[str, NDArray[np.float64]]:
-    """Scores on training rows."""
+    """Compute scores on training rows."""
     found = {name: np.full(len(splits), np.nan) for name in wanted}
     for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
         rows = data.some(train)
@@ -468,7 +467,7 @@ def fold_failed(error: Exception, error_score: ErrorScore) -> None:
 
 
 def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
-    """Scores, with a warning about those that are missing, or not known to be right."""
+    """Return scores, with a warning about those that are missing or have no known error."""
     missing, unknown = np.isnan(found.values), np.isfinite(found.values) & ~np.isfinite(found.error)
     found.error[~np.isfinite(found.error)] = np.nan
     if missing.any():

@@ -1,8 +1,8 @@
-"""The smooth terms of a fitted additive model, and means of new rows, with intervals that know what depends on what.
+"""Smooth terms of a fitted additive model, and means of new rows, with intervals that account for dependent units.
 
-Without a plan the covariance of θ̂ is φ̂H⁻¹, that of the penalties read as priors: on average over a term's values its
-intervals cover what they say (D. Nychka, JASA 83, 1988). It splits into what the data vary by and the square of what smoothing
-hides,
+Without a plan the covariance of θ̂ is φ̂H⁻¹, with penalties read as priors: on average over a term's values its intervals have
+their nominal coverage (D. Nychka, JASA 83, 1988). It is the sum of the sampling covariance and of the squared bias of
+smoothing,
 
     H⁻¹ = H⁻¹(Σ ω ℓ″ x xᵀ)H⁻¹ + H⁻¹PH⁻¹.
 
@@ -10,10 +10,10 @@ With a plan that leaves every unit s out with its neighbourhood α_s, the first 
 
     J = Σ_s d_s D_sᵀ,      d_s = θ̂ − θ_{−s},      D_s = θ̂ − θ_{−α_s}
 
-symmetrised, without what is negative of it, refits by a Newton step, and λ chosen again in each to first order where `smooth`
-chose it by that plan; the second is scaled term by term as J exceeds it, √r_j on either side, r_j the ratio of the two mean
-variances of the term over the rows. Quantiles are t's, of as many degrees as such a sum over neighbourhoods has,
-(Σ_s k_ss)² / Σ_s Σ_{a in α_s} k_sa², k the term's part of the influence matrix.
+symmetrised, and without its negative part. Refits are Newton steps, and λ is chosen again in each to first order if `smooth`
+chose it by that plan. The second part is scaled term by term, by √r_j on either side, with r_j the ratio of the mean variances
+of the term over the rows under J and under the first part. Quantiles are Student's, with (Σ_s k_ss)² / Σ_s Σ_{a in α_s} k_sa²
+degrees of freedom, k the term's part of the influence matrix.
 """
 
 from typing import Any, NamedTuple
@@ -39,14 +39,14 @@ from .smooth import Choice, Smoothing, data_of
 from .smoothing_criterion import Neighbourhoods, PenalisedRows, SmoothingMinimum, minimum
 
 Array = np.ndarray
-POINTS, SIDE = 200, 40  # of a curve; along each side of a surface
+POINTS, SIDE = 200, 40  # number of points of a curve; along each side of a surface
 
 
 class CoefficientSpread(NamedTuple):
     """The covariance of θ̂, and the degrees of freedom of its estimate."""
 
     covariance: Float[Array, "params params"]
-    degrees: dict[str, float]  # by term; of the whole predictor under ""
+    degrees: dict[str, float]  # by term; "" has those of the whole predictor
 
 
 class CurveRequest(NamedTuple):
@@ -75,7 +75,7 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveReque
 
 
 def spread(asked: CurveRequest) -> CoefficientSpread:
-    """Return the standard deviations of the curves, by the priors that the penalties are or by the neighbourhoods of a plan."""
+    """Return the standard deviations of the curves, from penalties as priors or from the neighbourhoods of a plan."""
     fit, model, plan = asked.fit, asked.model, asked.plan
     data = data_of(model)
     here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
@@ -153,16 +153,16 @@ def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Pla
 def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> pd.DataFrame:
     """Compute the smooth terms of an additive model on a grid, with intervals.
 
-    The intervals are for each value by itself, and cover at their level on average over the term. The uncertainty of λ is
-    not in them.
+    The intervals are pointwise, and have their nominal coverage on average over the term. They do not include the uncertainty
+    of λ.
 
     Parameters
     ----------
     fit : Fit or Smoothing
         The result of `lo.smooth`, whose plan is used, or a fit of `lo.Additive`.
     plan : Plan, optional
-        A plan whose neighbourhoods account for the dependence of units. Without one the intervals are by the priors that the
-        penalties are.
+        A plan whose neighbourhoods account for the dependence of units. Without one the intervals treat penalties as
+        priors.
     level : float, default 0.95
         The coverage.
     points : int
@@ -213,7 +213,7 @@ def _quantile(degrees: float, level: float) -> float:
 
 
 def _grid(term: Bound, points: int) -> list[Array]:
-    """Return the values of the columns at which a term is shown, as its basis reads them."""
+    """Return the values of the columns at which a term is evaluated, in the form that its basis takes."""
     kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
     axes: list[Array] = []
     for x, kind in zip(term.columns, kinds, strict=True):
@@ -232,7 +232,7 @@ def mean_interval(
 ) -> pd.DataFrame:
     """Predict the mean response of new rows by an additive model, with intervals.
 
-    An interval for the response itself is `lo.interval`. A level of a random effect that is not in the data is at its mean.
+    An interval for the response itself is `lo.interval`. A new level of a random effect is at the mean of its effect.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one adjoint solve a refit.
+"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one adjoint solve for each refit.
 
     θ̂ = argmin F(·, 1; ρ),      θ_o = θ̂ + q_o,      H_o q_o = −∇F(θ̂, w_o; ρ),      V(ρ) = Σ_o S_o(θ_o; ρ)
 
@@ -6,16 +6,16 @@ With r_o = ∇S_o(θ_o), p_o = H_o⁻¹ r_o and Φ_o(θ; ρ) = p_oᵀ (∇F + �
 
     dV = Σ_o ∂_ρ (S_o − Φ_o) + dθ̂ᵀ Σ_o (r_o − ∇Φ_o),      dθ̂ = −H⁻¹ ∂_ρ ∇F(θ̂, 1; ρ)
 
-JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, which alone has hyperparameters, it is by arrays
+JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, if only that has hyperparameters, it is in arrays
 
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
-(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the like for smoothers). Closed forms, which JAX cannot
-differentiate, are fitted again a little to each side of every hyperparameter.
+(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the same for smoothers). Closed forms, which JAX cannot
+differentiate, are fitted again at a small distance on each side of every hyperparameter.
 
-Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where coefficients come and go. The
-loss of exact refits has kinks there and no jumps, so V is theirs. With u = σ or θ_g/‖θ_g‖, and H_o restricted to the parameters
-that a refit does not hold at zero,
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where coefficients leave or reach
+zero. The loss of exact refits has kinks there and no jumps, so V is the loss of exact refits. With u = σ or θ_g/‖θ_g‖, and H_o
+restricted to the parameters that a refit does not hold at zero,
 
     dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
@@ -50,16 +50,16 @@ from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
 Build = Callable[..., AbstractObjective]
-# of targets, held-out predictors and weights of all units: what is to be small, and its slope in each predictor
+# function of targets, held-out predictors and weights of all units: the criterion, and its slope in each predictor
 Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
-FILLED = "losses", "result", "elsewhere"  # of an estimate without errors, by the refits
-MAX_CLASS_PAIRS = 2e7  # of rows of two classes, that are compared
-HYPERPARAMETER_DIFFERENCE = 1e-3  # of hyperparameters, to each side: slopes of closed forms are off by its square
-AREA_STEP_WIDTH = 0.1  # standard deviations of the predictors, over which a step of the area is spread
+FILLED = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
+MAX_CLASS_PAIRS = 2e7  # largest number of pairs of rows of two classes
+HYPERPARAMETER_DIFFERENCE = 1e-3  # step of hyperparameters to each side; slopes of closed forms have an error of its square
+AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
 
 
 class SlopeLook(NamedTuple):
-    """An estimate without errors, its criterion with the gradient, and the held-out predictors, where these are pooled."""
+    """An estimate without errors, its criterion with the gradient, and the held-out predictors, if these are pooled."""
 
     estimate: Estimate
     value: float
@@ -68,7 +68,7 @@ class SlopeLook(NamedTuple):
 
 
 def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
-    """Build the objective, with numbers as arrays, so that nothing is compiled anew where they are leaves."""
+    """Build the objective, with numbers as arrays, so that new values compile nothing anew."""
     found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
     if not isinstance(found, AbstractObjective):
         what = f"{type(found).__name__}" + (", give its .objective" if isinstance(found, Fit) else "")
@@ -110,10 +110,10 @@ class LossSlopes:
 
     def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
         self.build, self.names, self.pooled = build, tuple(names), pooled
-        self.alone: bool | None = None  # do hyperparameters enter the penalty alone?
+        self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
 
     def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> SlopeLook:
-        """Compute the criterion and its gradient at a fit, over the units `among` those asked for, or over all."""
+        """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
         if fit.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
@@ -129,7 +129,7 @@ class LossSlopes:
     def _told(
         self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
-        """The refits, gathered; what they say, the criterion, its slope, and the held-out predictors that are pooled."""
+        """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
         if kinks(fit.objective) is not None:
             told = self._by_refits(fit, rho, gathered, batches, among)
         elif self._closed(fit, rho):
@@ -148,7 +148,7 @@ class LossSlopes:
         return told | {name: part for name, part in arrays.items() if part is not None}
 
     def _traced(self, rho: Array) -> AbstractObjective:
-        """The objective as a function of hyperparameters."""
+        """Return the objective as a function of hyperparameters."""
         try:
             return traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
         except TypeError as error:
@@ -170,7 +170,7 @@ class LossSlopes:
     def _looked_at(self, rho: Array) -> None:
         parts = (part for name, part in vars(self._traced(rho)).items() if name != "penalty")
         leaves = jax.tree.leaves(list(parts))
-        self.alone = not any(followed(leaf) or callable(leaf) for leaf in leaves)  # a function may hold what it likes
+        self.alone = not any(followed(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
 
     @functools.cached_property
     def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
@@ -187,7 +187,7 @@ class LossSlopes:
     ) -> StepResult:
         model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
         looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
-        if self.pooled is not None:  # all predictors are wanted before any slope is known
+        if self.pooled is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             told = {"center": _by_unit(found.plan, looks)}
             weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
@@ -208,7 +208,7 @@ class LossSlopes:
 
     @functools.cached_property
     def _kinks(self) -> Callable[..., tuple[Array, Array, Array]]:
-        """dP/dρ, of which P is the diagonal, and da/dρ of coefficients and of groups."""
+        """Return dP/dρ of the diagonal P, and da/dρ of coefficients and of groups."""
 
         def parts(rho: Array) -> tuple[Array, Array, Array]:
             penalty, features = cast(Any, self._traced(rho)).penalty, cast(Any, self._traced(rho)).num_features
@@ -248,7 +248,7 @@ class LossSlopes:
     # closed forms
 
     def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
-        """Compute the gradient by central differences, from fits that begin at this one."""
+        """Compute the gradient by central differences, from fits that start at this one."""
 
         def at(rho: np.ndarray) -> float:
             objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
@@ -287,7 +287,7 @@ class LossSlopes:
 
     @functools.cached_property
     def _own(self) -> Callable[..., tuple[Array, Array]]:
-        """∂_ρ (S_o − Φ_o) and −∇Φ_o, summed; of an objective that is local of what the listed units add to F."""
+        """Compute the sums of ∂_ρ (S_o − Φ_o) and −∇Φ_o; a local objective needs only the listed units."""
 
         def program(rho, leaves, like, vector, args, chunk):
             def one(a):
@@ -298,7 +298,7 @@ class LossSlopes:
         return jax.jit(program, static_argnums=5)
 
     def _value(self, rho: Array, leaves: Sequence[Arrays], like: PyTree, v: Array, refit: Sequence[Array]) -> Array:
-        """S_o − Φ_o of one refit."""
+        """Compute S_o − Φ_o of one refit."""
         objective = self._made(rho, leaves)
         index, weight, held, share, theta, p, q = refit
         scored = jnp.sum(share * held_out(objective, like, index, weight, held)(theta))
@@ -310,7 +310,7 @@ class LossSlopes:
 
     @functools.cached_property
     def _common(self) -> Callable[..., tuple[Array, Array]]:
-        """Slopes in ρ and θ of `pull`ᵀ∇F + tr(∇²F `bent`) at weights of one."""
+        """Compute the slopes in ρ and θ of `pull`ᵀ∇F + tr(∇²F `bent`) at weights of one."""
 
         def program(rho, leaves, like, vector, pull, bent):
             def value(rho, v):
@@ -383,7 +383,7 @@ def _turned(
 
 
 def _stepped(gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
-    """Return the criterion, with one Newton step a refit."""
+    """Return the criterion, with one Newton step for each refit."""
     for batch in batches:
         state = RefitDescent(gathered.asked.fit, batch.rows, own=True)
         state.begin()
@@ -393,7 +393,7 @@ def _stepped(gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndar
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[np.ndarray, " units"]:
-    """Held-out predictors, one a unit."""
+    """Return the held-out predictors, one for each unit."""
     if not (np.bincount(plan.index[plan.held], minlength=plan.num_units) == 1).all():
         raise ValueError("tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'.")
     out = np.full(plan.num_units, np.nan)

@@ -1,21 +1,22 @@
 """Least squares under Lasso(α) or ElasticNet(α, ρ), every row left out by itself, for many α along one path.
 
-With X the columns times the roots of the sample weights, an intercept among them, S those that are active at α, σ their signs,
-A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr, leaving row i out makes, while S and σ stay,
+X are the columns times the roots of the sample weights, including an intercept, S the columns that are active at α, σ their
+signs, A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr. If S and σ do not change, leaving row i out
+gives
 
     t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,      V = X_S A⁻¹,  M = X − V X_SᵀX,
 
-the residual, the coefficients and the gradient. They stay where these keep their signs, and |g_j + t_i M_ij| ≤ a: then t_i is
-proved. Elsewhere each parameter that leaves zero, or goes there, moves the residual by what it does alone (`refit._margins`),
-and that is an estimate.
+as the residual, the coefficients and the gradient. S and σ do not change if the coefficients keep their signs and
+|g_j + t_i M_ij| ≤ a: then t_i is proved. Otherwise each parameter that leaves zero, or goes there, moves the residual as if it
+moved alone (`refit._margins`), which is an estimate.
 
-α and S are scikit-learn's, by coordinate descent on XᵀX, brought to the end. Where columns only join from one α to the next,
-put in that order, A of each is a leading block of that of the last, and one factor L of that, L Lᵀ = A, is enough: with
+Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α along which columns only join,
+and with columns in that order, A of each is a leading block of the last A, and one factor L Lᵀ = A of the last is enough: with
 W = L⁻ᵀ, whose first columns are those of each block, A⁻¹ = W Wᵀ and
 
     h_i = Σ_k (XW)²_ik,      V = XW Wᵀ,      M = X − XW (WᵀXᵀX),
 
-sums over the columns of W, so that the next α adds a few. Columns that leave, or join between two such runs, are ±WWᵀ too:
+are sums over the columns of W, to which the next α adds a few. Columns that leave, or join between two such runs, are ±WWᵀ too:
 A⁻¹ of S ∪ J is that of S and, with C = A_JJ − A_JS A⁻¹ A_SJ, W_J = C^{-½}, W_S = −A⁻¹A_SJ C^{-½}.
 """
 
@@ -37,20 +38,20 @@ from ..refit._stacked import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
-MAX_PATH_CHANGES = 50  # that the active columns may change by at an α before it is given up
+MAX_PATH_CHANGES = 50  # largest number of changes of the active columns at an α
 MAX_PROVED_CHANGES = (
-    10_000  # active columns times those that may change: beyond it a few rows tell which of them do, and nothing is proved
+    10_000  # active columns times columns that may change, beyond which a sample of rows is used and nothing is proved
 )
-DRAWN = 500  # of these rows
+DRAWN = 500  # number of sampled rows
 SAMPLED_ACTIVE_COLUMNS = (
-    250  # active columns beyond which a few rows tell by how much losses are off, and float32 the leverages
+    250  # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 )
-SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # of these rows; of what they tell; what float32 loses
-PENALTIES_A_FACTOR = 20  # α that may share a factor
-ANEW = 0.5  # of the columns, that come and go: then leverages are made anew
-FILLED = 0.3  # of the rows of W, that are not zero: fewer are taken out before a product
-PATH_ROWS = 1_000  # rows at a time, which stay near the processor
-OFF = 0.5  # of a column's sum of squares: means that are more of it are taken out
+SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
+PENALTIES_A_FACTOR = 20  # largest number of α that share a factor
+ANEW = 0.5  # share of columns that change from which leverages are computed anew
+FILLED = 0.3  # share of nonzero rows of W below which they are selected before a product
+PATH_ROWS = 1_000  # rows at a time, which fit into a cache
+OFF = 0.5  # share of a column's sum of squares from which its mean is removed
 
 
 def applies(objective: object, named: list[AbstractPenalty], plan: Plan) -> bool:
@@ -68,7 +69,7 @@ def _ratio(penalty: AbstractPenalty) -> float:
 
 
 class StandardisedColumns:
-    """The columns times the roots of weights, and their products; less large means, where an intercept takes them."""
+    """Columns times the roots of weights, and their products, without large means if there is an intercept."""
 
     root: np.ndarray
     free: np.ndarray
@@ -97,11 +98,11 @@ class StandardisedColumns:
 
     @functools.cached_property
     def single(self) -> Float[Array, "units params"]:
-        """The columns in float32."""
+        """Columns in float32."""
         return np.asarray(self.x, np.float32)
 
     def path(self, alphas: Float[Array, " alphas"], ratio: float) -> Float[Array, "alphas params"]:
-        """Coefficients of falling α by coordinate descent, of columns less what the intercept takes of them, that at zero."""
+        """Compute coefficients at falling α by coordinate descent, for centred columns and an intercept of zero."""
         from sklearn.linear_model import enet_path
 
         some, theta = np.flatnonzero(~self.free), np.zeros((len(alphas), len(self.free)))
@@ -120,9 +121,9 @@ class StandardisedColumns:
 
 
 class PathRun:
-    """The minimisers at some falling α, given the active columns and their signs at each, where columns only join.
+    """Minimisers at some falling α along which columns only join, given the active columns and their signs at each.
 
-    A of all is a leading block of the last one's. Raises LinAlgError where that has no factor.
+    Each A is a leading block of the last. Raises LinAlgError if that has no factor.
     """
 
     rows: StandardisedColumns
@@ -183,7 +184,7 @@ class PathRun:
         return out
 
     def beside(self, more: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
-        """W of some columns beside the first of those that are active. Raises LinAlgError where they hang together."""
+        """Compute W of some columns beside the first active ones. Raises LinAlgError if they are dependent."""
         gram, out, active = self.rows.gram, np.zeros((len(self.rows.gram), len(more))), self.active[:size]
         if more.size:
             half = self.forward(gram[np.ix_(active, more)])
@@ -209,7 +210,7 @@ class PathRun:
 
 
 class Change(NamedTuple):
-    """W, the signs ± of W Wᵀ, how many columns of it have come by each α of a run, and whether all that was before is gone."""
+    """Change of the factor: W, signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all."""
 
     root: Float[Array, "params some"]
     sign: Float[Array, " some"]
@@ -217,7 +218,7 @@ class Change(NamedTuple):
     anew: bool
 
     def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
-        """(XW)² of every column of W, in float32 where that is enough."""
+        """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
         data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
         out = root[:, used] @ data.take(used, axis=1).T if len(used) < FILLED * len(self.root) else root @ data.T
@@ -225,7 +226,7 @@ class Change(NamedTuple):
 
 
 class Few:
-    """V and M at a sample of rows; and, for all columns, the remaining squares and the diagonal of A⁻¹."""
+    """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of A⁻¹."""
 
     some: np.ndarray
     x: np.ndarray
@@ -250,7 +251,7 @@ class Few:
 
 
 class LassoMinimum:
-    """One α of a run, with r and h, and what leaving out needs."""
+    """Minimiser at one α of a run, with r and h."""
 
     rows: StandardisedColumns
     run: PathRun
@@ -290,7 +291,7 @@ class LassoMinimum:
         return t + drawn @ bend, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
 
     def left_out(self, few: Few | None) -> tuple[Array, Array, Bool[Array, " units"]]:
-        """The residual of every row from a refit without it, how far that may be off, and where it is proved."""
+        """Compute the residual of every row from a refit without it, its error, and whether that is proved."""
         rows, active, t = self.rows, self.active, self.residual / (1 - self.h)
         if few is not None:
             return self.sampled(few, t)
@@ -302,7 +303,7 @@ class LassoMinimum:
         reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
         close, near = self._within(level + reach, coef - far * spread)
         whole = len(active) * (close.size + near.size) <= MAX_PROVED_CHANGES
-        if not whole:  # by what a few rows do
+        if not whole:  # from a sample of rows
             some = np.random.default_rng(0).choice(len(t), min(DRAWN, len(t)), replace=False)
             x, weight = rows.x[some][:, active], np.abs(t[some, None])
             reach = np.max(weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0)
@@ -377,7 +378,7 @@ def _runs(
 def _minima(
     rows: StandardisedColumns, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]
 ) -> list[PathRun]:
-    """The minimisers at some α, whose signs are brought to the end; an α at which that is not reached is in none."""
+    """Return the converged minimisers at some α; an α without convergence is left out."""
     done = list[PathRun]()
     for _ in range(MAX_PATH_CHANGES):
         made = _runs(rows, at, a, ridge, sign)
@@ -394,7 +395,7 @@ def _minima(
 
 
 def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
-    """Yield, for one α after another, its number, its minimiser, and the sample of rows where many columns are active."""
+    """Yield, for one α after another, its number, its minimiser, and the sample of rows if many columns are active."""
     before, h, few = None, np.zeros(len(rows.y)), None
     for run in runs:
         change, begin = run.after(before), 0

@@ -1,10 +1,10 @@
 """The regularisation path: an estimate for each of many penalties, in one call.
 
 For least squares under Ridge(α) with every row left out by itself, all estimates come from one eigendecomposition
-(`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are made side by
-side (`refit._stacked`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: all its
-penalties share the work that refits may cost before they are estimated instead of proved, and the exact repetitions that audit
-them.
+(`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are computed side by
+side (`refit._stacked`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: its
+penalties share the work that refits may cost before errors are estimated instead of proved, and the exact repetitions of the
+audit.
 """
 
 import functools
@@ -55,7 +55,7 @@ from .path_result import JudgedPoint, Path, PathPoint, shown
 from .ridge_path import applies, ridges
 
 Array = np.ndarray
-COARSE = 5  # one penalty in so many is fitted from scratch, the others from what lies between
+COARSE = 5  # one penalty in so many is fitted from scratch, the others by interpolation
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
@@ -150,7 +150,7 @@ def path(
         what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     known = kinks(objective)
-    objective = objective if known is None else known.whole.glm  # of a fit, of all columns
+    objective = objective if known is None else known.whole.glm  # the model of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _named(objective, penalties), dict[Any, JudgedPoint]()
@@ -169,7 +169,7 @@ def path(
 def _checked(
     found: dict[Any, JudgedPoint], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
 ) -> tuple[str, dict[Any, pd.DataFrame | None]]:
-    """A sentence on the audits, and their tables; after a miss nothing that was judged like it is taken for granted."""
+    """Audit the path; return a sentence and the tables. After a miss, refits judged in the same way are refined."""
     said, tables, missed = _audited(found, audit, work(objective, objective.design.shape[1]))
     if not missed:
         return said, tables
@@ -191,7 +191,7 @@ def _stopped(
 
 
 def _mean(found: Estimate) -> float:
-    """Return the mean of an estimate, NaN where some refits have no loss."""
+    """Return the mean of an estimate, NaN if some refits have no loss."""
     asked = found.losses if found.joint else found.losses[found.plan.held]
     return found.mean if np.isfinite(asked).all() else float("nan")
 
@@ -208,7 +208,7 @@ def _whole(each: JudgedPoint, estimate: Estimate) -> JudgedPoint:
 
 
 def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
-    """The penalties by their labels."""
+    """Return the penalties by their labels."""
     if isinstance(penalties, Mapping):
         named = {label: resolve(penalty) for label, penalty in penalties.items()}
     elif isinstance(penalties, Sequence) and any(isinstance(each, AbstractPenalty) for each in penalties):
@@ -301,7 +301,8 @@ def _find(
                 error.add_note(f"In lo.path, under the penalty {shown(value)}.")
                 raise
             gathered = run_refits(HeldOutLoss(own, plan, None), refit, audit, times=len(order))
-            before, same, candidates = own.parameters, replace(own), gathered.candidates  # without what its refits made of it
+            # without the results that its refits cache
+            before, same, candidates = own.parameters, replace(own), gathered.candidates
             estimate = replace(gathered.ended(None, ""), fit=same)
             known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
             found[value] = JudgedPoint(*known, candidates.chosen, candidates.start, gathered.gradients)
@@ -309,7 +310,7 @@ def _find(
 
 
 def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
-    """∇² of quadratic penalties."""
+    """Return ∇² of quadratic penalties."""
     features, params = objective.num_features, objective.design.shape[1]
     second = np.zeros((len(penalties), params, params))
     for own, penalty in zip(second, penalties, strict=True):
@@ -318,7 +319,7 @@ def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.nda
 
 
 def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
-    """Return the model as data, where it has one output and all penalties are quadratic; it contains the first penalty."""
+    """Return the model as data if it has one output and all penalties are quadratic; it has the first penalty."""
     if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
         return None
     model = objective.under(penalties[0]).predictors
@@ -328,7 +329,7 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
 def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
     """Minimise under each of many quadratic penalties by Newton's method side by side.
 
-    It returns what converges and sees all directions.
+    It returns the penalties at which this converges and no direction is flat.
     """
     (units, params), lanes = model.design.shape, np.arange(len(named))
     if len(named) * (units + params**2) > HESSIAN_ENTRIES:
@@ -363,7 +364,7 @@ def _side_by_side(
     plan: Plan,
     refit: AbstractRefit,
 ) -> Iterator[tuple[dict[Any, AbstractPenalty], PathRefit]]:
-    """Single rows left out of fits that are known, by arrays over some of the penalties at a time."""
+    """Leave single rows out of known fits, in arrays over some of the penalties at a time."""
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return
     labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
@@ -390,7 +391,7 @@ def _kept(make: Callable[[], PathRefit | None]) -> PathRefit | None:
 
 
 def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
-    """Ridges, or lassos, of least squares, every row left out by itself."""
+    """Compute ridge or lasso paths of least squares with every row left out by itself."""
     if _of_rows(plan) and along(objective, list(named.values()), plan):
         return lassos(objective, list(named.values()), plan)
     alphas = _alphas(list(named.values()))
@@ -406,9 +407,9 @@ def _judged(
     named: dict[Any, AbstractPenalty],
     every: PathRefit,
 ) -> dict[Any, JudgedPoint]:
-    """Split arrays over penalties into one result a penalty, except for the `bad` ones.
+    """Split arrays over penalties into one result for each penalty, except for the `bad` ones.
 
-    Fits and estimates are built when they are asked for.
+    Fits and estimates are built on demand.
     """
 
     def estimate(k: int, fit: Fit) -> Estimate:
@@ -453,7 +454,7 @@ def _audited(found: dict[Any, JudgedPoint], audit: int, operations: float) -> tu
     for turn in range(number):
         value = order[turn % len(order)]
         listed = list(found[value].chosen(audit).items())
-        if listed:  # else none of them exists
+        if listed:  # otherwise no refit exists
             wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
     tables = {}
     for value, chosen in wanted.items():

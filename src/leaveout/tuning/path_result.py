@@ -23,10 +23,10 @@ PRINTED_LABELS = 5  # labels in a printed list
 
 @dataclass(frozen=True, eq=False)
 class JudgedPoint:
-    """The fit and the estimate under one penalty, which are made when they are first asked for.
+    """The fit and the estimate under one penalty, which are built on demand.
 
-    The object holds the mean of the losses and of the known errors, the refits that are worth repeating, the parameters
-    there, and the number of gradients so far.
+    The object has the mean of the losses and of the known errors, the refits to repeat, their parameters, and the number of
+    gradients so far.
     """
 
     fitted: Callable[[], Fit]
@@ -46,23 +46,23 @@ class JudgedPoint:
         return self.judged(self.fit)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to another process: the estimate without the fit, which holds the data."""
+        """Return the state for another process: the estimate without the fit, which has the data."""
         kept = {name: getattr(self, name) for name in ("mean", "error", "gradients", "estimate")}
         return dict.fromkeys(("fitted", "judged", "chosen", "fit")) | {"start": {}} | kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PathPoint:
-    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN where some refits do not exist).
+    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN if some refits do not exist).
 
-    The estimate and the fit are built when they are first asked for.
+    The estimate and the fit are built on demand.
     """
 
     value: Any
     penalty: AbstractPenalty
     made: JudgedPoint
     audit: pd.DataFrame | None
-    said: str  # of the audit of the path
+    said: str  # sentence on the audit of the path
 
     @property
     def mean(self) -> float:
@@ -139,7 +139,7 @@ class Path(Printed):
 
     @functools.cached_property
     def _compared(self) -> list[PathPoint]:
-        """Return the points at which every loss of the plan exists: means over fewer units cannot be compared with them."""
+        """Return the points at which every loss of the plan exists: means over fewer units are not comparable."""
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
             raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
@@ -154,8 +154,8 @@ class Path(Printed):
     def one_standard_error(self) -> PathPoint:
         """The simplest penalty whose mean is within one standard error of the best's (Breiman and others, 1984).
 
-        The standard error is that of the best's own mean, over what is independent in the plan (`Estimate.se`). The simplest
-        fits the data worst; among penalties that differ by a factor it is the strongest. Raises ValueError where the plan
+        The standard error is that of the best's own mean, over the independent units of the plan (`Estimate.se`). The simplest
+        fits the data worst; among penalties that differ by a factor it is the strongest. Raises ValueError if the plan
         has no standard error.
         """
         value, kind = self.best.estimate.standard_error

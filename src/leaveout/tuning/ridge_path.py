@@ -5,8 +5,8 @@ With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) 
     coef(α) = V(Λ + α)⁻¹ZᵀΩ(y − ȳ),      h_i(α) = Σ_j Z_ij²/(Λ_j + α) + 1/Σω,
     x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
 
-The last is where one Newton step with the fold's own Hessian leads (`refit._one_row.one_row`), and of a quadratic the refit
-itself: the theorem of `_proved` holds with C = 0, and what may still be off is rounding, which is bounded as it is there.
+The last is the result of one Newton step with the fold's own Hessian (`refit._one_row.one_row`), which for a quadratic is the
+refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the error by rounding remains, which is bounded as there.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def applies(objective: object) -> bool:
     """Tell whether the objective is least squares."""
     if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
         return False
-    dense = isinstance(objective.design, np.ndarray)  # else the principal axes would make it so
+    dense = isinstance(objective.design, np.ndarray)  # the principal axes are dense
     return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
@@ -40,7 +40,7 @@ class _Axes:
         self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
         offset = np.zeros(n) if objective.offset is None else objective.offset
         self.target, self.shift = objective.y - offset, 1 + np.abs(offset) + np.abs(objective.y)
-        self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # of the intercept in a leverage
+        self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # share of the intercept in a leverage
         self.center, self.level = self.share * (self.omega @ x), self.share * (self.omega @ self.target)
         z = x - self.center
         scatter = (z.T if self.plain else z.T * self.omega) @ z
@@ -48,12 +48,12 @@ class _Axes:
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
         self.pull = (self.omega * (self.target - self.level)) @ self.z
         self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
-        self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # of XᵀΩX
+        self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
     def repeated(self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]) -> Float[Array, " alphas"]:
         """Return the factor by which rounding grows: by directions of little curvature, and by columns that repeat one another.
 
-        The latter is H_jj (H⁻¹)_jj, where columns repeat one another or the intercept.
+        The latter is H_jj (H⁻¹)_jj, if columns repeat one another or the intercept.
         """
         spread = (self.values.max(initial=0.0) + alpha) * inverse.max(1, initial=0.0)
         own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
@@ -79,7 +79,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
     slope = beta @ axes.z.T  # η − y, and ℓ′
     slope += axes.level - axes.target
     pulled = slope if axes.plain else omega * slope
-    gradient, total = pulled @ axes.z + alpha[:, None] * beta, pulled.sum(1)  # what rounding left
+    gradient, total = pulled @ axes.z + alpha[:, None] * beta, pulled.sum(1)  # the gradient left by rounding
     coef = beta @ axes.vectors.T
     level = axes.level - coef @ axes.center
     seen, lost = taken(slope), (1 - plan.weight) * omega[unit]
@@ -92,7 +92,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
     with np.errstate(divide="ignore", invalid="ignore"):
         held /= kept
         losses, off = 0.5 * held**2, np.abs(held)
-        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # no less than Σ_j |x_ij coef_j|
+        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # an upper bound of Σ_j |x_ij coef_j|
         half += off
         half += np.abs(level)[:, None] + taken(axes.shift)
         half *= 4 * GRADIENT_ROUNDING

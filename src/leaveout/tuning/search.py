@@ -26,10 +26,11 @@ from .hypergradient import Build, LossSlopes, built, criterion, smoothed
 from .path import path
 
 Array = np.ndarray
-LONGEST = 2.0  # e-folds that a step of the gradient may be long, in each hyperparameter
-SMALL = 1e-3, 1e-5  # standard errors of the criterion: what an e-fold, or another step, must promise for a descent to go on
+LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
+# standard errors of the criterion by which an e-fold, or another step, must improve it for the descent to continue
+SMALL = 1e-3, 1e-5
 BOXES = 100
-GROUPS = 3  # of units, by which the optimism of choosing is told
+GROUPS = 3  # number of groups of units for the optimism of the choice
 MARGIN = 0.01  # standard errors by which a trial must be known to be worse before it is pruned
 STEP = NewtonStep()
 
@@ -43,13 +44,13 @@ class Trial:
     hyper : dict
         The hyperparameters.
     value : float
-        The criterion: the mean held-out loss, or the metric, negative where more is better. NaN where some refits do not exist.
+        The criterion: the mean held-out loss, or the metric, negative if more is better. NaN if some refits do not exist.
     estimate : Estimate or None
         The estimate, where there is one.
     predicted : ndarray or None
-        The held-out predictions, where a metric was asked for.
+        The held-out predictions, if the call has a metric.
     slope : dict of str to float, or None
-        The derivative of the criterion, in an e-fold of each hyperparameter.
+        The derivative of the criterion in the logarithm of each hyperparameter.
     said : str
         Why the trial was pruned or failed; empty otherwise.
     parameters : pytree or None
@@ -69,8 +70,8 @@ class Trial:
     hyper: dict[str, Any]
     value: float
     estimate: Estimate | None = None
-    predicted: Predictions | None = None  # where there is a metric
-    slope: dict[str, float] | None = None  # of the criterion, in an e-fold of each
+    predicted: Predictions | None = None  # if there is a metric
+    slope: dict[str, float] | None = None  # derivative of the criterion in the logarithm of each hyperparameter
     said: str = ""
     parameters: PyTree = None
 
@@ -87,7 +88,7 @@ class Trial:
 class Ended(NamedTuple):
     """The end of a search: the method, why it ended, and the estimate of the best trial if it is known.
 
-    Where the number of trials is free, the object also holds groups of the units and the trials chosen without each group.
+    If the number of trials is free, the object also has groups of the units and the trials chosen without each group.
     """
 
     sampler: str
@@ -115,7 +116,7 @@ def sign(metric: Metric | None) -> int:
 
 
 def measured(metric: Metric, fit: Fit, predicted: Predictions | None, units: Array) -> float:
-    """A metric of held-out predictions of some units, less it where more is better; NaN where these do not tell it."""
+    """Compute a metric of held-out predictions of some units, with a minus sign if more is better; NaN if undefined."""
     assert predicted is not None
     held = in_order(fit, predicted).some(units)
     heavy = held.weight[held.unit] > 0
@@ -126,7 +127,7 @@ def measured(metric: Metric, fit: Fit, predicted: Predictions | None, units: Arr
 
 @dataclass(frozen=True, eq=False)
 class TrialStudy:
-    """The arguments that all trials share, the trials made so far, and the best one with its fit and estimate."""
+    """The arguments that all trials share, the trials so far, and the best one with its fit and estimate."""
 
     build: Build
     space: dict[str, Any]
@@ -138,8 +139,8 @@ class TrialStudy:
     seed: int
     nested: int
     made: list[Trial] = field(default_factory=list)
-    best: list[tuple[Trial, Fit]] = field(default_factory=list)  # one, or none
-    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # by what, and of what, the first estimate is
+    best: list[tuple[Trial, Fit]] = field(default_factory=list)  # at most one
+    measured: list[tuple[str, Array | None]] = field(default_factory=list)  # score and response of the first estimate
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.made.append(trial)
@@ -148,13 +149,13 @@ class TrialStudy:
         return trial
 
     def built(self, hyper: dict[str, Any]) -> AbstractObjective:
-        """The objective, whose data `build` may have read from anywhere."""
+        """Build the objective; `build` may read its data from anywhere."""
         objective = built(self.build, hyper)
         depends(model_or_data=objective)
         return objective
 
     def fitted(self, hyper: dict[str, Any]) -> Fit:
-        """The fit, from the nearest trial of the same categories."""
+        """Fit from the nearest trial of the same categories."""
         objective = self.built(hyper)
         near = [trial for trial in self.made if trial.parameters is not None and _alike(trial.hyper, hyper, self.space)]
         before = min(near, key=lambda trial: _distance(trial.hyper, hyper, self.space), default=None)
@@ -165,7 +166,7 @@ class TrialStudy:
             raise
 
     def judged(self, hyper: dict[str, Any], fit: Fit, found: Estimate, **more: Any) -> Trial:
-        """A trial by its estimate."""
+        """Judge a trial by its estimate."""
         asked = found.losses if found.joint else found.losses[found.plan.held]
         exists, predicted = bool(np.isfinite(asked).all()), more.pop("predicted", None)
         value, said = (found.mean, "") if exists else (float("nan"), f"no estimate: {_missing(asked)}")
@@ -181,7 +182,7 @@ class TrialStudy:
         return self.add(Trial(hyper, value, found, predicted, said=said, parameters=fit.parameters, **more), fit)
 
     def comparable(self, hyper: dict[str, Any], fit: Fit, found: Estimate) -> None:
-        """Trials are compared on one response and, but by a metric, one score, or not at all."""
+        """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
         known = found.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
         own, other = found.score if known else f"by {loss!r}", found.response
@@ -197,7 +198,7 @@ class TrialStudy:
             )
 
     def final(self, known: Estimate | None) -> tuple[Trial, Fit, Estimate]:
-        """The best trial, audited."""
+        """Audit the best trial."""
         if not self.best:
             said = self.made[-1].said or "their criterion is not known"
             raise RuntimeError(
@@ -226,7 +227,7 @@ def _distance(one: Mapping[str, Any], other: Mapping[str, Any], space: Mapping[s
 
 
 def _numbers(study: TrialStudy, sampler: str) -> tuple[Array, Array]:
-    """Logarithms of all bounds."""
+    """Return the logarithms of all bounds."""
     lists = [name for name, ends in study.space.items() if isinstance(ends, list)]
     if lists:
         raise ValueError(f"tune: sampler={sampler!r} takes bounds (low, high) only; {lists[0]!r} is a list: sampler='optuna'.")
@@ -295,14 +296,14 @@ class CriterionDescent:
         return min(found, key=lambda pair: pair[0])[1], ended
 
     def without(self, group: Array, best: Trial, begin: Array) -> Trial | None:
-        """Choose a trial without a group of the units; None where the others are of one class, and have no area."""
+        """Choose a trial without a group of the units; None if the others are of one class and have no area."""
         metric, fit = self.study.metric, self.study.best[0][1]
         if metric is not None and not all(np.isfinite(measured(metric, fit, best.predicted, some)) for some in (group, ~group)):
             return None
         return self.run(begin, ~group)[0]
 
     def _sloped(self, x: Array, among: Array | None) -> tuple[Trial, float, Array]:
-        """A trial, its criterion, and the slope of that in the logarithms."""
+        """Run a trial; return it with its criterion and the slope of that in the logarithms."""
         study = self.study
         hyper = {name: float(np.clip(np.exp(each), *ends)) for (name, ends), each in zip(study.space.items(), x, strict=True)}
         fit, rho = study.fitted(hyper), np.array(list(hyper.values()))
@@ -325,10 +326,10 @@ class CriterionDescent:
 
 
 def descended(look: Any, x: Array, low: Array, high: Array, se: float, fine: float = 1.0) -> str:
-    """Down to a minimum, by SciPy's L-BFGS-B in one box after another, each begun with a step of one e-fold; how it ended.
+    """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step of one e-fold.
 
-    A slope is small beside larger ones that were seen: where all is flat the way out of a tail is looked for. `fine` is what of
-    the slope that counts as small is left.
+    Returns how the descent ended. A slope counts as small relative to the largest slope so far, as a flat start may be a tail.
+    `fine` is a factor on the slope that counts as small.
     """
     steepest = 0.0
     for _ in range(BOXES):
@@ -419,7 +420,7 @@ def by_optuna(study: TrialStudy) -> Ended:
 
 
 def _tried(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
-    """Make a trial, or as much of it as shows that it is no better."""
+    """Run a trial, or as much of it as shows that it is no better."""
     try:
         fit = study.fitted(hyper)
     except (RuntimeError, IndefiniteHessianError) as error:
@@ -442,7 +443,7 @@ def _tried(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
 def floor(fit: Fit, found: Estimate) -> float:
     """Compute a lower bound on the mean loss of exact refits from the fit alone.
 
-    θ̂ minimises F, and θ_o minimises F less the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂): the losses of the
+    θ̂ minimises F, and θ_o minimises F minus the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂): the losses of the
     fold sum to no less at θ_o than at θ̂. This needs F to be convex, a sum over units and a penalty, and folds that score all
     that they leave out, every unit as often as any other.
     """

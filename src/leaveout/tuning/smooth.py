@@ -1,13 +1,14 @@
 """Smoothness of the terms of an additive model: λ by neighbourhood cross-validation, or by restricted likelihood.
 
 Both criteria are minimised by their exact gradients in ρ = log λ (`smoothing_criterion`), with SciPy's L-BFGS-B in boxes of two
-e-folds to each side, as in `tune`. The bounds are where a term is as wiggly, or as straight, as it can be.
+e-folds to each side, as in `tune`. At the bounds a term is as wiggly, or as straight, as its basis allows.
 
-The minimum of a criterion is optimistic. So λ is chosen again in every refit o, from the data that it sees, to first order,
+The minimum of a criterion is optimistic. Therefore λ is chosen again in every refit o, from the data that it sees, to first
+order,
 
     ρ_o = ρ̂ + (∂²V/∂ρ²)⁻¹ Σ_n (1 − w_on) ∂²V/∂ρ∂w_n,
 
-with the second derivatives by differences of the exact first ones, two evaluations of V a penalty.
+with the second derivatives by differences of the exact first ones, two evaluations of V for each penalty.
 """
 
 import functools
@@ -36,15 +37,13 @@ from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, R
 
 Array = np.ndarray
 Method = Literal["NCV", "REML"]
-SMOOTHING_BOUND = (
-    1e-5  # of a direction's own curvature: a penalty that weighs less beside the rows, or more than one over it, is at an end
-)
-SMOOTHING_DIFFERENCE = 0.01  # e-folds between the looks that tell second derivatives
-FINE = 3e-2  # of the slope at which `tune` stops: λ to 1e-4 on the tests' data
-FLAT_SMOOTHING_CURVATURE = 1e-6  # of the largest curvature in ρ: directions below it do not move
-BEGIN = 3.0  # of ρ: fewer functions than half are wanted more often than more
+SMOOTHING_BOUND = 1e-5  # ratio of the curvatures of a penalty and the rows, or its inverse, at which the range of λ ends
+SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, in e-folds
+FINE = 3e-2  # factor on the slope at which `tune` stops; gives λ to 1e-4 on the tests' data
+FLAT_SMOOTHING_CURVATURE = 1e-6  # share of the largest curvature in ρ below which a direction does not move
+BEGIN = 3.0  # first value of ρ above balance, as terms usually have few degrees of freedom
 MAX_CRITERION_LOOKS = 200
-LARGE_CRITERION_ERROR = 0.1  # of a standard error, by which the criterion may be off the certified loss
+LARGE_CRITERION_ERROR = 0.1  # largest difference of the criterion from the certified loss, in standard errors
 
 
 class Nested(NamedTuple):
@@ -82,7 +81,7 @@ class Second(NamedTuple):
 
 
 class CriterionMinimum(NamedTuple):
-    """The ρ that was found, the criterion there, and how the descent ended."""
+    """Minimum of a criterion: ρ, the criterion there, and how the descent ended."""
 
     rho: Float[Array, " smooths"]
     value: float
@@ -167,7 +166,7 @@ class Smoothing(Printed):
 
     @functools.cached_property
     def _apart(self) -> str:
-        """Return a warning where the criterion's Newton steps have another loss than exact refits.
+        """Return a warning if the criterion's Newton steps have another loss than exact refits.
 
         The slopes of the criterion, and all that follows from them, are then unreliable.
         """
@@ -183,7 +182,7 @@ class Smoothing(Printed):
     def nested(self) -> Nested:
         """The loss with λ chosen again in every refit, to first order; a λ at a bound stays there.
 
-        Raises ValueError where λ was not chosen by a held-out loss. Warns where one Newton step is far from the exact
+        Raises ValueError if λ was not chosen by a held-out loss. Warns if one Newton step is far from the exact
         refits.
         """
         criterion = self._chosen()
@@ -207,7 +206,7 @@ class Smoothing(Printed):
     def choice(self) -> "Choice":
         """Compute the first-order changes of ρ̂ and θ̂ when units are left out.
 
-        Raises ValueError where λ was not chosen by a held-out loss.
+        Raises ValueError if λ was not chosen by a held-out loss.
         """
         self._chosen()
         here, data = self._here, self.criterion.model
@@ -218,7 +217,7 @@ class Smoothing(Printed):
 
     @property
     def _inverse(self) -> Float[Array, "smooths smooths"]:
-        """(∂²V/∂ρ²)⁻¹, of what is not at a bound."""
+        """Compute (∂²V/∂ρ²)⁻¹ among ρ that are not at a bound."""
         low, high = self.bounds.T
         return _inverse(self._second.curvature, (self.rho > low) & (self.rho < high))
 
@@ -229,7 +228,7 @@ class Smoothing(Printed):
 
     @functools.cached_property
     def _second(self) -> "Second":
-        """Second derivatives at ρ̂."""
+        """Compute second derivatives at ρ̂."""
         count = len(self.rho)
         looks = [
             [self.criterion(self.rho + sign * SMOOTHING_DIFFERENCE * np.eye(count)[j]) for sign in (1, -1)]
@@ -273,7 +272,7 @@ class Smoothing(Printed):
 
 
 def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[Array, "smooths smooths"]:
-    """Invert the curvature among the free parameters; flat directions, and those that bend down, get zero."""
+    """Invert the curvature among the free parameters; flat directions, and those of negative curvature, get zero."""
     out = np.zeros_like(curvature)
     values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
     sharp = values > FLAT_SMOOTHING_CURVATURE * np.abs(values).max(initial=0.0)
@@ -367,7 +366,7 @@ def _made(
 
 
 def data_of(model: Additive) -> PenalisedRows:
-    """A model as arrays."""
+    """Return a model as arrays."""
     if model.own or model.classes:
         raise ValueError(
             f"smooth: {type(model.loss_function).__name__} has several predictors or parameters of its own: not taken."
@@ -385,7 +384,7 @@ def _parameters(model: Additive) -> Array:
 
 
 def _profiled(model: Additive) -> bool:
-    """Tell whether a dispersion is estimated; ValueError where it has no closed form."""
+    """Tell whether a dispersion is estimated; ValueError if it has no closed form."""
     kind = type(model.loss_function).__name__
     if kind != "Squared" and model.loss_function.dispersed:
         raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")

@@ -7,8 +7,8 @@ In neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490) every refit o i
     V = Σ_o Σ_{s held in o} share_s ℓ_s(x_sᵀθ_o),      p_o = H_o⁻¹ ∂V/∂θ_o,      H_o = ∇²F(θ̂, w_o)
     dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_n ω_n ℓ‴_n s_n x_n,      s_n = Σ_o w_on (x_nᵀp_o)(x_nᵀq_o)
 
-(`hypergradient` has this for any plan and model, one fit after another. Here θ̂ is kept from one ρ to the next, and no errors
-are estimated.) The derivative by a unit's weight in every fit is, with m_n = Σ_o w_on x_nᵀp_o,
+(`hypergradient` has this for every plan and model, fit by fit. Here θ̂ is kept from one ρ to the next, and no errors are
+estimated.) The derivative by a unit's weight in every fit is, with m_n = Σ_o w_on x_nᵀp_o,
 
     ∂V/∂w_n = Σ share_s ℓ_s [s is n] − ω_n (ℓ′_n m_n + ℓ″_n s_n) + ω_n ℓ′_n x_nᵀH⁻¹c
 
@@ -29,17 +29,15 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 
 Array = np.ndarray
-MAX_SMOOTHING_NEWTON_STEPS = 100  # of Newton's method
-DECREMENT_TOLERANCE = (
-    1e-10  # of F: a squared decrement below is one of which Newton steps square the rest, to the floor of float64
-)
-DEFINITE_TRACE = 0.99  # of one: a trace below it leaves a matrix positive definite
-MAX_JOINT_UNITS = 12  # scored units of a refit up to which one solve does for all
-FLAT_PENALTY_EIGENVALUE = 1e-9  # of the largest eigenvalue: those of a penalty below are none
+MAX_SMOOTHING_NEWTON_STEPS = 100  # largest number of Newton steps
+DECREMENT_TOLERANCE = 1e-10  # squared decrement, relative to F, from which Newton steps converge quadratically to rounding
+DEFINITE_TRACE = 0.99  # trace below which a matrix stays positive definite
+MAX_JOINT_UNITS = 12  # scored units of a refit up to which one solve serves all
+FLAT_PENALTY_EIGENVALUE = 1e-9  # share of the largest eigenvalue of a penalty below which one counts as zero
 
 
 class CriterionLook(NamedTuple):
-    """The criterion, its slope in ρ; every held-out loss by the plan's entries, NaN where none; ∂V/∂w of every unit."""
+    """Criterion with its slope in ρ, held-out losses by the plan's entries (NaN if not scored), and ∂V/∂w of every unit."""
 
     value: float
     slope: Float[Array, " smooths"]
@@ -49,7 +47,7 @@ class CriterionLook(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PenalisedRows:
-    """Rows, losses and penalties: what F is made of. `spans` say of which coefficients a penalty is."""
+    """Rows, losses and penalties of F; `spans` are the coefficients on which each penalty acts."""
 
     x: Float[Array, "units params"]
     offset: Any
@@ -66,7 +64,7 @@ class PenalisedRows:
         return total
 
     def along(self, rho: Float[Array, " smooths"], G: Float[Array, "params params"]) -> Float[Array, " smooths"]:
-        """⟨∂P/∂ρ_j, G⟩."""
+        """Compute ⟨∂P/∂ρ_j, G⟩."""
         each = [np.sum(matrix * G[a:b, a:b]) for matrix, (a, b) in zip(self.matrices, self.spans, strict=True)]
         return np.exp(rho) * np.array(each)
 
@@ -97,7 +95,7 @@ class SmoothingMinimum:
 def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
-    Raises IndefiniteHessianError where H is singular, RuntimeError where F has no minimum.
+    Raises IndefiniteHessianError if H is singular, RuntimeError if F has no minimum.
     """
     penalty = model.penalty(rho)
 
@@ -115,7 +113,7 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
         near = gain <= DECREMENT_TOLERANCE * max(1.0, abs(value))
-        if near and gain > before / 4:  # no closer by rounding, which heavy penalties amplify
+        if near and gain > before / 4:  # rounding, which heavy penalties amplify, allows no closer approach
             return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
         while size > 1e-10:
             new, lower = at(theta - size * step)
@@ -129,7 +127,7 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
 
 
 def _root(H: Array) -> tuple[Array, float]:
-    """L⁻¹ and log|H|, judged with the diagonal scaled to one."""
+    """Compute L⁻¹ and log|H|, judged with the diagonal scaled to one."""
     size = np.sqrt(np.maximum(H.diagonal(), 1e-300))
     try:
         factor = np.linalg.cholesky(H / np.multiply.outer(size, size))
@@ -145,7 +143,7 @@ def _root(H: Array) -> tuple[Array, float]:
 
 @dataclass(eq=False)
 class Neighbourhoods:
-    """V of a plan; θ̂ of the last ρ is where the next begins."""
+    """Neighbourhood cross-validation V of a plan; each ρ starts from θ̂ of the one before."""
 
     model: PenalisedRows
     plan: Plan
@@ -159,7 +157,7 @@ class Neighbourhoods:
         self.batches = list(self.plan.batches(2**18, q, q * q))
 
     def without(self, units: Array) -> "Neighbourhoods":
-        """The criterion of the data without some units: they weigh nothing in any fit, and are not scored."""
+        """Return the criterion without some units, which have weight zero in every fit and are not scored."""
         weight = np.where(units, 0.0, self.model.weight)
         share = np.where(units[self.plan.index], 0.0, self.share)
         return Neighbourhoods(replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta)
@@ -187,12 +185,12 @@ class Neighbourhoods:
     def _add(
         self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array, losses: Array, sums: "_CriterionSums"
     ) -> None:
-        """A batch of refits."""
+        """Add a batch of refits."""
         n, held = len(self.model.y), np.asarray(batch.rows.held)
         units, delta, z, metric = self._left(batch, here, rows, length)
         g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
         few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= MAX_JOINT_UNITS else np.zeros((len(z), 0), int)
-        at = np.take_along_axis(z, few[:, :, None], 1)  # what is scored, where that is little: solved for along with q
+        at = np.take_along_axis(z, few[:, :, None], 1)  # scored rows, if few, which are solved for together with q
         q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
         eta = here.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
@@ -210,7 +208,7 @@ class Neighbourhoods:
         sums.turned += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
 
     def moves(self, here: SmoothingMinimum) -> Float[Array, "refits params"]:
-        """θ_o − θ̂ of every refit, whitened."""
+        """Compute θ_o − θ̂ of every refit, whitened."""
         rows, out = self.model.x @ here.root.T, np.zeros((self.plan.num_refits, len(here.root)))
         length = np.sum(rows**2, axis=1)
         for batch in self.batches:
@@ -227,7 +225,7 @@ class Neighbourhoods:
 
 
 class _CriterionSums:
-    """Over all refits, whitened: Σ p, Σ p qᵀ, and what single rows' weights take from m and s."""
+    """Sums over all refits, whitened: Σ p, Σ p qᵀ, and the parts of m and s that left-out weights remove."""
 
     def __init__(self, units: int, params: int):
         self.pull, self.bent = np.zeros(params), np.zeros((params, params))
@@ -248,7 +246,7 @@ def _least(bend: Float[Array, "refits width"], length: Float[Array, "refits widt
 
 
 class _Metric:
-    """`I + Σ bend z zᵀ` of every refit; IndefiniteHessianError where one that is not `sure` leaves too little."""
+    """`I + Σ bend z zᵀ` of every refit; IndefiniteHessianError if one that is not `sure` is singular."""
 
     def __init__(self, z: Float[Array, "refits width params"], bend: Float[Array, "refits width"], sure: Array):
         self.z, self.bend = z, bend
@@ -286,10 +284,10 @@ def _determined(matrices: Float[Array, "refits size size"]) -> None:
 
 @dataclass(eq=False)
 class Restricted:
-    """R, the Laplace approximation of −log of the restricted likelihood; exact of squared losses."""
+    """Laplace approximation R of −log of the restricted likelihood, exact for squared losses."""
 
     model: PenalisedRows
-    profiled: bool  # is φ estimated?
+    profiled: bool  # whether φ is estimated
     theta: Float[Array, " params"]
     looks: int = 0
 
@@ -310,14 +308,14 @@ class Restricted:
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
     def _penalty(self, rho: Float[Array, " smooths"]) -> tuple[float, Array, int]:
-        """log|P|₊, its slope in P, and the rank; of each group of coefficients that penalties share by itself."""
+        """Compute log|P|₊, its slope in P, and the rank, for each group of coefficients with common penalties."""
         model, logdet, rank = self.model, 0.0, 0
         inverse, whole = np.zeros((model.x.shape[1],) * 2), model.penalty(rho)
         for a, b in {*model.spans}:
             parts = [
                 matrix / np.trace(matrix) for matrix, span in zip(model.matrices, model.spans, strict=True) if span == (a, b)
             ]
-            values, vectors = np.linalg.eigh(sum(parts))  # what any of them sees, whatever λ
+            values, vectors = np.linalg.eigh(sum(parts))  # the space on which any of them acts, for every λ
             seen = vectors[:, values > FLAT_PENALTY_EIGENVALUE * values[-1]]
             factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
             half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)

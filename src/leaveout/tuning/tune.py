@@ -1,19 +1,19 @@
-"""Hyperparameters by the held-out loss: each trial is one fit and one cross-validation, of which `tune` makes few.
+"""Hyperparameters by the held-out loss: each trial is one fit and one cross-validation, and `tune` needs few.
 
-"gradient"  down the criterion's exact slope in log ρ (`_hyper`), by L-BFGS-B in boxes of two e-folds to each side: far out the
-            criterion is flat, and a long first step would end there for good
-"optuna"    asked and told, each fit from the nearest one; a trial is not gone on with once it is known to be no better
-"path"      of one penalty, by `lo.path`
+"gradient"  descends by the criterion's exact slope in log ρ (`hypergradient`), with L-BFGS-B in boxes of two e-folds to each
+            side: far out the criterion is flat, and a long first step would end there
+"optuna"    samples trials by Optuna, each fit from the nearest one; a trial stops once it is known to be no better
+"path"      evaluates one penalty by `lo.path`
 
-Whoever chooses the lowest of many estimates chooses a lucky one. How much of it is luck is told by nested cross-validation of
-the choice, from one fit a trial: with the units in three groups g, t_g chosen by the units outside g, and t̂ by all,
+The lowest of many estimates is optimistic. Nested cross-validation of the choice measures this optimism from one fit for each
+trial: with the units in three groups g, t_g chosen by the units outside g, and t̂ by all,
 
     optimism = Σ_g n_g [L_g(t_g) − L_g(t̂)] / Σ_g n_g,      L_g(t) the criterion of trial t on group g.
 
-Of a table of trials t_g costs nothing, and many draws of the groups are averaged (as I. Tsamardinos, E. Greasidou and
-G. Borboudakis have it by resampling units, Machine Learning 107, 2018); down a slope it is another descent from t̂, that of the
-criterion outside g. More groups are no closer: t_g is then nearly always t̂. Of 40 trials of 400 units that differ by noise of
-one a unit alone the lowest is 0.107 too low; thirds bring it back with a root mean square error of 0.04, tenths with 0.08.
+From a table of trials t_g costs nothing, and many draws of the groups are averaged (I. Tsamardinos, E. Greasidou and G.
+Borboudakis resample units, Machine Learning 107, 2018). With gradients it is another descent from t̂, by the criterion outside
+g. More groups are no better, as t_g is then nearly always t̂. Of 40 trials of 400 units that differ only by noise of standard
+deviation one, the lowest mean is 0.107 too low; thirds correct it with a root mean square error of 0.04, tenths with 0.08.
 """
 
 import functools
@@ -46,8 +46,8 @@ Array = np.ndarray
 Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list[Any]]
 
-OPTIMISM_DRAWS = 20  # of groups of the units, by which the optimism of choosing among trials is told
-COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # of the table, besides the hyperparameters
+OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
+COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # columns of the table besides the hyperparameters
 HYPERPARAMETER_BOUND = 1e-6  # e-folds from a bound that count as on it
 
 
@@ -130,7 +130,7 @@ class Tuning(Printed):
         return self._excess([(label, [self._least(told, label != g) for g in range(label.max() + 1)]) for label in labels])
 
     def _least(self, told: Sequence[Trial], units: Array) -> Trial | None:
-        """The best trial by some of the units; none where these do not tell the criterion, as one class no area."""
+        """The best trial by some of the units; None if these do not determine the criterion."""
         values = np.array([self._over(trial, units) for trial in told])
         return None if np.isnan(values).all() else told[int(np.nanargmin(values))]
 
@@ -150,7 +150,7 @@ class Tuning(Printed):
         return [trial for trial in self.made if np.isfinite(trial.value) and not trial.said]
 
     def _over(self, trial: Trial, units: Array) -> float:
-        """The criterion of a trial on some of the units."""
+        """Compute the criterion of a trial on some of the units."""
         assert trial.estimate is not None
         if self.metric is None:
             values, weight = trial.estimate.per_unit(), trial.estimate.unit_weight
@@ -161,7 +161,7 @@ class Tuning(Printed):
 
     @property
     def at_bound(self) -> list[str]:
-        """Hyperparameters that were chosen at an end of their range."""
+        """Name hyperparameters that were chosen at an end of their range."""
         ends = {name: np.log(ends) for name, ends in self.space.items() if isinstance(ends, tuple)}
         return [name for name, (low, high) in ends.items() if _near(np.log(self.best.hyper[name]), low, high)]
 
@@ -193,12 +193,12 @@ class Tuning(Printed):
         return [(name, text) for name, text in lines if text]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is sent to another process: the optimism is computed first, since the fit is left out."""
+        """Return the state for another process, with the optimism computed first, since the fit is left out."""
         return vars(self) | {"optimism": self.optimism, "fit": None}
 
     @property
     def _flat(self) -> list[str]:
-        """Hyperparameters along which no trial had a slope worth a step."""
+        """Name hyperparameters along which no trial had a slope worth a step."""
         slopes = [trial.slope for trial in self.made if trial.slope is not None]
         least = SMALL[0] * self.estimate.scale
         return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
@@ -214,7 +214,7 @@ class Tuning(Printed):
         )
 
     def _not_told_apart(self) -> int:
-        """Trials whose means are within both their errors of the best's."""
+        """Find trials whose means are within both errors of the best's."""
         if self.metric is not None:
             return 0
         error, best = self.estimate.approximation_error, self.estimate.mean
@@ -241,7 +241,7 @@ class Tuning(Printed):
 
 
 def _off(found: Estimate) -> float:
-    """The approximation error; infinite where it was not asked for."""
+    """Return the approximation error; infinite if it was not computed."""
     return found.approximation_error if np.isfinite(found.error).any() else np.inf
 
 
@@ -387,7 +387,7 @@ def tune(
 
 
 def _known(study: TrialStudy) -> dict[str, Any]:
-    """Name everything that the trials depend on, for the key of their checkpoint."""
+    """List everything that the trials depend on, for the key of their checkpoint."""
     names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
     return {name: getattr(study, name) for name in names} | {"trials": study.most}
 

@@ -1,4 +1,4 @@
-"""Log densities of held-out units as ArviZ's `compare` takes them."""
+"""Log densities of held-out units in the form that ArviZ's `compare` takes."""
 
 import dataclasses
 import importlib
@@ -29,7 +29,7 @@ def elpd_data(losses: NDArray[np.float64], baseline: NDArray[np.float64], names:
 
 
 def _class() -> Any:
-    for name in ("arviz_stats", "arviz"):  # of version 1 and later, and before
+    for name in ("arviz_stats", "arviz"):  # version 1 and later, then older versions
         try:
             return importlib.import_module(name).ELPDData
         except (ImportError, AttributeError):

@@ -1,9 +1,9 @@
 """Audit a few refits of every call: repeat them exactly by another method, and compare.
 
-Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts where a refit stands. It shares
-no metric, bound or estimate with the strategies. Which refits are repeated, and how many, does not depend on the clock: those
-of the longest first step, those of the largest error, and some at random. They take at most a tenth of the operations of the
-call, or one refit is repeated if that is no more than half of them.
+Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts from a refit's candidate. It
+shares no metric, bound or estimate with the strategies. The choice of refits does not depend on the clock: they are those of
+the longest first step, those of the largest error, and some at random. They take at most a tenth of the operations of the call,
+or one refit is repeated if that is no more than half of them.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from .estimate import Estimate
 from .scoring import HeldOutLoss
 
 Array = np.ndarray
-SHARE = 0.1  # of the operations of a call
-REPEATING = 30  # gradients that one repetition takes, about
+SHARE = 0.1  # share of the operations of a call
+REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
-MAX_AUDIT_NEWTON_STEPS = 60  # of Newton's method
-REACHED = 1e-9  # of the length of the way: a step that is shorter is the last
-PROGRAM_ROUNDING = 1e-8  # of a loss: what two programs may differ by for rounding
+MAX_AUDIT_NEWTON_STEPS = 60  # largest number of Newton steps
+REACHED = 1e-9  # length of a last step, relative to the whole displacement
+PROGRAM_ROUNDING = 1e-8  # relative difference of a loss that two programs may have by rounding
 REASONS = ("longest step", "largest error", "random")
 
 
@@ -60,13 +60,13 @@ class Candidates:
     ) -> None:
         """Add refits with the lengths of their first steps.
 
-        `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None where no
+        `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None if no
         parameters are formed.
         """
         self.moved[refits], self.exists[refits] = moved, True
         if theta is None or not self.number:
             return
-        best = set().union(*_orders(*self._told, self.number))  # of a batch among its `foremost`
+        best = set().union(*_orders(*self._told, self.number))  # the best refits of a batch are among its `foremost`
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
@@ -145,17 +145,17 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
         product = F.products(fit.at(u))
         along = lambda v, of=product: _along(of, flat, fit.unwhiten(np.ravel(v)), whitened)
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
-        with np.errstate(divide="ignore", invalid="ignore"):  # of rounding along what nothing determines
+        with np.errstate(divide="ignore", invalid="ignore"):  # rounding along undetermined directions
             step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
         if np.linalg.norm(step) <= REACHED * (1 + np.linalg.norm(u)):
             return u + step, True
         length, (new, slope) = 1.0, look(u + step)
-        fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F can no longer tell
+        fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding
         while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:
             length /= 2
             new, slope = look(u + length * step)
-        if fine and not np.linalg.norm(slope) < 0.5 * size:  # the floor
+        if fine and not np.linalg.norm(slope) < 0.5 * size:  # no further progress
             return u, True
         if length <= 1e-10:
             return u, False
@@ -164,7 +164,7 @@ def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " ra
 
 
 def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened: Callable[[Array], Array]) -> Array:
-    """∇²F times a move, and as much curvature along flat directions as the coordinates have there."""
+    """Multiply a move by ∇²F, with the curvature of the coordinates along flat directions."""
     return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
 
 
@@ -197,7 +197,7 @@ def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " p
 
 
 def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
-    """The minimiser that descent from θ reaches, and whether it was reached."""
+    """Descend from θ; return the minimiser, and whether it was reached."""
     if (solved := _solved(fit, weights)) is not None:
         return solved
     u, reached = repeated(fit, weights, fit.back(start - fit.vector))
@@ -216,7 +216,7 @@ def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Arra
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """Repeat one refit: descend from where it stands to its minimiser, and return the losses there and their places."""
+    """Repeat one refit: descend from its candidate to its minimiser, and return the losses there and their places."""
 
     asked: HeldOutLoss
     start: dict[int, Array]
@@ -235,7 +235,7 @@ class Repeated:
 def audited(asked: HeldOutLoss, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
 
-    `beyond` marks refits that are off by more than their reported error. Descent begins at `start`, or at θ̂ for a refit that
+    `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`, or at θ̂ for a refit that
     `start` does not contain.
     """
     lines = []

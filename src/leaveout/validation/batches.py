@@ -1,7 +1,6 @@
 """Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results one by one.
 
-Results are kept in a checkpoint where the caller asked for one. How a plan is cut into batches depends on the model and the
-plan only.
+Results are kept in a checkpoint on request. The division of a plan into batches depends on the model and the plan only.
 """
 
 import contextlib
@@ -30,13 +29,15 @@ from . import minima as minima
 from .estimate import Estimate
 from .scoring import HeldOutLoss, scores
 
-PARALLEL_OPERATIONS = 1e7  # operations of one gradient of every refit, from which cores and workers share them
-PARTS = 16  # batches at least, where these are shared
-NARROW = 500  # columns up to which products of blocks of rows gain nothing by threads of BLAS, which a busy core makes wait
-SINGLE = 40  # numbers that a refit of one row takes, which forms no parameters
+PARALLEL_OPERATIONS = 1e7  # operations of one gradient of every refit from which cores and workers share the batches
+PARTS = 16  # least number of batches that are shared
+NARROW = 500  # columns up to which threads of BLAS do not speed up products of blocks of rows, and wait for a busy core
+SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
-Tell = Callable[[Batch, RefitBatch, np.ndarray], StepResult]  # what a batch that was refitted says, wherever that was
-Merge = Callable[[Batch, StepResult], None]  # what a batch said when it was refitted
+Tell = Callable[
+    [Batch, RefitBatch, np.ndarray], StepResult
+]  # computes the results of a refitted batch, in this process or another
+Merge = Callable[[Batch, StepResult], None]  # merges the results of a refitted batch
 Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 
 
@@ -44,7 +45,7 @@ Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 class Refitter:
     """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of the batch.
 
-    The object holds all that another process needs.
+    The object contains everything that another process needs.
     """
 
     fit: Fit
@@ -76,7 +77,7 @@ class NotUpdated:
 class BatchRunner:
     """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the results in order.
 
-    Where no parameters have to be `formed`, batches of single rows are large.
+    If no parameters have to be `formed`, batches of single rows are large.
     """
 
     fit: Fit
@@ -93,7 +94,7 @@ class BatchRunner:
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)  # wide products use all cores by themselves
-        self.done = 0  # refits
+        self.done = 0  # number of finished refits
         self.whole, self.runs = self._together()
         self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
 
@@ -115,9 +116,9 @@ class BatchRunner:
             return
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
         wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
-        own = fit.num_params**2 if wanted and not narrow else 0  # an inverse a refit
+        own = fit.num_params**2 if wanted and not narrow else 0  # one inverse for each refit
         least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS else 1
-        uniform = not fit.objective.local  # there a pass over all units is made anyway
+        uniform = not fit.objective.local  # each refit passes over all units anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None
         model = (fit.closed if probed else fit.predictors) if narrow and smooth and not self.formed else None
@@ -142,7 +143,7 @@ class BatchRunner:
     def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
         """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
 
-        `known` holds the losses with no update, where these have been computed already.
+        `known` has the losses with no update, if they are known already.
         """
         scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
 
@@ -166,7 +167,7 @@ class BatchRunner:
         """Compute the losses with no update."""
         fit, plan = self.fit, self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
-            every = RefitRows.of_all(plan.num_units, plan.num_refits)  # one loss a unit, whatever else is left out
+            every = RefitRows.of_all(plan.num_units, plan.num_refits)  # one loss for each unit, whatever else is left out
             each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
@@ -178,7 +179,7 @@ class BatchRunner:
         return baseline
 
     def _scale(self, known: Estimate | None) -> float:
-        """Return the naive standard error of the no-update mean, or zero where the strategy's tolerance does not need it."""
+        """Return the naive standard error of the no-update mean, or zero if the strategy's tolerance does not need it."""
         if known is not None:
             return known.scale
         if not self.refit.in_standard_errors:
@@ -188,8 +189,8 @@ class BatchRunner:
 
 
 def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
-    """Limit BLAS to one thread where more threads gain nothing and would wait for each other on a busy core."""
-    sparse = isinstance(getattr(objective, "design", None), SparseDesign)  # whose products are not those of BLAS
+    """Limit BLAS to one thread if more threads save no time and would wait for each other on a busy core."""
+    sparse = isinstance(getattr(objective, "design", None), SparseDesign)  # BLAS does not compute its products
     linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
     return single_threaded() if linear else contextlib.nullcontext()
 
@@ -218,7 +219,7 @@ def blank(asked: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64
         score=asked.title,
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
-        fit=replace(fit),  # without what its refits make of it
+        fit=replace(fit),  # without the results that its refits cache
         call=(refit, asked.evaluate),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),

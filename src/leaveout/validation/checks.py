@@ -3,10 +3,10 @@
     LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
            rows of one unit
     LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
-    LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself where only the error is too large
+    LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself if only the error is too large
 
-A missed problem costs less than a false alarm. A problem that is only possible is therefore reported where a second sign of it
-is seen.
+A missed problem costs less than a false alarm. A problem that is only possible is therefore reported only with a second sign
+of it.
 """
 
 import math
@@ -29,22 +29,20 @@ from .scoring import predictions
 from .standard_errors import independent
 
 Array = np.ndarray
-ROWS = 200_000  # beyond which rows are not compared with one another
-VALUES = 10  # of a column that measures something; one of fewer counts kinds
-NATURAL = 10  # times as many copies as chance makes of such columns are no chance
-IDS = 20  # whole numbers or more, of a column that is called one
-VARIANCE_INFLATION = (
-    1e5  # times that a coefficient's variance is what it would be if its column were at right angles to the others
-)
-MAX_COLUMN_PRODUCTS = 10**9  # products of numbers of two columns, beyond which these are not compared with one another
-HEAVY, FAIR = 0.3, 10  # of the loss: a share of one unit that is told, and how many times its own share at least
+ROWS = 200_000  # largest number of rows that are compared with one another
+VALUES = 10  # least number of values of a column that measures something; fewer are kinds
+NATURAL = 10  # ratio of copies to those expected by chance that counts as not by chance
+IDS = 20  # least number of whole numbers in a column that is named like an id
+VARIANCE_INFLATION = 1e5  # variance of a coefficient, relative to that of a column orthogonal to the others
+MAX_COLUMN_PRODUCTS = 10**9  # largest number of products for the comparison of columns
+HEAVY, FAIR = 0.3, 10  # share of the loss of one unit that is reported, and the least ratio to its equal share
 PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
-LEAST, SURER = 3, 4.0  # times as much alike as near rows, that no curve makes; standard errors of both, as many data have ties
-MIN_ORDERED_ROWS = 20  # rows that are in time order by chance in no data
-BETWEEN = 0.1  # of the held-out rows: refits see the row before and the row after
-BY_CHANCE = 1e-3  # by which residuals are as much alike within folds that were drawn
-CERTAIN_CORRELATION = 3.0  # standard errors of a correlation
-FEW = 100  # independent units, below which standard errors are rough (Sivula and others, arXiv 2008.10296)
+LEAST, SURER = 3, 4.0  # ratio of likeness to that of near rows that no curve explains; standard errors of both
+MIN_ORDERED_ROWS = 20  # least number of rows that are not in time order by chance
+BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
+BY_CHANCE = 1e-3  # probability that residuals are as much alike within random folds
+CERTAIN_CORRELATION = 3.0  # standard errors from which a correlation is certain
+FEW = 100  # number of independent units below which standard errors are rough (Sivula and others, arXiv 2008.10296)
 ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
 CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?")
 
@@ -93,7 +91,7 @@ def _parted(code: RESULTS) -> tuple[str, str]:
 
 MADE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
-CHECKS: dict[str, tuple[str, str]] = {  # of every finding how grave it is, and what to do
+CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
     "LO102": ("warning", "leave it out of the features; if it names what rows share, lo.groups leaves that out whole"),
     "LO103": ("warning", "look at that row first: without it the answer may be another"),
@@ -170,7 +168,7 @@ def _listed(refits: Int[Array, " some"]) -> str:
 
 
 def _copied(fit: Fit, plan: Plan) -> str:
-    """Find held-out rows of which their own refit sees a copy, unless there are so few kinds that rows are equal by chance."""
+    """Find held-out rows whose own refit sees a copy, unless there are so few kinds of rows that they are equal by chance."""
     columns, own = _columns(fit)
     if not columns or plan.num_units > ROWS:
         return ""
@@ -193,8 +191,8 @@ def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
 def _of_one_unit(fit: Fit, plan: Plan) -> str:
     """Find rows of one unit: rows equal in all features, whose residuals are more alike than those of near rows.
 
-    There must be more of them than independent columns would give by chance. Such units were measured several times, and never
-    changed. Where the model only misses a curve, near rows are as much alike.
+    There must be more of them than independent columns would give by chance. Such units were measured several times without
+    change. If the model only misses a curve, near rows are as much alike.
     """
     features = list(fit.objective.units.features().values())
     if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
@@ -244,7 +242,7 @@ def _neighbours(
 def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
     """List the numbers of the rows, one array each: features and offset, then the response; and count the latter.
 
-    The list is empty where a unit is no row.
+    The list is empty if units are not rows.
     """
     units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
     features = list(units.features().values())
@@ -268,8 +266,8 @@ def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
 def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
     """Return the number of rows that would have a copy by chance, by the columns that measure something.
 
-    It is the number if no column depended on another, or, if that is more (polynomials and splines of one column), the
-    number by how often rows that differ agree in all features. The last `own` columns are no features.
+    It is the number for independent columns or, if that is more (polynomials and splines of one column), the number that
+    follows from how often different rows agree in all features. The last `own` columns are not features.
     """
     n, last = len(columns[0]), len(columns) - own
     rows = np.unique(_kinds(columns), return_index=True)[1]
@@ -290,14 +288,14 @@ def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float
 
 
 def _words(name: str) -> str:
-    """Write a name in small letters, its words apart."""
+    """Write a name in lower case, with its words separated."""
     return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
 
 
 def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
     """Return the distinct values of a column as whole multiples of the least step between two of them.
 
-    The result is empty where they are no such multiples. A column may thus be scaled.
+    The result is empty if they are not such multiples. The column may be scaled.
     """
     values = np.unique(column)
     if len(values) < 2:
@@ -308,7 +306,7 @@ def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
 
 
 def _named(fit: Fit, plan: Plan) -> str:
-    """Find columns of whole numbers that are called ids."""
+    """Find columns of whole numbers that are named like ids."""
     del plan
     features = fit.objective.units.features()
     found = [name for name, column in features.items() if ID.fullmatch(_words(name)) and len(_whole(column)) >= IDS]
@@ -394,7 +392,7 @@ def _together(fit: Fit, plan: Plan) -> str:
 
 
 def _rolls(plan: Plan) -> bool:
-    """Whether every refit scores a run of rows and sees none that follows it."""
+    """Tell whether every refit scores a run of rows and sees none after it."""
     if not _are_runs(plan):
         return False
     out = plan.weight == 0
@@ -432,7 +430,7 @@ def _in_time(fit: Fit, plan: Plan) -> str:
 
 
 def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
-    """Yield the names of columns, or of the index, that tell the time of rows and never decrease."""
+    """Yield the names of columns, or of the index, that are times of rows and never decrease."""
     names = plan.names
     if names is not None and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _told(names.name)) and _runs(names):
         yield "their index" if names.name is None else f"their index {str(names.name)!r}"
@@ -459,7 +457,7 @@ def _between(plan: Plan) -> Bool[Array, " held"]:
 
 
 def _alike(fit: Fit) -> float:
-    """Return the correlation of successive residuals of the fit; nothing where a row has no single residual."""
+    """Return the correlation of successive residuals of the fit; nothing if a row has no single residual."""
     left = _residuals(fit)
     size = 0.0 if left is None else float(left @ left)
     return float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
@@ -467,12 +465,12 @@ def _alike(fit: Fit) -> float:
 
 @float64
 def _residuals(fit: Fit) -> Float[Array, " units"] | None:
-    """Return the residuals of all rows about their mean; None where predictions are not single numbers."""
+    """Return the residuals of all rows about their mean; None if predictions are not single numbers."""
     target, everyone = fit.objective.units.target, RefitRows.of_all(fit.objective.num_units, 1)
     if target is None:
         return None
     mean = predictions(fit, everyone, fit.vector[None], "response")[0]
-    if mean.shape != target.shape:  # of several outputs
+    if mean.shape != target.shape:  # several outputs
         return None
     left = target - mean
     return left - left.mean()

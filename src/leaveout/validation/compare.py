@@ -27,7 +27,7 @@ FEW, CLOSE, SIGN = (
     4.0,
     3.0,
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
-# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); one of so many standard errors is no likeness
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
 TABLE_DIGITS = 6  # of numbers, as they are printed
 TABLE_WIDTH = 80  # of a terminal
@@ -53,7 +53,7 @@ class AbstractComparable(abc.ABC):
 
     @abc.abstractmethod
     def compared(self) -> Compared:
-        """Return the number to compare; ValueError where there is none."""
+        """Return the number to compare; ValueError if there is none."""
 
 
 class Comparison(pd.DataFrame):
@@ -85,7 +85,7 @@ class Comparison(pd.DataFrame):
     (['slope', 'none'], ['none', 'slope'])
     """
 
-    _metadata: ClassVar[list[str]] = ["estimates"]  # what pandas takes for no column
+    _metadata: ClassVar[list[str]] = ["estimates"]  # attributes that pandas must not take for columns
     estimates: dict[str, Estimate]
 
     def __repr__(self) -> str:
@@ -131,7 +131,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     paired difference, by the same rule as `Estimate.se`.
 
     Every mean is over the losses that all models have: over rows of refits if the folds are the same, else over units. A model
-    that lacks more losses than another is ranked behind it, whatever its mean: what it lacks may be what is hard.
+    that lacks more losses than another is ranked behind it, whatever its mean, as the losses that it lacks may be the high
+    ones.
 
     Parameters
     ----------
@@ -156,7 +157,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     ------
     ValueError
         If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses
-        that are no −log densities of units. Another response is taken with `jacobian`, or if one function of yours scores all.
+        that are no −log densities of units. Different responses are accepted with `jacobian`, or if one function of yours
+        scores all.
     TypeError
         If an argument is not an estimate, or not all are of one kind.
 
@@ -269,7 +271,7 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 
 
 def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
-    """Warn of differences that say less than they seem to."""
+    """Warn of differences that are less certain than they seem."""
     estimate = estimates[best]
     told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
     others = table.drop(index=best)
@@ -338,7 +340,7 @@ def _named(estimates: dict[str, Estimate]) -> None:
 
 
 def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
-    """Estimates whose losses are −log densities of the response as it was measured."""
+    """Convert estimates to −log densities of the response as it was measured."""
     if not isinstance(jacobian, Mapping):
         raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
     found = dict(estimates)
@@ -374,7 +376,7 @@ def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayL
 
 
 def _comparable(estimates: dict[str, Estimate]) -> None:
-    """Raise ValueError where the responses or the scores differ."""
+    """Raise ValueError if the responses or the scores differ."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
         raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
     for name, estimate in estimates.items():
@@ -386,7 +388,7 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     known = {name: e for name, e in estimates.items() if e.response is not None}
     first, own = next(iter(known.items()), ("", None))
     own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
-    own_scores = all(own_score(e) for e in estimates.values())  # of the user's, who alone knows their scale
+    own_scores = all(own_score(e) for e in estimates.values())  # scores of the user, who alone knows their scale
     for name, other in known.items():
         if own is not None and not _alike(own, other):
             what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
@@ -426,7 +428,7 @@ def _alike(a: Estimate, b: Estimate) -> bool:
     if first.shape != second.shape:
         return False
     if not (a.classes or b.classes):
-        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may come in single precision
+        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may be in single precision
     pairs = np.unique(np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]), axis=1)
     return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)
 

@@ -1,11 +1,11 @@
 """Cross-validation: plan → refit → score, in batches of bounded memory.
 
-    θ_o ≈ argmin F(·, w_o),      loss of a held-out unit n = −log p(x_n | all that is seen; θ_o), or the loss asked for
+    θ_o ≈ argmin F(·, w_o),      loss of a held-out unit n = −log p(x_n | all seen units; θ_o), or `evaluate`
 
-w_o are the weights of refit o of the plan. `Walk` runs over the plan batch by batch. The strategy computes each θ_o and how far
-it is off; `Asked` converts that into an error of the loss; `Gathered` stores both. After the last batch some refits are
-repeated exactly (`audit`), and refits are compared with the fit's other minima (`minima`). `cross_predict` and
-`fold_parameters` run over the same batches, and keep predictions or parameters.
+w_o are the weights of refit o of the plan. `BatchRunner` runs over the plan batch by batch. The strategy computes each θ_o and
+a bound of its distance from the exact one; `HeldOutLoss` converts that into an error of the loss; `EstimateBuilder` stores
+both. After the last batch some refits are repeated exactly (`audit`), and refits are compared with the fit's other minima
+(`minima`). `cross_predict` and `fold_parameters` run over the same batches, and keep predictions or parameters.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ from .metrics import Metric, measure, measures
 from .pooled import UNSEEN, Predictions
 from .scoring import Evaluate, HeldOutLoss, Named, NamedScore, natural
 
-LARGEST_KEPT = 2**25 - 2**14  # bytes: the most that moves the C library's threshold
-MIN_OBSERVATIONS = 0.5  # observations of a part of the model that a refit must be left
+LARGEST_KEPT = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
+MIN_OBSERVATIONS = 0.5  # least number of observations of a part of the model that a refit must keep
 MILD = (
     RESULTS.successful,
     RESULTS.kink,
@@ -179,7 +179,7 @@ def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit
 
 
 def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
-    """Name everything that the result of a call depends on, for the key of its checkpoint."""
+    """List everything that the result of a call depends on, for the key of its checkpoint."""
     reached = fit.vector, fit.value, fit.gradient, fit.minima.theta
     return {"model or data": fit.objective, "fit": reached, "plan": plan, "refit": refit, **more}
 
@@ -193,7 +193,7 @@ def scored_together(
     own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
     asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
     every = [EstimateBuilder(each, blank(each, refit, walk.baseline(each))) for each in asked]
-    tells = [gathered.tell for gathered in every]  # not what they have gathered: it may be said elsewhere
+    tells = [gathered.tell for gathered in every]  # without their results, as another process may run them
 
     def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
         of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
@@ -281,7 +281,7 @@ def cross_predict(
 
 
 def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
-    """Every prediction of a unit by a refit that leaves it out, of a plan that is matched with the fit."""
+    """Predict each unit by every refit that leaves it out, for a plan that is matched with the fit."""
     pooled = Predictions(plan, kind)
     tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
     with (
@@ -298,8 +298,8 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
 def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None) -> PyTree:
     """Return the natural parameters of every refit.
 
-    The tolerance is of parameters, whether or not the plan holds units out: `Certified(rtol)` goes on until the distance left
-    is at most `rtol` of the first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+    The tolerance is one of parameters, whether or not the plan holds units out: `Certified(rtol)` iterates until the remaining
+    distance is at most `rtol` of the first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
 
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
-    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
     plan = _matched(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
@@ -376,8 +376,8 @@ def refitted(
 def keep_freed() -> None:
     """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then on.
 
-    Otherwise it returns what exceeds twice the largest block freed before, and each step of a first call fetches it again:
-    155,000 page faults for 1,000 groups of 20,000 rows, now 4,000.
+    Otherwise it returns memory beyond twice the largest block freed before, and each step of a first call fetches it again:
+    155,000 page faults for 1,000 groups of 20,000 rows instead of 4,000.
     """
     np.empty(LARGEST_KEPT, np.uint8)
 
@@ -385,27 +385,27 @@ def keep_freed() -> None:
 def run_refits(
     asked: HeldOutLoss, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1
 ) -> "EstimateBuilder":
-    """Make every refit of a plan and gather the results; `times` such plans share the work allowed for one."""
+    """Run every refit of a plan and collect the results; `times` such plans share the work allowed for one."""
     keep_freed()
     walk = BatchRunner(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
     with walk.stoppable("cross_validate"):
         nothing = blank(asked, refit, walk.baseline(asked))
     gathered = EstimateBuilder(asked, nothing, audit, pooled)
-    assert gathered.emptied is not None  # now, so that Ctrl-C need not wait for it
-    own = nothing if asked.evaluate is None else None  # tolerances are of own losses
+    assert gathered.emptied is not None  # computed now, so that Ctrl-C need not wait for it
+    own = nothing if asked.evaluate is None else None  # tolerances refer to the model's own losses
     with gathered.stoppable():
         walk.refits(gathered.tell, gathered.merge, asked.losses_of, own)
     return gathered
 
 
 def begun(asked: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBuilder", Iterable[Batch]]:
-    """Return an estimate without its refits, and their batches, for callers that make the refits themselves."""
+    """Return an estimate without its refits, and their batches, for callers that run the refits themselves."""
     walk = BatchRunner(asked.fit, asked.plan, refit)
     return EstimateBuilder(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
 
 
 def _objective(caller: str, fit: Fit) -> AbstractObjective:
-    """Return the objective of a fit; TypeError if the argument is no fit."""
+    """Return the objective of a fit; TypeError if the argument is not a fit."""
     if not isinstance(fit, Fit):
         raise TypeError(
             f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
@@ -414,7 +414,7 @@ def _objective(caller: str, fit: Fit) -> AbstractObjective:
 
 
 def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
-    """Match the plan to the units, by labels where both have them; raise on what cannot be cross-validated."""
+    """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
     if not isinstance(plan, Plan):
         raise TypeError(
             f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
@@ -450,11 +450,11 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
 
 
 def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
-    """The plan over the units of a fit that lacks some labels, as hosts drop rows with missing values; warns of these."""
+    """Restrict a plan to the units of a fit that lacks some labels, as hosts drop rows with missing values; warn of these."""
     if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
         return plan
     units = plan.names.get_indexer(names)
-    if (units < 0).any() or counted(names):  # labels 0, 1, … may number what is left anew
+    if (units < 0).any() or counted(names):  # labels 0, 1, … may have been renumbered
         return plan
     missing = plan.names.difference(names, sort=False)
     warnings.warn(
@@ -466,7 +466,7 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
 
 
 def resolve_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
-    """Return the plan with what the model knows of its units: labels, which have a loss, and their dependence."""
+    """Return the plan with the model's facts about its units: labels, which have a loss, and their dependence."""
     plan, units = _matched(caller, objective, plan, refit), objective.units
     held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
     if not held.any():
@@ -520,7 +520,7 @@ class BatchSummary:
     def _starts(self, batch: Batch, done: RefitBatch, found: StepResult) -> StepResult:
         """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
         formed = self.asked.fit.predictors is None and done.shared is None
-        if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # no θ of theirs is formed
+        if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # their θ is not formed
             return {}
         some = np.flatnonzero(found["exists"])
         moved, error, proved = (found[name][some] for name in ("moved", "error", "proved"))
@@ -546,7 +546,7 @@ class EstimateBuilder:
         self.tell = BatchSummary(asked, blank.elsewhere is not None, audit, pooled)
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
         self.made = np.zeros(len(blank.error), bool)
-        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # of refits that share probes: see `Shared`
+        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # for refits that share probes: see `Shared`
 
     @functools.cached_property
     def emptied(self) -> NDArray[np.bool_]:
@@ -586,7 +586,7 @@ class EstimateBuilder:
             raise Interrupted(told, self.partial) from None
 
     def partial(self) -> Estimate:
-        """Return the estimate so far; refits that were not made have a code of their own and NaN losses."""
+        """Return the estimate so far; refits that were not run have a code of their own and NaN losses."""
         found, rest = self.found, ~self.made
         entries = rest if found.joint else rest[found.plan.refit]
         for losses in (found.losses, found.baseline, found.elsewhere):
@@ -598,7 +598,7 @@ class EstimateBuilder:
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """Return the complete estimate with its audit.
 
-        If the audit finds a miss and `improve` is set, the refits judged like it are iterated to the end.
+        If the audit finds a miss and `improve` is set, the refits judged in the same way are iterated to convergence.
         """
         table, said = self._audited(improve) if self.candidates.number else (None, "")
         found = self.ended(table, said)
@@ -615,7 +615,7 @@ class EstimateBuilder:
         return found if np.isnan(self.draws).any() or not self.draws.size else found.sharing(self.draws, *self.left.tolist())
 
     def _audited(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
-        """The audit, and a sentence on it; what it finds is flagged, and the rest of its kind is iterated to the end."""
+        """Run the audit, and describe it in a sentence; refits that miss are flagged, and others of their kind iterated."""
         found, candidates = self.found, self.candidates
         fit = self.asked.fit
         chosen = candidates.chosen(affordable(self.gradients, work(fit.objective, fit.num_params)))
@@ -637,7 +637,7 @@ class EstimateBuilder:
         return table, said
 
     def sharpened(self) -> None:
-        """Iterate to the end the refits that are close enough for the model's own loss, but not for the loss asked for."""
+        """Iterate further the refits that are close enough for the model's own loss but not for the given loss."""
         wide = self.found.flagged()
         self._to_the_end(wide[~among(self.found.result[wide], LOST)])
 

@@ -27,7 +27,7 @@ from .checks import Check, known, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from .standard_errors import StandardError, naive, standard_error
 
-ROUNDING = 1e-8  # of a loss
+ROUNDING = 1e-8  # relative rounding error of a loss
 
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Estimate(Printed):
     proved : ndarray of bool, `[refits]`
         Whether a theorem bounds `error`; otherwise it is an estimate.
     plan : Plan
-        The plan, with what the model knows of its units.
+        The plan, with the model's facts about its units.
     baseline : ndarray
         The losses with no update, in the order of `losses`.
     metrics, metric_se, metric_error : dict of str to float
-        The metrics that were asked for, their standard errors, and the effect of the refits' errors on them.
+        The metrics of the call, their standard errors, and the effect of the refits' errors on them.
     audit : DataFrame or None
         The refits that were repeated exactly.
     elsewhere : ndarray or None
@@ -75,7 +75,7 @@ class Estimate(Printed):
         The fit, which holds the data. A pickled estimate has none.
     unit_weight, response, classes, score, labels, mute, call, mean_error
         The weights of units in the mean, the response and whether it is of classes, the name of the loss, the texts of the
-        printed result, the muted codes, the arguments of the call, and the error of the mean where it is estimated by
+        printed result, the muted codes, the arguments of the call, and the error of the mean if it is estimated by
         probes.
 
     See Also
@@ -104,19 +104,19 @@ class Estimate(Printed):
     unit_weight: NDArray[np.float64] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
-    proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: is `error` a theorem's?
+    proved: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: whether a theorem bounds `error`
     elsewhere: NDArray[np.float64] | None = None
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
-    metric_how: dict[str, str] = field(default_factory=dict)  # over what each is a mean, or pooled
-    score: str = ""  # what a loss is, "" where that is not known
-    response: np.ndarray | None = None  # what the losses are of, where the model has one
-    classes: bool = False  # is `response` the numbers of classes?
-    fit: Fit | None = None  # what was cross-validated: checks look at its rows and columns
-    mute: tuple[str, ...] = ()  # codes of checks that are not told
-    call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and what it was scored by, for refits of other plans
-    mean_error: float | None = None  # how far `mean` may be off where errors of refits average out: told by probes
+    metric_how: dict[str, str] = field(default_factory=dict)  # description of how each metric is averaged or pooled
+    score: str = ""  # name of the loss, "" if it is not known
+    response: np.ndarray | None = None  # response of the losses, if the model has one
+    classes: bool = False  # whether `response` has numbers of classes
+    fit: Fit | None = None  # the fit, whose rows and columns are checked
+    mute: tuple[str, ...] = ()  # codes of checks that are not reported
+    call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and the score, for refits of other plans
+    mean_error: float | None = None  # error of `mean` by probes, if errors of refits average out
 
     @property
     def joint(self) -> bool:
@@ -138,7 +138,7 @@ class Estimate(Printed):
 
     @property
     def _missing(self) -> int:
-        """How many held-out losses that the mean would count do not exist."""
+        """Number of held-out losses in the mean that do not exist."""
         return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
 
     def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,7 +155,7 @@ class Estimate(Printed):
             The means; NaN for a unit that no refit scores.
         """
         scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
-        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # each of them once, in order
+        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # every unit once, in order
             return losses
         index = self._at.unit[scored]
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses[scored], n)
@@ -180,7 +180,7 @@ class Estimate(Printed):
 
     @property
     def mean(self) -> float:
-        """The mean of `per_unit()`, weighted by `sample_weight` where the model has it."""
+        """The mean of `per_unit()`, weighted by `sample_weight` if the model has it."""
         return self._mean(self.per_unit())
 
     @property
@@ -204,7 +204,7 @@ class Estimate(Printed):
 
     @property
     def se(self) -> float:
-        """The standard error of `mean`; NaN where it is not available."""
+        """The standard error of `mean`; NaN if it is not available."""
         return self.standard_error.value
 
     def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
@@ -271,9 +271,9 @@ class Estimate(Printed):
 
     @property
     def approximation_error(self) -> float:
-        """An estimate of how far `mean` is from that of exact refits: the weighted mean of `error` over what is scored.
+        """Estimated error of `mean` against exact refits: the weighted mean of `error` over the scored units.
 
-        Where errors are estimated by probes, it is three standard errors of the probes' contribution to the mean.
+        If errors are estimated by probes, it is three standard errors of the probes' contribution to the mean.
         """
         if self.mean_error is not None:
             return self.mean_error
@@ -313,14 +313,15 @@ class Estimate(Printed):
     def monte_carlo_error(self) -> float:
         """The error of `mean` by the draw of random folds, by the jackknife over refits.
 
-        It is NaN where the plan scores every unit once, as k-fold does: nothing random is then averaged over.
+        It is NaN if the plan scores every unit once, as k-fold does, since the mean then averages over no random folds.
         """
         if self.joint or self.plan.num_refits < 3:
             return float("nan")
         scored, n, weight = self.plan.held & np.isfinite(self.losses), self.plan.num_units, self._weight
         index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
-        dropped = np.any(~self.plan.held & (self.plan.weight == 0))  # buffers, or a future: such folds are not drawn
+        # plans with buffers, or of the future, have no random folds
+        dropped = np.any(~self.plan.held & (self.plan.weight == 0))
         if times.max(initial=0) < 2 or dropped:
             return float("nan")
         # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
@@ -359,7 +360,8 @@ class Estimate(Printed):
             raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
         count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
-        if self.mean_error is not None:  # errors of single losses average out: ten times as much of their standard deviation
+        # errors of single losses average out, so ten times as much of their standard deviation is allowed
+        if self.mean_error is not None:
             allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
         return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
 
@@ -427,7 +429,7 @@ class Estimate(Printed):
         return [] if self.fit is None else of_data(self.fit, self.plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled or copied: the results of the checks of the data, and not the data."""
+        """Return the state to pickle or copy, with the results of the checks of the data but without the data."""
         return {**vars(self), "_of_data": self._of_data, "fit": None, "call": None}
 
     def __copy__(self) -> "Estimate":
@@ -527,7 +529,7 @@ class Estimate(Printed):
         return [(name, text) for name, text in lines if text]
 
     def _stopped(self) -> str:
-        """Say how many refits were made, if the run was stopped."""
+        """State how many refits were run, if the run was stopped."""
         missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
         made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
         return made if missing else ""
@@ -542,7 +544,7 @@ class Estimate(Printed):
         return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
 
     def _approximation(self) -> str:
-        """Say how far the mean may be off because of the refits' errors, and how many of these are proved."""
+        """State the error of the mean due to the refits, and how many of the errors are proved."""
         if not np.isfinite(self.approximation_error):
             return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)
@@ -551,7 +553,7 @@ class Estimate(Printed):
         return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
 
     def _short_interval(self) -> str:
-        """Print an interval where there is no standard error, since a series is too short for blocks."""
+        """Print an interval for a series that is too short for a standard error by blocks."""
         try:
             found = self.interval()
         except ValueError:
@@ -565,7 +567,7 @@ class Estimate(Printed):
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
-        """Convert to ArviZ's `ELPDData` of kind "loo", as `arviz.compare({"name": ...})` takes it. Needs ArviZ.
+        """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare({"name": ...})`. Needs ArviZ.
 
         The log densities are summed over units. The effective number of parameters is the summed difference between the
         held-out and the no-update losses.

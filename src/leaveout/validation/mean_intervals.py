@@ -1,4 +1,4 @@
-"""Intervals for the mean held-out loss, of new data as well as of these: by what is independent.
+"""Intervals for the mean held-out loss on new data, according to the independent units.
 
 naive       l̄ ± z s/√n, rows independent (Bayle, Bayle, Janson & Mackey, 2020)
 corrected   l̄ ± t_{J−1} s √(1/J + n₂/n₁), s the SD of J random folds' means (Nadeau & Bengio, 2003)
@@ -19,7 +19,7 @@ from .standard_errors import StandardError, independent, naive, standard_error
 
 Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]
 METHODS = get_args(Method)
-MIN_SERIES_STEPS = 20  # steps of a series: shorter ones say nothing of their own dependence
+MIN_SERIES_STEPS = 20  # least number of steps of a series that shows its own dependence
 
 
 class Interval(NamedTuple):
@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
 
 def usual(plan: Plan) -> Method:
-    """Return the method that fits the dependence of a plan's units; ValueError where the dependence is not known."""
+    """Return the method that fits the dependence of a plan's units; ValueError if the dependence is not known."""
     if plan.clusters is not None:
         return "clusters"
     if plan.serial is None and plan.blocks is None:
@@ -44,9 +44,9 @@ def usual(plan: Plan) -> Method:
 
 
 def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan, level: float, method: str) -> float:
-    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN where a unit has none.
+    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN if a unit has none.
 
-    Raises ValueError where the plan does not have what the method needs.
+    Raises ValueError if the plan lacks what the method needs.
     """
     tail = 0.5 + level / 2
     if np.sum(np.isfinite(losses) & (weight > 0)) < 2:

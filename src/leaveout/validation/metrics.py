@@ -4,9 +4,9 @@
     auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are
                                  repeats of k-fold, single refits where these hold every class, or all
 
-A measure of predictions that were averaged over refits would be that of a committee, which nobody fitted. Each has the standard
-error of what is independent, by its influence on every unit, and the most that the refits' own errors may do to it, by how far
-each prediction may be off.
+A metric of predictions that are averaged over refits would be that of an ensemble, which nobody fitted. Each metric has a
+standard error over independent units, from the influence of each unit, and a bound of the effect of the refits' errors, from
+the error of each prediction.
 """
 
 import warnings
@@ -23,9 +23,9 @@ from .pooled import Predictions
 from .standard_errors import standard_error
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
-HIGHER = ("auc", "accuracy")  # of which more is better
+HIGHER = ("auc", "accuracy")  # metrics of which more is better
 OF_CLASSES = ("auc", "accuracy")
-SMALL = 20  # rows of a fold, up to which areas are taken fold by fold where each holds every class
+SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
 POOLED = "pooled over held-out predictions"
 
 
@@ -59,7 +59,7 @@ class Held(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A measure, what every unit adds to it, `[units]`, whose mean it is, its error, and how it was taken."""
+    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a description."""
 
     value: float
     values: NDArray[np.float64]
@@ -95,7 +95,7 @@ def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[B
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
             "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
             "not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
-            stacklevel=5,  # past the context of double precision
+            stacklevel=5,  # skips the frames of the precision's context
         )
     found = {name: valued(name, held) for name in metrics}
     return (
@@ -107,7 +107,7 @@ def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[B
 
 
 def in_order(fit: Fit, predicted: Predictions) -> Held:
-    """The predictions that there are, in the order of units."""
+    """Collect the existing predictions in the order of units."""
     units, seen = fit.objective.units, np.flatnonzero(predicted.seen)
     order = seen[np.argsort(predicted.unit[seen], kind="stable")]
     unit, plan = predicted.unit[order], predicted.plan
@@ -118,7 +118,7 @@ def in_order(fit: Fit, predicted: Predictions) -> Held:
 
 
 def valued(name: str, held: Held) -> Value:
-    """A measure of what is held out."""
+    """Compute a metric of held-out predictions."""
     if name == "auc":
         return _by_parts(held)
     found, n = MEASURES[name](held.target, held.predicted, held.off, held.weight[held.unit]), len(held.weight)
@@ -136,12 +136,12 @@ def _averaged(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray
 
 
 def _largest(plan: Plan) -> int:
-    """How many units a refit scores at most."""
+    """Return the largest number of units that a refit scores."""
     return int(np.bincount(plan.refit[plan.held]).max())
 
 
 def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], str]:
-    """The part in which each prediction of a refit is ranked, and what parts are: areas are means over these."""
+    """Return the part in which each prediction is ranked, and a description of the parts; areas are means over parts."""
     repeat = repeats(plan)
     whole = _whole(refit, target, weight, plan.num_refits)[np.unique(refit)]
     if repeat is None:
@@ -176,7 +176,7 @@ def repeats(plan: Plan) -> NDArray[np.int64] | None:
 
 
 def measurable(caller: str, fit: Fit, metric: str) -> None:
-    """Raise ValueError where a metric of classes is asked of a response that has none."""
+    """Raise ValueError for a metric of classes if the response has none."""
     units = fit.objective.units
     values = np.unique(np.asarray(units.target, np.float64)) if metric in OF_CLASSES and not units.classes else np.zeros(0)
     if np.isfinite(values).sum() > 2:

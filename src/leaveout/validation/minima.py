@@ -5,8 +5,8 @@ A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. A second 
 
     θ ← θ − t C⁻¹∇F(θ, w),      C the Hessian of F(·, 1) at that minimum, t halved where F would rise,
 
-for a few steps first, and to the end where it may lead below the refit. A value of F below the refit's proves that the refit is
-not the global minimiser. If no lower value is found, the refit may still not be the global minimiser.
+for a few steps first, and to convergence if it may lead below the refit. A value of F below the refit's proves that the refit
+is not the global minimiser. If no lower value is found, the refit may still not be the global minimiser.
 """
 
 import numpy as np
@@ -21,10 +21,10 @@ from ..optimize.newton import LARGE_NUM_PARAMETERS
 from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
 from ..plans.plan import RefitRows
 
-LOOK, ARRIVE = 3, 50  # gradients from each minimum: of every refit, of those that it may be lower for
-DOUBT = 4.0  # times what a refit's own gradient promises that F still falls by: a value must be lower by so much as well
-FLAT_CURVATURE = 1e-12  # of the largest curvature: what is along directions in which F is flat
-ENDED = 1e-12  # of F, if no more is promised: float64 resolves no more
+LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for those that may be lower there
+DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
+FLAT_CURVATURE = 1e-12  # share of the largest curvature that counts as flat
+ENDED = 1e-12  # predicted fall, relative to F, that float64 does not resolve
 
 
 def compared(fit: Fit) -> bool:
@@ -49,11 +49,11 @@ class Root:
 def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
-    The coordinates are None, which stands for those of the fit, where the Hessian is too large or not positive definite.
+    The coordinates are None, for those of the fit, if the Hessian is too large or not positive definite.
     """
     found, F = [], function(fit.objective, fit.theta)
     for theta in fit.minima.theta[1:]:
-        scale = None  # not the fit: what is kept beside it must not keep it
+        scale = None  # not the fit, so that the cache does not keep it alive
         if fit.num_params <= LARGE_NUM_PARAMETERS:
             values, vectors = np.linalg.eigh(F.hessian(theta))
             if values[0] > -FLAT_CURVATURE * values[-1]:
@@ -68,7 +68,7 @@ def lower(
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
     """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
 
-    `theta` are the refits' parameters, where they exist.
+    `theta` are the parameters of the refits that exist.
     """
     some = np.flatnonzero(exists & _promising(fit, rows))
     found, best = np.zeros(len(theta), bool), np.array(theta)
@@ -80,7 +80,7 @@ def lower(
 def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
     """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
 
-    All refits are marked where one pass does not give F of all of them.
+    All refits are marked if one pass does not give F of all of them.
     """
     told = runs(fit.objective, fit.theta, rows)
     if told is None:
@@ -92,7 +92,7 @@ def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
         at, eye = np.tile(minimum, (size, 1)), np.eye(size)
         slopes = np.stack([first[1] for first, _ in told.pushed((at, eye, eye))], axis=1)
         promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
-        found |= ~(value - joint - DOUBT * promised >= own)  # also where it says nothing
+        found |= ~(value - joint - DOUBT * promised >= own)  # also if the value is NaN
     return found
 
 
@@ -120,7 +120,7 @@ def _descended(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Take at most `most` steps down from `start` for the refits that are `going`.
 
-    Returns the raveled θ, F there, and the decrease of F that one more step would promise.
+    Returns the raveled θ, F there, and the predicted decrease of F by one more step.
     """
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))

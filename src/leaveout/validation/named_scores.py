@@ -8,7 +8,7 @@
 
 μ is the predicted mean of the response. A dispersion that is not a parameter of the model is estimated from the data of each
 refit: under squared loss the variance is φ = Σ w r² / Σ w over the units that the refit sees. Errors are estimates
-(`scoring.reach`), unless the model's own loss is the score that was asked for.
+(`scoring.reach`), unless the score is the model's own loss.
 """
 
 import warnings
@@ -45,7 +45,7 @@ Measure = Callable[[Array, Array, Array, Array], Measured]
 
 
 def scored(fit: Fit, name: str) -> NamedScore | None:
-    """Return the score of a name; None where it is the model's own loss, ValueError where the model has no such score."""
+    """Return the score of a name; None if it is the model's own loss, ValueError if the model has no such score."""
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
     units = fit.objective.units
@@ -84,7 +84,7 @@ def _measure(fit: Fit, name: str) -> Measure:
 
 @dataclass(frozen=True)
 class OfPredictions(NamedScore):
-    """Score each unit's prediction by a metric; its error follows from how far the prediction may be off."""
+    """Score each unit's prediction by a metric; its error follows from that of the prediction."""
 
     fit: Fit
     title: str
@@ -110,7 +110,7 @@ class OfPredictions(NamedScore):
         return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
     def _measured(self, rows: RefitRows, predicted: Array, off: Array) -> tuple[Array, Array]:
-        """Return the values of a batch and how far each may be off, zero where not scored."""
+        """Return the values of a batch and their errors, zero where not scored."""
         target, held = np.asarray(self.fit.objective.units.target), rows.held
         out = np.zeros((2, *rows.index.shape))
         with np.errstate(invalid="ignore"):

@@ -118,7 +118,7 @@ def nested(
         outer, inner = (
             _losses(cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)) for plan in (single, _plan(fold, pair))
         )
-    which = pair[inner.plan.refit % len(pair)].sum(1)  # of each loss the pair; less its own fold it is the other one
+    which = pair[inner.plan.refit % len(pair)].sum(1)  # sum of the pair of each loss; minus its own fold it is the other one
     first = inner.plan.refit // len(pair)
     beside = first * num_folds + which - fold[first, inner.plan.index]
     apart = _mean(inner.losses, beside) - _mean(outer.losses, outer.plan.refit)
@@ -155,7 +155,7 @@ def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.f
 
 
 def _losses(found: Estimate) -> Estimate:
-    """Return the estimate; raise ValueError where nested cross-validation cannot use its losses."""
+    """Return the estimate; raise ValueError if nested cross-validation cannot use its losses."""
     if found.joint:
         raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
     if found.plan.serial is not False or found.plan.blocks is not None:

@@ -12,7 +12,7 @@ from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch
 from .scoring import predictions, reach
 
-UNSEEN = LOST[1:]  # refits none of whose units has a loss; of undetermined ones the units that have are `held`
+UNSEEN = LOST[1:]  # codes of refits without any loss; undetermined refits mark units with a loss as `held`
 
 
 class Predictions:
@@ -33,7 +33,7 @@ class Predictions:
         self.off = np.zeros_like(self.values)
 
     def told(self, fit: Fit, rows: RefitRows, done: RefitBatch, result: Int[np.ndarray, " refits"]) -> StepResult:
-        """Compute the predictions of a batch of refits, and how far they may be off."""
+        """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(done.theta)
         keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
@@ -41,7 +41,7 @@ class Predictions:
         return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
 
     def merge(self, batch: Batch, told: StepResult) -> None:
-        """Take the predictions of a batch, computed now or read from the checkpoint."""
+        """Store the predictions of a batch, computed now or read from the checkpoint."""
         place, values = self._number[batch.place[told["predicted"]]], told["values"]
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
@@ -71,7 +71,7 @@ class Predictions:
         return self.plan.refit[self.plan.held]
 
     def per_unit(self) -> Float[np.ndarray, "units ..."]:
-        """Each unit's mean over its refits; NaN where there is none."""
+        """Average the predictions of each unit over its refits; NaN without any."""
         if not self.values.size:
             return np.full(self.plan.num_units, np.nan)
         seen, total = self.seen, np.zeros((self.plan.num_units, *self.values.shape[1:]))

@@ -1,4 +1,4 @@
-"""The loss of a batch of refits: the model's own score, a named one, or a user's function; and how far it may be off."""
+"""The loss of a batch of refits: the model's own score, a named one, or a user's function, with its error."""
 
 import abc
 import functools
@@ -17,8 +17,9 @@ from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
 from ..refit import RefitBatch
 
-DIRECTIONS: Literal[8] = 8  # in which a function that nothing is known of is looked at, within what is left to go
-SAFETY = {8: 1.5, 2: 3.0}  # times what so few directions say, if there are more: of a linear function too little once in ten
+DIRECTIONS: Literal[8] = 8  # directions in which an unknown function is evaluated within the remaining distance
+# factor on the result of so few directions, if there are more; for a linear function too small once in ten
+SAFETY = {8: 1.5, 2: 3.0}
 
 Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
@@ -28,7 +29,7 @@ class NamedScore(abc.ABC):
     """A score of every held-out unit, named by its `title`."""
 
     title: str
-    joint = False  # one number a refit, rather than one a held-out unit?
+    joint = False  # whether there is one number for each refit, not for each held-out unit
 
     @abc.abstractmethod
     def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
@@ -36,12 +37,12 @@ class NamedScore(abc.ABC):
 
     @abc.abstractmethod
     def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
-        """Return how far the summed losses of each refit may be off, `[refits]`."""
+        """Return the error of the summed losses of each refit, `[refits]`."""
 
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """The loss that the caller asked for: `evaluate` if it is given, else the model's own score."""
+    """Loss of a call: `evaluate` if it is given, else the model's own score."""
 
     fit: Fit
     plan: Plan
@@ -86,7 +87,7 @@ class HeldOutLoss:
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
         value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)))
-        if value.dtype == object and any(each is None for each in value.ravel()):  # which would be NaN, as what does not exist
+        if value.dtype == object and any(each is None for each in value.ravel()):  # None would become NaN, like a missing loss
             called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
             what = "None" if value.ndim == 0 else "None among the losses"
             raise TypeError(f"evaluate: {called} returned {what}; return one loss a held unit, or one number.")
@@ -98,7 +99,7 @@ class HeldOutLoss:
         return value
 
     def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
-        """Return how far the summed losses of each refit may be off; infinite where that is not known."""
+        """Return the error of the summed losses of each refit; infinite if it is not known."""
         if self.evaluate is None:
             return done.error
         if isinstance(self.evaluate, NamedScore):
@@ -114,7 +115,7 @@ def reach(
     function: Callable[[np.ndarray], np.ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
 ) -> NDArray[np.float64]:
-    """Estimate how far a function of θ at the reported refits, `at`, may be from its value at the exact refits.
+    """Estimate the largest difference of a function of θ between the reported refits, `at`, and the exact refits.
 
     The exact refits lie in balls around known centres. The function is evaluated at the ends of orthogonal steps of one length.
     If it is about linear there, these changes are components of its gradient, and their root sum of squares bounds the change.
@@ -150,7 +151,7 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
-    if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # of which nothing need be compiled
+    if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # nothing needs to be compiled
         each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
@@ -171,7 +172,7 @@ def _predicted(objective: AbstractObjective, like: PyTree, rows: RefitRows, thet
 def _at_once(fit: Fit, rows: RefitRows) -> int:
     """Return how many refits are predicted at once: linear predictors need their own units only."""
     count, width = rows.index.shape
-    if isinstance(fit.objective, AbstractLinearPredictor):  # whose rows are gathered, unless they are all
+    if isinstance(fit.objective, AbstractLinearPredictor):  # rows are gathered, unless all are listed
         return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
     return own_passes(fit.objective, width)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..plans.plan import Plan
 
-MIN_BLOCKS = 20  # blocks or clusters below which a block standard error is not to be had
+MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error
 
 
 class StandardError(NamedTuple):
@@ -64,8 +64,8 @@ class InfluenceSpread:
 
     `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the cluster (or record) that each
     belongs to, or several such partitions, `[partitions, records]`, over which variances are averaged. The influence through
-    training is either `trained`, or `moved` `[folds, folds]`: what fold i adds to the number without fold j in its training,
-    less what it adds as it is.
+    training is either `trained`, or `moved` `[folds, folds]`: the contribution of fold i to the number without fold j in its
+    training data, minus its contribution with it.
     """
 
     tested: Float[np.ndarray, " records"]
@@ -128,12 +128,12 @@ def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, 
 
 
 def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
-    """Compute what training adds to the variance of a score over folds: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+    """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if that is positive.
 
-    `moved[i, j]` is what fold i adds to the score without fold j in its training, less what it adds as it is; C is `moved` less
-    its mean. The losses of two clusters in different folds depend on one another, since each is in the other's training set.
-    Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all others alike is
-    in no product of first order. Squares of C would count again the variance that is counted as tested.
+    `moved[i, j]` is the contribution of fold i to the score without fold j in its training data, minus that with it; C is
+    `moved` minus its mean. The losses of two clusters in different folds depend on one another, since each is in the other's
+    training set. Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all
+    others alike is in no product of first order. Squares of C would count again the variance that is counted as tested.
     """
     off = ~np.eye(len(moved), dtype=bool)
     C = np.where(off, moved - moved[off].mean(), 0.0)
@@ -202,7 +202,7 @@ def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label
 
 def _root(sums: NDArray) -> NDArray[np.float64]:
     """Compute √(G/(G − 1) Σ s²) of the sums s over groups."""
-    size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 are no numbers
+    size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 overflow
     return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
 
 

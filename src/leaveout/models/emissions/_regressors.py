@@ -108,7 +108,7 @@ class Regressors(Module):
         return {"coefficients": Normal(0.0, sd if channels == 1 else sd[:, None])}
 
     def prepare(self, steps: int, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Return log exposure `[steps]` and covariates `[steps, C]`, if given, repeated over sequences or fields of that length."""
+        """Return log exposure `[steps]` and covariates `[steps, C]`, if given, repeated over sequences or fields."""
         found = {}
         for name, array in (("exposure", self.exposure), ("covariates", self.covariates)):
             if array is None:

@@ -7,9 +7,9 @@ A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every
     "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log p(θ)
     "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
 
-Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β
-is half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of
-weight zero has no edges. A missing observation has weight zero. Scores are computed in the whole graph with held-out units unseen:
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β is
+half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of weight
+zero has no edges. A missing observation has weight zero. Scores are computed in the whole graph with held-out units unseen:
 
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
 
@@ -248,7 +248,7 @@ class MRF(AbstractHiddenField):
         return -mixture(states, densities)
 
     def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
-        """Compute state probabilities and densities of the listed units, `[width, states]` each; padding has arbitrary values."""
+        """Compute state probabilities and densities of the listed units, `[width, states]` each; any values for padding."""
         densities = self.densities(theta)
         seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
@@ -295,7 +295,7 @@ class MRF(AbstractHiddenField):
 
     @property
     def units(self) -> Units:
-        """Facts about the units; blocks hold neighbouring sites of all fields, since effects of a place are common to all fields."""
+        """Facts about the units; blocks hold neighbouring sites of all fields, as effects of a place are common to these."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)

@@ -169,7 +169,7 @@ def _sites(who: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
 
 
 def tensor(parts: list[Basis]) -> Basis:
-    """Build the products of functions of each part, `[rows, Π sizes]`, with every part's roughness summed over the other parts."""
+    """Build the products of functions of each part, `[rows, Π sizes]`, with each part's roughness summed over the others."""
     sizes = [part.penalties[0].shape[0] for part in parts]
     before, after = np.cumprod([1, *sizes[:-1]]), np.cumprod([1, *sizes[:0:-1]])[::-1]
     penalties = [
