@@ -140,7 +140,8 @@ def _dense(
 
 def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
     """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
-    bound = blocks.times.sum(1, keepdims=True) / 4 + PULL  # of the curvature: no indicator varies by more than a quarter
+    # bound of the curvature, as the variance of an indicator is at most a quarter
+    bound = blocks.times.sum(1, keepdims=True) / 4 + PULL
     root = np.sqrt(PULL / bound)
     weight = ahead = blocks.weight
     for _ in range(TURNS):

@@ -29,8 +29,8 @@ FEW, CLOSE, SIGN = (
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
-DIGITS = 6  # of numbers, as they are printed
-WIDTH = 80  # of a terminal
+DIGITS = 6  # digits of printed numbers
+WIDTH = 80  # width of a terminal
 
 
 class Compared(NamedTuple):
