@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench docs reproductions release-check clean
+.PHONY: help demo test test-all lint bench mutants docs reproductions release-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
@@ -33,12 +33,15 @@ reproductions: $(VENV)/.installed-dev ## the pages of docs/reproductions, from s
 release-check: $(VENV)/.installed-release ## build, check, install under each Python with oldest and newest dependencies
 	$(BIN)/python tools/release.py $(RELEASE)
 
-bench: $(VENV)/.installed-bench ## every program in benchmarks/, one after the other (long)
-	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+bench: $(VENV)/.installed-bench ## every program in benchmarks/ and benchmarks/speed/, one after the other (long)
+	@for program in $$(grep -l '^if __name__' benchmarks/*.py benchmarks/speed/*.py); do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+
+mutants: $(VENV)/.installed-test ## small faults planted in a copy: do the quick tests see each? (hours)
+	$(BIN)/python tools/mutants.py
 
 clean: ## remove pictures, packages and caches; the virtual environment stays
 	rm -rf out dist build .pytest_cache .mypy_cache .ruff_cache
-	find src tests benchmarks experiments examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests tools benchmarks experiments examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@echo "installing leaveout[$*] into $(VENV)"

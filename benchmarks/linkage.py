@@ -1,13 +1,30 @@
-"""Linked records: what `leakage_report` recommends, its intervals and its refusals, against the score on new people.
+"""Linked records: is what `leakage_report` recommends right? Its intervals and refusals against the score on new people.
 
-    python benchmarks/linkage.py [links] [designs] [imputed] [extrapolated] [duplicates] [singletons] [large] [--quick]
-                                 [--draws N] [--keep FOLDER] [--only DESIGN ...]
+    python benchmarks/linkage.py [links designs imputed extrapolated duplicates singletons large] [--quick] [--draws N] [--keep
+        FOLDER] [--only DESIGN ...]
 
-Without names all of them but `large`, which needs LightGBM. `designs`, `imputed`, `extrapolated` and `duplicates` keep
-their draws in FOLDER.
+links          what the typos do to the links: precision, recall, singletons, calibration
+designs        the recommended answer's RMSE beside naive's, the coverage of its interval, and what was refused
+imputed        why clusters drawn from the linkage mostly give no answer, and how wrong it would be
+extrapolated   the extrapolated estimator by itself: its bias, and the coverage of its two intervals
+duplicates     near-duplicates across a fixed split: each is corrected to within its interval, or refused
+singletons     records filed alone, each with one candidate
+large          100,000 records, LightGBM, two workers: seconds, and Monte-Carlo beside data error
 
-The score that is wanted: of the learner trained on four fifths of the people, as five folds of the true people train it, on
-new people, each record counting alike; *over data* its mean over all data sets, *on these data* that of the five fits at hand.
+Without names all parts run but `large`, which needs LightGBM. `designs`, `imputed`, `extrapolated` and `duplicates` keep their
+draws in FOLDER.
+
+The opponent is the truth. The wanted score is that of the learner trained on four fifths of the people, as five folds of the
+true people train it, on new people, each record counting alike; *over data* is its mean over all data sets, *on these data* its
+mean over the five fits at hand.
+
+Linkage goes wrong as it does in life: people have a first and a last name, a birth date and a town; records have typos and
+gaps; candidate pairs come by blocking, and their score is learned on other people. Splits, merges and orphans follow: a badly
+typed record finds no mate, and two of a family are taken for one.
+
+Near-duplicates are test rows that are copies of training rows, with a list of the pairs. The list is complete, has false
+candidates besides, or lacks pairs without saying so. What leaks is known row by row: each copy is predicted once more by a fit
+without the rows that it is a copy of.
 """
 
 import argparse
@@ -24,16 +41,265 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from duplicates import PROBLEMS, answered
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestRegressor
+from scipy import stats
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GroupKFold
 from sklearn.neighbors import KNeighborsRegressor
-from typos import components, linker, listed, rates, records, sizes
+from sklearn.tree import DecisionTreeRegressor
 
+import leaveout as lo
 from leaveout.leakage import Linkage, RecordLeakage, leakage_corrected, leakage_report
+
+FIELDS = {"first": 6, "last": 8, "birth": 6, "town": 5}
+POOLS = {"first": 60, "last": 200, "town": 20}
+GAP = -1  # a field that was left out
+LARGEST, POWER = 12, 1.5  # sizes s ∝ s^-1.5 up to 12: half of the people have one record
+SIBLINGS = 0.5  # of the people have last name and town of another
+LABELLED = 4000  # pairs of other people, from which the score is learned
+OTHERS = 9  # populations of other people: one for the score, the rest for the threshold
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """`person` of each record and what stands in its fields, as letters' numbers."""
+
+    person: NDArray[np.int64]
+    fields: dict[str, NDArray[np.int64]]
+
+
+def sizes(people: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Records of each person, a power law."""
+    law = np.arange(1, LARGEST + 1) ** -POWER
+    return rng.choice(LARGEST, people, p=law / law.sum()) + 1
+
+
+@lru_cache
+def pool(field: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The names there are, the same for all populations, and how often each is met."""
+    rng = np.random.default_rng([5, len(field)])
+    often = 1 / (np.arange(POOLS[field]) + 10.0)
+    return rng.integers(0, 26, (POOLS[field], FIELDS[field])), often / often.sum()
+
+
+def records(number: NDArray[np.int64], rng: np.random.Generator) -> Records:
+    """Copies of the people's fields: two records in five are badly kept."""
+    people = len(number)
+    true = {name: pool(name)[0][rng.choice(POOLS[name], people, p=pool(name)[1])] for name in POOLS}
+    days = rng.integers([1, 1, 40], [29, 13, 100], (people, 3))
+    true["birth"] = np.column_stack([days // 10, days % 10])
+    kin, of = rng.random(people) < SIBLINGS, rng.integers(0, people, people)
+    for name in ("last", "town"):
+        true[name] = np.where(kin[:, None], true[name][of], true[name])
+    person = np.repeat(np.arange(people), number)
+    bad = rng.random(len(person)) < 0.4
+    return Records(person, {name: typed(name, true[name][person], bad, rng) for name in FIELDS})
+
+
+def typed(name: str, value: NDArray[np.int64], bad: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """What is typed for `value`: letters go wrong, another name is given (a nickname, a move), a field is left out."""
+    out = value.copy()
+    for _ in range(2):
+        wrong = rng.random(len(out)) < np.where(bad, 0.35, 0.08)
+        letters = 10 if name == "birth" else 26
+        out[wrong, rng.integers(0, out.shape[1], len(out))[wrong]] = rng.integers(0, letters, wrong.sum())
+    if name in ("first", "town"):
+        other = rng.random(len(out)) < np.where(bad, 0.2, 0.06)
+        out[other] = pool(name)[0][rng.choice(POOLS[name], other.sum(), p=pool(name)[1])]
+    out[rng.random(len(out)) < np.where(bad, 0.25, 0.04)] = GAP
+    return out
+
+
+def candidates(of: Records) -> NDArray[np.int64]:
+    """Pairs that agree in half of a name or of the birth date: few mates are missed, and of the pairs few are mates."""
+    last, birth, first, town = (of.fields[name] for name in ("last", "birth", "first", "town"))
+    halves = (last[:, :3], last[:, 5:], birth[:, :4], birth[:, 2:])
+    blocks = (*halves, town, np.c_[first[:, 3:], birth[:, 4:]], np.c_[first[:, :3], birth[:, 4:]], first)
+    found = []
+    for block in blocks:
+        key = np.unique(block, axis=0, return_inverse=True)[1].ravel()
+        known = np.flatnonzero((block != GAP).all(1))
+        frame = pd.DataFrame({"key": key[known], "row": known})
+        both = frame.merge(frame, on="key")
+        found.append(both.loc[both["row_x"] < both["row_y"], ["row_x", "row_y"]].to_numpy())
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def compared(of: Records, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each field whether it agrees, nearly agrees (two letters), cannot be compared; how rare an agreeing last name is."""
+    out = []
+    for value in of.fields.values():
+        left, right = value[pairs[:, 0]], value[pairs[:, 1]]
+        apart = (left != right).sum(1)
+        gap = (left == GAP).any(1) | (right == GAP).any(1)
+        out += [~gap & (apart == 0), ~gap & (apart == 1), ~gap & (apart == 2), gap]
+    _, at, often = np.unique(of.fields["last"], axis=0, return_inverse=True, return_counts=True)
+    rare = -np.log(often[at.ravel()][pairs[:, 0]] / len(of.person)) * out[4]
+    return np.column_stack([*out, rare]).astype(float)
+
+
+@dataclass(frozen=True, eq=False)
+class Linker:
+    """The probability that a pair is of one person, and the threshold from which pairs are linked."""
+
+    score: LogisticRegression
+    threshold: float
+
+    def pairs(self, of: Records) -> pd.DataFrame:
+        """The candidates with their probabilities, as a linkage program hands them over."""
+        pairs = candidates(of)
+        probability = self.score.predict_proba(compared(of, pairs))[:, 1]
+        return pd.DataFrame({"unique_id_l": pairs[:, 0], "unique_id_r": pairs[:, 1], "match_probability": probability})
+
+
+def components(pairs: pd.DataFrame, threshold: float, rows: int) -> NDArray[np.int64]:
+    """The clusters as they are filed."""
+    left, right = pairs.loc[pairs["match_probability"] >= threshold, ["unique_id_l", "unique_id_r"]].to_numpy().T
+    return connected_components(coo_matrix((np.ones(len(left)), (left, right)), (rows, rows)), directed=False)[1]
+
+
+def rates(filed: NDArray[np.int64], true: NDArray[np.int64]) -> tuple[float, float]:
+    """Precision and recall of pairs."""
+    both = lambda *labels: sum(c * (c - 1) / 2 for c in np.unique(np.column_stack(labels), axis=0, return_counts=True)[1])
+    agreed = both(filed, true)
+    return float(agreed / both(filed)), float(agreed / both(true))
+
+
+def strangers(people: int) -> list[Records]:
+    """Other people, whose truth is known."""
+    return [records(sizes(people, rng), rng) for rng in (np.random.default_rng([9, k]) for k in range(OTHERS))]
+
+
+@lru_cache
+def linker(people: int) -> Linker:
+    """Learned on a labelled sample of other people, its threshold where the F1 of pairs is best among yet others."""
+    others = strangers(people)
+    pairs = candidates(others[0])
+    sample = np.random.default_rng(9).permutation(len(pairs))[:LABELLED]
+    same = (others[0].person[pairs[:, 0]] == others[0].person[pairs[:, 1]])[sample]
+    score = LogisticRegression(C=10.0, max_iter=1000).fit(compared(others[0], pairs[sample]), same)
+    rest = [(Linker(score, 0.5).pairs(of), of.person) for of in others[1:]]
+    grid = np.linspace(0.05, 0.95, 19)
+    reached = [np.mean([f1(components(table, t, len(person)), person) for table, person in rest]) for t in grid]
+    return Linker(score, float(grid[int(np.argmax(reached))]))
+
+
+@lru_cache
+def listed(people: int, least: float) -> tuple[float, float, float]:
+    """Of the records with a mate that is filed elsewhere, those of which a pair of at least that probability lists one, among
+    other people, with the interval over populations."""
+    made, shares = linker(people), []
+    for of in strangers(people)[1:]:
+        table = made.pairs(of)
+        filed = components(table, made.threshold, len(of.person))
+        has = pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].transform("nunique") > 1
+        left, right = table.loc[table["match_probability"] >= least, ["unique_id_l", "unique_id_r"]].to_numpy().T
+        across = (of.person[left] == of.person[right]) & (filed[left] != filed[right])
+        known = np.zeros(len(filed), bool)
+        known[left[across]] = known[right[across]] = True
+        shares.append(known[has.to_numpy()].mean())
+    half = stats.t.ppf(0.975, len(shares) - 1) * np.std(shares, ddof=1) / np.sqrt(len(shares))
+    return float(np.mean(shares)), float(np.mean(shares) - half), float(np.mean(shares) + half)
+
+
+def f1(filed: NDArray[np.int64], true: NDArray[np.int64]) -> float:
+    precision, recall = rates(filed, true)
+    return 2 * precision * recall / (precision + recall)
+
+
+PROBLEMS = 200
+TRAINED, TESTED, FRESH_ROWS = 400, 160, 4000
+LISTS = ("complete", "with false candidates", "incomplete, unsaid")
+LEARNERS = {
+    "1-NN": (lambda: KNeighborsRegressor(1), 5, False),
+    "5-NN": (lambda: KNeighborsRegressor(5), 5, False),
+    "tree": (lambda: DecisionTreeRegressor(min_samples_leaf=3, random_state=0), 5, False),
+    "ridge": (lambda: Ridge(1.0), 150, False),
+    "logistic": (lambda: LogisticRegression(C=0.3, max_iter=500), 80, True),
+    "forest": (lambda: RandomForestClassifier(20, min_samples_leaf=2, random_state=0), 5, True),
+    "boosting": (lambda: HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=12, random_state=0), 5, False),
+}
+
+
+def duplicate_law(
+    size: int, features: int, classes: bool, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    X = rng.normal(size=(size, features))
+    eta = X @ np.random.default_rng(4).normal(size=features) / np.sqrt(features) + np.sin(2 * X[:, 0])
+    return X, (rng.random(size) < 1 / (1 + np.exp(-2 * eta))) * 1.0 if classes else eta + 0.7 * rng.normal(size=size)
+
+
+def losses(model: Any, X: NDArray[np.float64], y: NDArray[np.float64], classes: bool) -> NDArray[np.float64]:
+    """Squared errors, of the probability for classes: their means are scikit-learn's scores with the sign turned."""
+    return (y - (model.predict_proba(X)[:, 1] if classes else model.predict(X))) ** 2
+
+
+def answered(seed: int) -> dict[str, Any]:
+    """One problem: was it refused, is the true correction inside the interval, or worse than the interval allows?"""
+    rng = np.random.default_rng([13, seed])
+    make, features, classes = LEARNERS[list(LEARNERS)[seed % len(LEARNERS)]]
+    X, y = duplicate_law(TRAINED + TESTED, features, classes, rng)
+    train, test = np.arange(TRAINED), np.arange(TRAINED, TRAINED + TESTED)
+    copies = rng.permutation(test)[: round(rng.uniform(0.05, 0.6) * TESTED)]
+    source = rng.choice(train, len(copies), replace=bool(rng.random() < 0.5))
+    X[copies] = X[source] + rng.choice([0.0, 0.01, 0.1, 0.2]) * rng.normal(size=(len(copies), features))
+    y[copies] = y[source] if classes or rng.random() < 0.5 else y[source] + 0.2 * rng.normal(size=len(copies))
+    kind = LISTS[seed % len(LISTS)]
+    model = make().fit(X[train], y[train])
+    naive = losses(model, X[test], y[test], classes)
+    clean = naive.copy()
+    for row, mate in zip(copies, source, strict=True):
+        rest = train[train != mate]
+        clean[row - TRAINED] = losses(make().fit(X[rest], y[rest]), X[[row]], y[[row]], classes)[0]
+    correction, fresh = (
+        naive.mean() - clean.mean(),
+        -losses(model, *duplicate_law(FRESH_ROWS, features, classes, rng), classes).mean(),
+    )
+    report = lo.leakage.leakage_report(
+        make(),
+        X,
+        y,
+        linkage=lo.leakage.Linkage.from_duplicates(listed_pairs(kind, copies, source, test, rng), np.arange(len(y))),
+        cv=[(train, test)],
+        scoring="neg_brier_score" if classes else "neg_mean_squared_error",
+        seed=seed,
+    )
+    told = report.table.loc[report.recommended or "naive"]
+    low, high = (0.0, 0.0) if report.recommended in (None, "naive") else (told["correction_low"], told["correction_high"])
+    return {
+        "learner": list(LEARNERS)[seed % len(LEARNERS)],
+        "list": kind,
+        "refused": report.recommended is None,
+        "recommended": report.recommended or "",
+        "naive off": -correction / clean.mean(),
+        "off": (told["correction"] - correction) / clean.mean(),
+        "inside": low <= correction <= high,
+        "safe": correction > high,
+        "false": correction < low,
+        "fresh": told["low"] <= fresh <= told["high"],
+    }
+
+
+def listed_pairs(
+    kind: str, copies: NDArray[np.int64], source: NDArray[np.int64], test: NDArray[np.int64], rng: np.random.Generator
+) -> pd.DataFrame:
+    """Pairs of a test and a training row: of the true ones all, or a share; false candidates as improbable as they are."""
+    keep = rng.random(len(copies)) < (rng.uniform(0.3, 0.9) if kind == LISTS[2] else 1.0)
+    pairs = pd.DataFrame({"l": copies[keep], "r": source[keep], "match_probability": 0.99})
+    if kind != LISTS[1]:
+        return pairs
+    others = pd.DataFrame({"l": rng.choice(test, 100), "r": rng.integers(0, TRAINED, 100), "match_probability": 0.01})
+    return pd.concat([pairs, others]).drop_duplicates(["l", "r"])
+
 
 PEOPLE = 360
 FRESH = 3000  # new people, on whom the five fits are scored

@@ -4,27 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import repository  # noqa: F401  puts the tests in reach
 import scipy.interpolate
-from odd_truths import (
-    GAMMA,
-    LOGISTIC,
-    POISSON,
-    Tally,
-    Training,
-    Truth,
-    attempted,
-    each_plan,
-    glm_truth,
-    host_truth,
-    judged,
-    squares_truth,
-    told,
-    trainings,
-    value,
-)
 from sklearn.base import clone
 from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import KFold, LeaveOneOut, cross_validate
+from tests.oracles.exact import GAMMA, LOGISTIC, POISSON, Training, Truth, glm_truth, host_truth, squares_truth, trainings
+from tests.problems.tally import Tally, attempted, each_plan, judged, told, value
 
 import leaveout as lo
 

@@ -6,22 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import repository  # noqa: F401  puts the tests in reach
 import scipy.optimize
-from odd_truths import (
-    LOGISTIC,
-    POISSON,
-    Tally,
-    Training,
-    Truth,
-    attempted,
-    each_plan,
-    glm_truth,
-    holds,
-    judged,
-    told,
-    trainings,
-    value,
-)
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
@@ -36,6 +22,8 @@ from sklearn.model_selection import (
     cross_val_predict,
     cross_validate,
 )
+from tests.oracles.exact import LOGISTIC, POISSON, Training, Truth, glm_truth, trainings
+from tests.problems.tally import Tally, attempted, each_plan, holds, judged, told, value
 
 import leaveout as lo
 

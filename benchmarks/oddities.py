@@ -1,56 +1,34 @@
-"""Odd and ill-posed input: is a wrong number ever told without a word?
-
-Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small problem at random that is ordinary for its user and awkward
-for a library: more columns than rows, dummies of every level, labels such as "01", unsorted dates, hosts that stopped early.
-What leaveout says is compared with a truth that shares nothing with it: Decimals of sixty digits, the host's own refits, dense
-algebra (`odd_truths`). The table counts of each kind
-
-    wrong        a number beyond its reported error and rounding, not flagged, and no warning
-    alarms       right losses that the audit calls wrong
-    refused      no number, or an exception, where the host has a refit that hangs on no tolerance
+"""Odd and ill-posed input: does the library ever return a wrong number without a warning?
 
     python benchmarks/oddities.py [--quick] [--draws N] [--seed N] [kind ...]
 
-It exits with status 1 if any of these is not zero.
+Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small random problem that is ordinary for its user and awkward for a
+library: more columns than rows, dummies for every level, labels such as "01", unsorted dates, hosts that stopped early. The
+opponent is a truth that shares nothing with the library: Decimals of sixty digits, the host's own refits, or dense algebra
+(`tests.oracles.exact`). The table counts for each kind
+
+    wrong        numbers beyond their reported error and rounding, neither flagged nor warned about
+    alarms       right losses that the audit calls wrong
+    refused      missing numbers, or exceptions, where the host has a refit that depends on no tolerance
+
+The exit status is 1 if any of these is not zero.
 """
 
 import argparse
 import sys
-import time
 import warnings
 
 import jax
-import numpy as np
 import odd_files
 import odd_rows
 import odd_uses
 import pandas as pd
-from odd_truths import Tally, attempted
+import repository  # noqa: F401  puts the tests in reach
+from tests.problems.tally import study, table
 from threadpoolctl import threadpool_limits
 
 KINDS = odd_rows.KINDS | odd_files.KINDS | odd_uses.KINDS
 DRAWS, FEW = 50, 4
-
-
-def study(names: list[str], draws: int, seed: int) -> dict[str, Tally]:
-    """What was found of each kind. A draw of a kind is the same whichever others are asked for."""
-    found = {}
-    for name in names:
-        began, tally = time.process_time(), Tally()
-        for draw in range(draws):
-            rng = np.random.default_rng([seed, draw, *name.encode()])
-            part = attempted("the kind itself", lambda rng=rng, name=name: KINDS[name](rng))
-            part.notes = [f"draw {draw}: {note}" for note in part.notes]
-            tally += part
-        found[name] = tally
-        print(f"{name}: {time.process_time() - began:.1f} s", file=sys.stderr)
-    return found
-
-
-def table(found: dict[str, Tally]) -> pd.DataFrame:
-    rows = {name: (one.folds, one.wrong, one.alarms, one.refused) for name, one in found.items()}
-    rows["all"] = tuple(map(sum, zip(*rows.values(), strict=True)))
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["folds", "wrong", "alarms", "refused"])
 
 
 def main() -> None:
@@ -66,7 +44,7 @@ def main() -> None:
     names = args.kinds or [name for name in KINDS if not (args.quick and name in odd_uses.LONG)]
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = study(names, args.draws or (FEW if args.quick else DRAWS), args.seed)
+        found = study({name: KINDS[name] for name in names}, args.draws or (FEW if args.quick else DRAWS), args.seed)
     pd.set_option("display.max_rows", 200, "display.width", 200)
     for name, tally in found.items():
         for note in tally.notes:

@@ -1,38 +1,48 @@
-"""Leave-one-out of linear predictors: one table against the programs of this field.
+"""Leave-one-out of linear predictors by the programs of this field, against refits of every row: who is how far off?
 
-    python benchmarks/peers.py [squared logistic probit cloglog poisson gamma]
+    python benchmarks/peers.py [predictors links measures] [--only LOSS]
 
-Eleven problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a log link; with and without an
-intercept, with weights, with a ridge penalty. Each program gives the linear predictor of every row from the fit without it:
+predictors   one table of programs, on eleven problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a
+             log link; with and without an intercept, with weights, with a ridge penalty. --only takes the problems of one loss
+links        links that are not canonical, against statsmodels' three influence measures
+measures     influence measures of statsmodels and ours: leverage, Cook's distance, dfbetas, studentised residuals
 
-    leaveout        Certified(), and NewtonStep(), which is ALO
-    refitting       n fits by scikit-learn, where it has the model
-    statsmodels     params − d_params of its influence measures, one fit
-    RidgeCV         its leave-one-out predictions at the one alpha
-    MAPIE           the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from the truth
-    RandALO         its leave-one-out predictions (`evaluate_bks`) and, for the optimism, its risk (`evaluate`), each from 100
-                    products with its Jacobian, as by default; float32, randomised; the intercept is a column. It needs
-                    PyTorch, and is used where it can be imported
+In `predictors` each program gives the linear predictor of every row from the fit without it:
+
+leaveout      Certified(), and NewtonStep(), which is ALO
+refitting     n fits by scikit-learn, where it has the model
+statsmodels   params − d_params of its influence measures, one fit
+RidgeCV       its leave-one-out predictions at the one alpha
+MAPIE         the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from the truth
+RandALO       its leave-one-out predictions (`evaluate_bks`) and, for the optimism, its risk (`evaluate`), each from 100
+              products with its Jacobian, as by default; float32, randomised; the intercept is a column. It needs PyTorch, and
+              is used where it can be imported
 
 The truth is a refit of each row by Newton's method in NumPy to the floor. *error* is ‖η − η_true‖ / ‖η_true − η̂‖, so that
-keeping the full fit has error one; *optimism* the share of (held-out − training loss) that is found; *worst* the largest
-error of a row over the root mean square of η_true − η̂; *fits* the time over one fit by scikit-learn or statsmodels of the
+keeping the full fit has error one; *optimism* is the share of (held-out − training loss) that is found; *worst* is the largest
+error of a row over the root mean square of η_true − η̂; *fits* is the time over one fit by scikit-learn or statsmodels of the
 same model. A program that lacks the model, or part of it, "cannot".
+
+In `links` the truth is a refit by SciPy's root finder, with sample weights, offsets and an unpenalised intercept; errors are
+relative as above. In `measures` the truth is written out over statsmodels' own refits without each row, the measures those of
+docs/regression.md; errors are relative to the root mean square of the truth.
 """
 
-import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.optimize
 import scipy.special
+import scipy.stats
 import statsmodels.api as sm
 from sklearn.base import clone
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
 from sklearn.model_selection import LeaveOneOut
+from speed.common import main, show
 from statsmodels.genmod.families import links
 from statsmodels.stats.outliers_influence import OLSInfluence
 
@@ -284,11 +294,156 @@ def judged(problem: Problem, program: Callable[[Problem], Any], once: float) -> 
     }
 
 
-def main() -> None:
+gaussian = scipy.stats.norm
+ratio = lambda eta: np.exp(gaussian.logpdf(eta) - gaussian.logcdf(eta))
+# dℓ/dη, written here from the densities
+SLOPES = {
+    "probit": lambda eta, y: (1 - y) * ratio(-eta) - y * ratio(eta),
+    "cloglog": lambda eta, y: (1 - y) * np.exp(eta) - y * np.exp(eta) / np.expm1(np.exp(eta)),
+    "gamma": lambda eta, y: 1 - y * np.exp(-eta),
+}
+
+
+def links_table(n: int = 120, p: int = 5, seeds: int = 10) -> list[dict]:
+    """Medians over data sets, for a weak and a strong signal, and NewtonStep's worst."""
+    rows = []
+    for name in SLOPES:
+        for signal in (0.5, 1.0):
+            errors = pd.DataFrame([link_errors(name, *link_data(name, n, p, signal, seed)) for seed in range(seeds)])
+            numbers = errors.apply(pd.to_numeric, errors="coerce")
+            middle = {c: numbers[c].median() if numbers[c].notna().any() else errors[c][0] for c in errors}
+            rows.append({"link": name, "sd of Xθ": signal} | middle | {"NewtonStep, worst": numbers["NewtonStep"].max()})
+    return rows
+
+
+def link_data(name: str, n: int, p: int, signal: float, seed: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    X, weight, offset = rng.standard_normal((n, p)), rng.gamma(4.0, 0.25, n), 0.3 * rng.standard_normal(n)
+    eta = signal * X @ rng.standard_normal(p) / np.sqrt(p) + offset
+    if name == "gamma":
+        return X, rng.gamma(2.0, np.exp(eta) / 2.0), weight, offset
+    mean = gaussian.cdf(eta) if name == "probit" else -np.expm1(-np.exp(eta))
+    return X, (rng.random(n) < mean).astype(float), weight, offset
+
+
+def link_errors(name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray) -> dict[str, float | str]:
+    """The relative error of each way to the left-out linear predictors, or why it has none."""
+    n = len(y)
+    design = np.c_[X, np.ones(n)]
+
+    def solve(s, start):
+        equations = lambda theta: design.T @ (s * SLOPES[name](design @ theta + offset, y))
+        return scipy.optimize.root(equations, start, tol=1e-13).x
+
+    full = solve(weight, np.zeros(design.shape[1]))
+    refits = np.stack([solve(np.where(np.arange(n) == i, 0.0, weight), full) for i in range(n)])
+    eta, exact = design @ full + offset, np.sum(design * refits, 1) + offset
+    fit, plan = lo.fit(lo.GLM(X, y, name, sample_weight=weight, offset=offset)), lo.leave_one_out(n)
+    ours = (lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.Exact())
+    found = {type(refit).__name__: lo.cross_predict(fit, plan, refit, "link") for refit in ours}
+    found |= dict(statsmodels_links(name, design, y, weight, offset))
+    distance = np.linalg.norm(exact - eta)
+    return {k: v if isinstance(v, str) else np.linalg.norm(v - exact) / distance for k, v in found.items()}
+
+
+def statsmodels_links(name: str, design: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray) -> Iterator[tuple]:
+    """Its left-out linear predictors, by params − d_params of its three influence measures; or why there are none."""
+    import statsmodels.api as sm
+    from statsmodels.stats.outliers_influence import MLEInfluence
+
+    family = {
+        "probit": lambda: sm.families.Binomial(sm.families.links.Probit()),
+        "cloglog": lambda: sm.families.Binomial(sm.families.links.CLogLog()),
+        "gamma": lambda: sm.families.Gamma(sm.families.links.Log()),
+    }[name]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = sm.GLM(y, design, family, offset=offset, var_weights=weight).fit(tol=1e-12)
+        for label, measure in (
+            ("sm get_influence()", lambda: fitted.get_influence()),
+            ("sm observed=False", lambda: fitted.get_influence(observed=False)),
+            ("sm MLEInfluence", lambda: MLEInfluence(fitted)),
+        ):
+            try:
+                yield label, np.sum(design * (fitted.params - measure().d_params), 1) + offset
+            except Exception as error:
+                yield label, f"cannot: {type(error).__name__}"
+
+
+ROWS = 60
+rng = np.random.default_rng(0)
+DATA = np.c_[np.ones(ROWS), rng.standard_normal((ROWS, 3))]
+ETA = DATA @ [0.3, 0.6, -0.4, 0.2]
+WEIGHT = rng.gamma(4.0, 0.25, ROWS)
+BINARY = (rng.random(ROWS) < 1 / (1 + np.exp(-ETA))).astype(float)
+F = sm.families
+MODELS: dict[str, Callable[[Any], Any]] = {
+    "OLS": lambda k: sm.OLS((ETA + rng_noise)[k], DATA[k]).fit(),
+    "WLS": lambda k: sm.WLS((ETA + rng_noise)[k], DATA[k], weights=WEIGHT[k]).fit(),
+    "Poisson": lambda k: sm.GLM(COUNT[k], DATA[k], F.Poisson()).fit(tol=1e-13),
+    "logistic": lambda k: sm.GLM(BINARY[k], DATA[k], F.Binomial()).fit(tol=1e-13),
+    "probit": lambda k: sm.GLM(BINARY[k], DATA[k], F.Binomial(links.Probit())).fit(tol=1e-13),
+    "gamma, log": lambda k: sm.GLM(POSITIVE[k], DATA[k], F.Gamma(links.Log())).fit(tol=1e-13),
+    "gamma, log, weights": lambda k: sm.GLM(POSITIVE[k], DATA[k], F.Gamma(links.Log()), var_weights=WEIGHT[k]).fit(tol=1e-13),
+}
+rng_noise, COUNT, POSITIVE = rng.standard_normal(ROWS), rng.poisson(np.exp(ETA)).astype(float), rng.gamma(2.0, np.exp(ETA) / 2)
+
+
+def measures_truth(host: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+    """The measures from refits, with the observed information by statsmodels' own Hessian."""
+    whole = host(slice(None))
+    linear = not hasattr(whole.model, "family")
+    weight = whole.model.weights if linear else whole.model.iweights
+    information = (
+        DATA.T @ (np.asarray(weight)[:, None] * DATA)
+        if linear
+        else -whole.model.hessian(whole.params, scale=1.0, observed=True)
+    )
+    known = not linear and type(whole.model.family).__name__ in ("Poisson", "Binomial")
+    curvature = np.asarray(weight) if linear else whole.model.hessian_factor(whole.params, scale=1.0, observed=True)
+    inverse = np.linalg.inv(information)
+    h = np.abs(curvature) * np.einsum("np,pq,nq->n", DATA, inverse, DATA)
+    out: dict[str, list] = {"cook": [], "dfbetas": [], "studentised": []}
+    for i in range(ROWS):
+        again = host(np.arange(ROWS) != i)
+        step = again.params - whole.params
+        scale, left = (1.0, 1.0) if known else (whole.scale, again.scale)
+        mean = DATA[i] @ again.params if linear else again.predict(DATA[[i]])[0]
+        variance = 1.0 if linear else float(whole.model.family.variance(mean))
+        out["cook"].append(step @ information @ step / (DATA.shape[1] * scale))
+        out["dfbetas"].append(-step / np.sqrt(left * np.diag(inverse)))
+        spread = left * variance / (1 - h[i])
+        out["studentised"].append(np.sqrt(np.broadcast_to(weight, ROWS)[i] / spread) * (whole.model.endog[i] - mean))
+    return {"leverage": h} | {name: np.array(values) for name, values in out.items()}
+
+
+def their_measures(whole: Any) -> dict[str, Callable[[], np.ndarray]]:
+    linear = not hasattr(whole.model, "family")
+    influence = OLSInfluence(whole) if linear else whole.get_influence()  # WLS has no get_influence of its own
+    return {
+        "leverage": lambda: influence.hat_matrix_diag,
+        "cook": lambda: influence.cooks_distance[0],
+        "dfbetas": lambda: influence.dfbetas,
+        "studentised": lambda: influence.resid_studentized_external if linear else influence.resid_studentized,
+    }
+
+
+def our_measures(whole: Any) -> dict[str, Callable[[], np.ndarray]]:
+    fit = lo.from_statsmodels(whole)
+    return {
+        "leverage": lambda: lo.leverage(fit),
+        "cook": lambda: lo.cooks_distance(fit),
+        "dfbetas": lambda: lo.dfbetas(fit).to_numpy(),
+        "studentised": lambda: lo.studentized_residuals(fit),
+    }
+
+
+def predictors(only: str) -> None:
+    """The table of programs."""
     rows = []
     for make in PROBLEMS:
         problem = make()
-        if sys.argv[1:] and problem.loss not in sys.argv[1:]:
+        if only and problem.loss != only:
             continue
         once = timed(lambda problem=problem: one_fit(problem))[0]
         for name, program in PROGRAMS.items():
@@ -297,5 +452,31 @@ def main() -> None:
     print(pd.DataFrame(rows).to_string(index=False), flush=True)
 
 
+def other_links() -> None:
+    """Left-out linear predictors for links that are not canonical."""
+    title = "links: relative error of the change of left-out predictors, n = 120, p = 5, medians of 10 data sets"
+    show(f"{title}; NewtonStep: target 0.03", links_table())
+
+
+def measures() -> None:
+    """The largest relative error of each measure."""
+    rows = []
+    for name, host in MODELS.items():
+        want = measures_truth(host)
+        for program, make in (("statsmodels", their_measures), ("leaveout", our_measures)):
+            row: dict[str, Any] = {"model": name, "program": program}
+            found = make(host(slice(None)))
+            for measure, value in want.items():
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        error = np.abs(np.asarray(found[measure]()) - value).max() / np.sqrt(np.mean(value**2))
+                    row[measure] = f"{error:.1e}"
+                except Exception as reason:
+                    row[measure] = type(reason).__name__
+            rows.append(row)
+    print(pd.DataFrame(rows).to_string(index=False))
+
+
 if __name__ == "__main__":
-    main()
+    main({"predictors": predictors, "links": other_links, "measures": measures}, __doc__, only="")

@@ -3,7 +3,7 @@
     python experiments/reproductions.py        (or `make reproductions`)
 
 `pages/*.md` are the texts, with calls of the functions below in {{ }}. A kept table is docs/reproductions/results/NAME.json,
-written by an experiment's `--save`; a printed one is a block of benchmarks/RESULTS.md or benchmarks/results/*.md. Every table
+written by an experiment's `--save`; a printed one is a block of benchmarks/results/*.md. Every table
 is followed by the command that made it, the date, and the seconds that it took, where they were kept.
 """
 
@@ -181,9 +181,9 @@ def curves(name: str, date: str, *others: str) -> str:
 
 
 def times() -> pd.DataFrame:
-    """Table 2 as printed in benchmarks/RESULTS.md: seconds for 1,000 folds of a tenth, and the document's hours."""
+    """Table 2 as printed in benchmarks/results/hidden.md: seconds for 1,000 folds of a tenth, and the document's hours."""
     _, _, *lines = block(
-        "RESULTS.md", "Table 2 so far: 1000 folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)"
+        "results/hidden.md", "Table 2 so far: 1000 folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)"
     )
     rows = []
     for line in lines:

@@ -16,12 +16,12 @@ if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and not {"XLA_FLAGS", "PY
 os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 import threadpoolctl
-from jaxtyping import install_import_hook
 
-from tests import shapes  # noqa: F401  what the hook finds by its name
+from tests import shapes
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a core a worker: threads that wait for one another's take many times as long
     threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
@@ -37,7 +37,8 @@ UNCHECKED = {  # modules that warn in their caller's name, which the check's own
 CHECKED = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.stem != "__init__" and path.parent != SOURCE]
 MODULES = {".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[0] not in ELSEWHERE}
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
-    install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "tests.shapes.arrays")
+    jaxtyping.jaxtyped = shapes.checked  # the decorator that the hook puts at every function
+    jaxtyping.install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "beartype.beartype")
 
 import leaveout as lo
 from leaveout._runtime import exported_programs as _programs

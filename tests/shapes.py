@@ -1,20 +1,29 @@
 """The shapes in annotations, checked at every call: a type checker that looks at arrays only.
 
 What users hand in is checked by the library, with messages of its own; here it is what its functions hand one another.
+Whether values agree with annotations depends on their types and shapes alone. So a function is checked once for each
+combination of them that it meets, and a call that looks like an earlier one costs a look into a set. A function whose
+annotations state no shape stays as it is.
 """
 
+import dataclasses
 import functools
+import inspect
 import operator
-from collections.abc import Callable
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Hashable
+from types import FunctionType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import jax
+import jaxtyping
 import numpy as np
 from beartype import beartype
 from jaxtyping import AbstractArray
 
 NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shapes
+NOT_GIVEN = inspect.Parameter.empty
+IS_ARRAY: dict[type, bool] = {}
+jaxtyped = jaxtyping.jaxtyped
 
 
 def of_arrays(hint: Any) -> Any:
@@ -22,22 +31,110 @@ def of_arrays(hint: Any) -> Any:
     if hint in NOTHING:
         return hint
     if isinstance(hint, type) and issubclass(hint, AbstractArray):  # NumPy's or JAX's: types are mypy's to compare
-        return hint.dtype[jax.Array | np.ndarray, hint.dim_str]
+        return hint.dtype[jax.Array | np.ndarray | np.generic, hint.dim_str]
     origin, parts = get_origin(hint), [of_arrays(part) for part in get_args(hint)]
     if origin is Callable or all(part in NOTHING for part in parts):
         return Any
     if origin in (Union, UnionType):
-        return functools.reduce(operator.or_, parts)
+        return Any if Any in parts else functools.reduce(operator.or_, parts)
     return origin[tuple(parts)]
 
 
-def arrays(function: Callable) -> Callable:
-    """`function`, its arguments and what it returns checked where they are arrays of a stated shape."""
+def _stated(function: FunctionType) -> dict[str, Any]:
+    """What the annotations of a function say of shapes, by the parameter's name or "return"."""
+    stated = {}
+    for name, hint in function.__annotations__.items():
+        if not isinstance(hint, str) and of_arrays(hint) in NOTHING:
+            continue
+        probe = lambda: None
+        probe.__annotations__ = {"value": hint}
+        try:
+            hint = of_arrays(get_type_hints(probe, function.__globals__)["value"])
+        except NameError:  # imported for mypy only
+            continue
+        if hint not in NOTHING:
+            stated[name] = hint
+    return stated
+
+
+def look(value: Any) -> Hashable:
+    """All that a check of shapes sees of a value: types, and the shapes and types of the arrays within."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return (kind, *map(look, value))
+    if kind is dict:
+        return (kind, *((key, look(part)) for key, part in value.items()))
+    if kind not in IS_ARRAY:
+        IS_ARRAY[kind] = isinstance(value, np.ndarray | jax.Array)  # which takes JAX long
+    return (kind, value.shape, value.dtype) if IS_ARRAY[kind] else kind
+
+
+class Check:
+    """What is checked of a function, and the looks of the calls that passed."""
+
+    def __init__(self, function: FunctionType):
+        self.function, self.hints, self.known = function, _stated(function), set()
+        self.returns = "return" in self.hints
+        if self.returns:
+            self.hints["returned"] = self.hints.pop("return")
+        self.places = []
+        for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items() if self.hints else ()):
+            if name in self.hints and parameter.kind is parameter.VAR_POSITIONAL:
+                self.places.append((slice(place, None), name))
+                self.hints[name] = tuple[self.hints[name], ...]
+            elif name in self.hints:
+                self.places.append((place, name))
+
+    def values(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that have a stated shape, by name."""
+        return {
+            name: args[place] if isinstance(place, slice) or place < len(args) else kwargs.get(name, NOT_GIVEN)
+            for place, name in self.places
+        }
+
+    def agree(self, values: dict[str, Any]) -> None:
+        """Raise where values do not agree with their annotations, of which one name stands for one number."""
+        given = {name: value for name, value in values.items() if value is not NOT_GIVEN}
+        self._checker(*given)(**given)
+
+    @functools.cache  # noqa: B019
+    def _checker(self, *names: str) -> Callable[..., None]:
+        scope: dict[str, Any] = {}
+        exec(f"def check({', '.join(names)}): pass", scope)
+        check, function = scope["check"], self.function
+        check.__module__, check.__qualname__ = function.__module__, function.__qualname__
+        check.__annotations__ = {name: self.hints[name] for name in names}
+        return jaxtyped(check, typechecker=beartype)
+
+
+CHECKS: dict[int, Check] = {}  # by the function's code, of which a function within a function has one in all calls
+
+
+def checked(function: Any = None, *, typechecker: Any = None) -> Any:
+    """`function`, its arguments and what it returns checked where they are arrays of a stated shape; a class, its fields."""
+    if function is None:
+        return checked
     if isinstance(function, type):
+        if dataclasses.is_dataclass(function) and not hasattr(function.__init__, "checked"):
+            function.__init__ = checked(function.__init__)
         return function
-    hints = {name: of_arrays(hint) for name, hint in function.__annotations__.items()}
-    hints = {name: hint for name, hint in hints.items() if hint not in NOTHING}
-    if not hints:
+    check = CHECKS.get(id(function.__code__)) or CHECKS.setdefault(id(function.__code__), Check(function))
+    if not check.hints:
         return function
-    function.__annotations__ = hints
-    return beartype(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        values = check.values(args, kwargs)
+        before = tuple(map(look, values.values()))
+        if before not in check.known:
+            check.agree(values)
+            check.known.add(before)
+        result = function(*args, **kwargs)
+        if check.returns and (after := (before, look(result))) not in check.known:
+            check.agree(values | {"returned": result})
+            check.known.add(after)
+        return result
+
+    wrapped.checked = True
+    return wrapped

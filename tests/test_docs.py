@@ -100,7 +100,7 @@ def test_every_public_name_has_an_example():
     """In the reference, or the gallery: below each `:::` a block that uses the name before the next name comes."""
     text = "\n".join(page.read_text() for page in (*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "gallery.md"))
     public = set(re.findall(r" as (\w+)", (ROOT / "src" / "leaveout" / "__init__.pyi").read_text()))
-    modules = {"inference", "interop", "models", "refit", "leakage", "sklearn"}
+    modules = {"inference", "leakage", "models", "sklearn", "tuning", "validation"}
     modules |= {"emissions", "losses", "penalties", "datasets", "plot"}
     shown = {}
     for names, body in re.findall(r"((?:^::: leaveout\.[\w.]+\n+)+)(.*?)(?=^:::|\Z)", text, re.DOTALL | re.MULTILINE):

@@ -1,18 +1,15 @@
-"""The oracles of `benchmarks` are right: derivatives against differences, minimisers against SciPy."""
+"""The oracles are right: derivatives against differences, minimisers against SciPy. They import nothing of the library."""
 
-import sys
+import ast
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.optimize
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-import oracles
-from problems import HOSTS
-
 import leaveout as lo
+from tests import oracles
+from tests.problems.kinds import HOSTS
 
 LOSSES = {name: oracle for name, (_, oracle) in HOSTS.items()} | {"student": oracles.student(3.0)}
 
@@ -64,3 +61,16 @@ def test_refits_are_minima(oracle):
         found = scipy.optimize.minimize(value, np.zeros(size), method="BFGS", options={"gtol": 1e-7})
         np.testing.assert_allclose(theta[k], found.x, atol=1e-4)
         assert value(theta[k]) <= found.fun + 1e-12
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "oracles").glob("*.py")), ids=lambda file: file.stem)
+def test_oracles_import_nothing_of_the_library(file):
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, "write the whole name of the module"
+            names.add(node.module)
+    ours = {name for name in names if name.split(".")[0] in ("leaveout", "tests")}
+    assert all(name.startswith("tests.oracles.") for name in ours), ours

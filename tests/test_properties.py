@@ -1,8 +1,6 @@
 """Laws of the public verbs, on problems that hypothesis makes: few shapes, so that little is compiled."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import leaveout as lo
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-import oracles
+from tests import oracles
 
 N, P = 24, 2
 EXACT = lo.Exact()

@@ -1,9 +1,7 @@
 """The certificate is honest, on problems built to break it."""
 
-import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +11,8 @@ from sklearn.model_selection import KFold
 
 import leaveout as lo
 from tests.helpers import OBJECTIVES, fitted
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
+from tests.problems import certificate
+from tests.problems.kinds import KINDS
 
 QUICK = ("logistic", "two functions")
 
@@ -132,8 +129,6 @@ def test_a_step_over_a_hill_is_not_gone_on_from():
 
 
 def test_the_study_of_a_simple_kind():
-    import certificate
-
     (folds,) = certificate.study(["logistic"], 3, True, {"default": lo.Certified()})["default"].values()
     row = certificate.summary(folds)
     assert row["folds"] == 4 * 126 and not row["beyond, proved"] + row["beyond, estimated"] + row["missed"] + row["no answer"]
@@ -141,9 +136,6 @@ def test_the_study_of_a_simple_kind():
 
 def test_the_study_sees_what_is_wrong():
     """Errors a thousand times too small, and then losses that are off, are found."""
-    import certificate
-    from problems import KINDS
-
     problem = KINDS["logistic"].make(np.random.default_rng(0))
     plan = problem.plans[1]
     known, cv = certificate.truth(problem, plan), lo.cross_validate(problem.fit, plan, lo.NewtonStep())
@@ -160,9 +152,6 @@ def test_the_study_sees_what_is_wrong():
 @pytest.mark.slow
 def test_the_study():
     """What is demanded of the certificate, on a few problems of each kind but the largest."""
-    import certificate
-    from problems import KINDS
-
     names = [name for name in KINDS if name != certificate.LARGEST]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,5 +1,6 @@
 """The programme of odd input: it finds nothing where nothing is wrong, and finds what is."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,44 +10,50 @@ import pandas as pd
 import pytest
 
 import leaveout as lo
+from tests.oracles.exact import squares_truth
+from tests.problems.tally import judged
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+PROGRAMS = Path(__file__).parents[2] / "benchmarks"
+# The program with one kind more, which raises.
+RAISING = """
+import oddities
+oddities.KINDS["raises"] = lambda rng: 1 / 0
+oddities.main()
+"""
+
+
+def program(*words):
+    return subprocess.run([sys.executable, *words], cwd=PROGRAMS, capture_output=True, text=True)
 
 
 def test_kinds_that_are_right():
-    import oddities
-
-    found = oddities.study(["float32 input", "ridge, many columns", "decimal commas"], 2, 1)
-    table = oddities.table(found)
-    assert table.loc["all"].tolist() == [sum(one.folds for one in found.values()), 0, 0, 0], table
-    assert all(one.folds for one in found.values())
+    done = program("oddities.py", "--draws", "2", "--seed", "1", "float32 input", "ridge, many columns", "decimal commas")
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rows, last = done.stdout.splitlines()
+    assert header.split() == ["folds", "wrong", "alarms", "refused"] and last == "3 kinds, seed 1: nothing wrong"
+    folds = [int(row.split()[-4]) for row in rows]
+    assert len(rows) == 4 and all(folds) and folds[-1] == sum(folds[:-1]), done.stdout
+    assert rows[-1].split()[-3:] == ["0", "0", "0"]
 
 
 def test_there_are_forty_kinds_with_names_of_their_own():
-    import odd_files
-    import odd_rows
-    import odd_uses
-    import oddities
-
-    assert len(oddities.KINDS) == len(odd_rows.KINDS) + len(odd_files.KINDS) + len(odd_uses.KINDS) >= 40
-    assert {*odd_uses.LONG} <= oddities.KINDS.keys()
+    parts = "odd_rows.KINDS, odd_files.KINDS, odd_uses.KINDS"
+    code = f"from oddities import *; print(len(KINDS), sum(map(len, ({parts}))), {{*odd_uses.LONG}} <= KINDS.keys())"
+    together, apart, known = program("-c", code).stdout.split()
+    assert int(together) == int(apart) >= 40 and known == "True"
 
 
 @pytest.fixture(scope="module")
 def known():
     """An estimate by groups, and its truth in sixty digits."""
-    import odd_truths
-
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((2, 12, 2))[0], rng.standard_normal(12)
     cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.5))), lo.groups(np.arange(12) % 4))
-    return cv, odd_truths.squares_truth(X, y, 0.5)(cv.plan)
+    return cv, squares_truth(X, y, 0.5)(cv.plan)
 
 
 def counts(cv, truth):
-    import odd_truths
-
-    found = odd_truths.judged(cv, truth)
+    found = judged(cv, truth)
     return found.folds, found.wrong, found.alarms, found.refused
 
 
@@ -80,15 +87,10 @@ def test_a_missing_loss_is_a_refusal_unless_the_truth_hangs_on_a_tolerance(known
     assert counts(gone, truth._replace(ambiguous=cv.plan.refit == 3)) == (4, 0, 0, 0)
 
 
-def test_an_exception_is_a_refusal_and_the_program_fails(monkeypatch, capsys):
-    import oddities
-
-    monkeypatch.setitem(oddities.KINDS, "raises", lambda rng: 1 / 0)
-    monkeypatch.setattr(sys, "argv", ["oddities.py", "--draws", "2", "raises"])
-    with pytest.raises(SystemExit) as ended:
-        oddities.main()
-    assert ended.value.code == 1
-    assert "ZeroDivisionError" in capsys.readouterr().out
+def test_an_exception_is_a_refusal_and_the_program_fails():
+    done = program("-c", RAISING, "--draws", "2", "raises")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stdout and "1 kinds, seed 0: 2 FAULTS" in done.stdout
 
 
 def test_frozen_losses_are_compared_to_the_last_digit(capsys):

@@ -1,5 +1,7 @@
 """Objectives whose author gives F and its gradient by NumPy: the same as by JAX, with nothing compiled."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,27 @@ def test_where_there_is_no_value_f_is_infinite():
     fit = lo.fit(Walled(sample_mean().data), num_starts=1, theta0={"mean": 0.0, "log_scale": 3.0})
     np.testing.assert_allclose(fit.vector, fitted("closed form").vector, atol=1e-7)
     assert np.isfinite(lo.cross_validate(fit, lo.leave_one_out(40)).losses).all()
+
+
+class Remembered(Moments):
+    """The state of an evaluation is its weights."""
+
+    seen: ClassVar = []  # of every evaluation, the state that it got and its weights
+
+    def look(self, theta, weights, state=None):
+        if state is not None:
+            self.seen.append((state, weights))
+        return *super().look(theta, weights)[:2], weights.copy()
+
+
+@pytest.mark.parametrize("refit", [lo.NewtonStep(), lo.Exact(), lo.Certified()], ids=repr)
+def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
+    Remembered.seen.clear()
+    lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(40, 4, seed=0), refit)
+    state, weights = (np.concatenate(part) for part in zip(*Remembered.seen, strict=True))
+    own = (state == weights).all(axis=1)
+    assert (own | (state == 1.0).all(axis=1)).all()  # a refit without an evaluation begins at the fit
+    assert (own & (weights != 1.0).any(axis=1)).any() or isinstance(refit, lo.NewtonStep)
 
 
 def test_what_a_model_does_not_have_is_said():

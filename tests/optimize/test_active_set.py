@@ -541,7 +541,7 @@ def test_what_is_refused():
     assert not empty.parameters["coef"].any() and lo.cross_validate(empty, plan).proved.all()
 
 
-@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("sparse", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
     """A minimiser on columns that do not depend on one another predicts what every other minimiser does."""
     rng = np.random.default_rng(1)

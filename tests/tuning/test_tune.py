@@ -218,7 +218,7 @@ def test_the_smoothed_area_and_its_slope():
     value, slope = _hyper.smoothed(Y, eta, weight)
     pairs = [(i, j) for i in range(N) for j in range(N) if Y[i] > Y[j]]
     mass = np.array([weight[i] * weight[j] for i, j in pairs])
-    apart = np.array([(eta[i] - eta[j]) / (_hyper.WIDTH * np.std(eta)) for i, j in pairs])
+    apart = np.array([(eta[i] - eta[j]) / (_hyper.AREA_STEP_WIDTH * np.std(eta)) for i, j in pairs])
     assert value == pytest.approx(-np.average(scipy.special.expit(apart), weights=mass))
     for k in (0, 7, 30):
         e = 1e-5 * (np.arange(N) == k)

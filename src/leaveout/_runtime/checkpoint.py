@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .fingerprint import fingerprint
 
@@ -27,8 +26,8 @@ PAUSE = 2.0  # seconds between commits, and so of work that a crash loses beside
 OURS = 0x6C656176  # application id in the header of the file: "leav"
 TABLES = "CREATE TABLE run (of TEXT); CREATE TABLE steps (number INTEGER PRIMARY KEY, arrays BLOB, digest TEXT)"
 
-File = str | os.PathLike
-StepResult = dict[str, NDArray]  # results of a step
+File = str | os.PathLike[str]
+StepResult = dict[str, np.ndarray]  # results of a step
 
 
 class Journal:

@@ -56,7 +56,7 @@ class Program:
 
         return equinox.filter_jit(self.function)
 
-    def __call__(self, args: tuple, more: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
         import jax
 
         folder = self.folder()

@@ -17,7 +17,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import platformdirs
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     import jax.numpy as jnp
     import jax.scipy.special as jspecial
     from jax import Array
-    from jaxtyping import PyTree, Scalar
+    from jaxtyping import Scalar
+
+    PyTree: TypeAlias = Any  # jaxtyping's own is unknown to type checkers
 else:
     jax, jnp, jspecial = _Later("jax"), _Later("jax.numpy"), _Later("jax.scipy.special")
     Array = PyTree = Any
@@ -312,7 +314,7 @@ class Module(abc.ABC):  # noqa: B024
 
     _own_init: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **more: Any):
+    def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if type(cls) is not abc.ABCMeta:  # other metaclasses, such as Equinox's, register their classes
             return

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +72,7 @@ class Slow:
         task = self.bar.add_task(label, total=1)
         return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a bar that is never shown, as another process has no terminal."""
         return Slow, (self.label, self.total)
 

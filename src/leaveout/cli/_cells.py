@@ -17,10 +17,10 @@ from ._console import fail
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
 SEPARATORS = tuple(NAMES)  # signs between thousands
-DIGITS = 15  # largest number of digits of a whole number; longer ones are ids, which floats would merge
+MAX_NUMBER_DIGITS = 15  # largest number of digits of a whole number; longer ones are ids, which floats would merge
 OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # either decimals or thousands
 ZEROS = re.compile(r"0\d+")
-LONG = re.compile(rf"\d{{{DIGITS + 1},}}")
+LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
 SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
 

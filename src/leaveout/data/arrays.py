@@ -39,6 +39,9 @@ class Names:
     Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
     """
 
+    index: Any
+    read: Callable[[Any], Any] | None
+
     def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None):
         self.index, self.read = index, read
 

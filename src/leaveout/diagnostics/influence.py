@@ -26,7 +26,7 @@ from ..objectives.batched import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT, cache_key, refitted
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key, refitted
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import named
 from ..validation.scoring import natural, reach
@@ -43,7 +43,7 @@ LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
 @float64
 def influence(
     estimate: Estimate,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     *,
     prediction: Any = None,
     pairs: int | None = None,
@@ -133,6 +133,19 @@ class Moves:
 
     The object also has the change of the watched prediction and, if that is cheap, the change of F per remaining unit.
     """
+
+    fit: Fit
+    plan: Plan
+    watched: Watched | None
+    theta: np.ndarray
+    off: np.ndarray
+    value: np.ndarray
+    value_error: np.ndarray
+    cheap: bool
+    others: np.ndarray | None
+    now: float
+    u: np.ndarray
+    length: np.ndarray
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
         count = plan.num_refits

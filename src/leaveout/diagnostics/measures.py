@@ -305,7 +305,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
 
     def one(theta, weights):
-        mean = objective.predict(unravel(theta, fit.theta), None, everyone, "response")
+        mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")
         terms = own * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
         return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
 
@@ -317,9 +317,10 @@ def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     """Predict each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective
     assert isinstance(objective, GLM)
+    weights = jnp.ones(objective.num_units)
 
     def one(unit, theta):
-        return objective.predict(unravel(theta, fit.theta), None, unit[None], "response")[0]
+        return objective.predict(unravel(theta, fit.theta), weights, unit[None], "response")[0]
 
     mean = jax.vmap(one)(jnp.arange(objective.num_units), thetas)
     return mean, objective.loss_function.variance(mean)

@@ -38,7 +38,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT, LOST, cache_key, refitted, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, LOST, cache_key, refitted, resolve_plan
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -79,7 +79,7 @@ def interval(
     groups: ArrayLike | None = None,
     plan: Plan | None = None,
     offset: ArrayLike | None = None,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
     """Compute prediction intervals for the responses of new rows, whatever their distribution.

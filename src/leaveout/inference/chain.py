@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar, Shaped
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from .._runtime.jax import Module, static
+from .._runtime.jax import Arrays, Module, static
 from ..objectives.objective import aligned
 
 FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
@@ -73,7 +73,7 @@ class Layout(Module):
         rows, lanes = self.place.shape
         return rows, lanes
 
-    def arrange(self, steps: Array, fill: float = 0.0) -> Array:
+    def arrange(self, steps: Arrays, fill: float = 0.0) -> Array:
         """Lay out an array over the steps.
 
         Parameters

@@ -271,9 +271,9 @@ def _dotted(shape: tuple[int, ...]) -> str:
 
 
 # log Z and, from level 1 on, the marginals of sites, at level 2 those of edges too
-sums_p = Primitive("field_sums")
+sums_p: Primitive = Primitive("field_sums")
 # dq, de = ∇² log Z (dφ_sites, dφ_edges); those of edges may be left out on either side
-tangents_p = Primitive("field_tangents")
+tangents_p: Primitive = Primitive("field_tangents")
 sums_p.multiple_results = tangents_p.multiple_results = True
 
 

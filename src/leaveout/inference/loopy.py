@@ -16,7 +16,7 @@ messages do not settle, all results are NaN.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -47,6 +47,18 @@ class FixedPoint(NamedTuple):
 
 class Messages:
     """Approximate sums for one graph, number of states and kind, with the interface of `Passes`."""
+
+    num_sites: int
+    num_edges: int
+    num_states: int
+    key: tuple[str, int, int, bytes]
+    sites: slice
+    edges: slice
+    entries: int
+    weights: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    into: Any
 
     def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)

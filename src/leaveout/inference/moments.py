@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._runtime.jax import Arrays
 from .chain import SMALLEST_NORMALISER, Layout, Posterior
 from .sparse import SparseFeatures
 
@@ -144,7 +145,7 @@ def covariance(
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
     unit: Int[Array | np.ndarray, "rows lanes"],
-    worth: Float[Array, " sequences"],
+    worth: Float[Arrays, " sequences"],
     features: Float[Array | np.ndarray, "places features"] | SparseFeatures | None = None,
 ) -> Float[Array, "params params"]:
     """Compute Σ_n worth_n Cov(s_n) over the sequences.
@@ -227,7 +228,7 @@ def covariance(
     return _square(sums, worth @ mean) - mean.T @ (worth[:, None] * mean)
 
 
-def _square(sums: dict[str, Array], mean: Float[Array, " params"]) -> Float[Array, "params params"]:
+def _square(sums: dict[str, Array], mean: Float[Arrays, " params"]) -> Float[Array, "params params"]:
     """Second moments `E[s sᵀ]`, from counts at a step times counts after it or at it."""
     K, wide = sums["start"].shape
     F = len(sums["weight"])

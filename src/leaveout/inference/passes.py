@@ -18,7 +18,7 @@ import collections
 import functools
 import math
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse
@@ -39,6 +39,14 @@ Tangent = Float[np.ndarray, "numbers lanes tangents"]
 
 class Narrow:
     """Cliques whose tables `[configurations, separators]`, side by side, are small enough for a matrix."""
+
+    reads: Any
+    configurations: int
+    writes: slice
+    rows: np.ndarray
+    rest: int
+    back: Any
+    back_rest: Any
 
     def __init__(self, reads: scipy.sparse.csr_array, configurations: int, writes: slice, edges: slice):
         self.reads, self.configurations, self.writes = reads, configurations, writes
@@ -65,6 +73,11 @@ class CliquePass:
 
     A shape has a 1 for every site that is not in the message.
     """
+
+    shape: tuple[int, ...]
+    configurations: int
+    writes: slice
+    inputs: list[tuple[slice, tuple[int, ...]]]
 
     def __init__(self, shape: tuple[int, ...], configurations: int, writes: slice, inputs: list[tuple[slice, tuple[int, ...]]]):
         self.shape, self.configurations, self.writes, self.inputs = shape, configurations, writes, inputs
@@ -108,6 +121,21 @@ class Passes:
     tables and their tangents, two tables more, the stack and its tangents. Raises ValueError if that is more than `memory`
     bytes.
     """
+
+    num_sites: int
+    num_edges: int
+    num_states: int
+    key: tuple[int, int, bytes]
+    width: int
+    wide: int
+    entries: int
+    need: int
+    sites: slice
+    edges: slice
+    steps: list[Narrow | CliquePass]
+    roots: np.ndarray
+    size: int
+    cliques: list[tuple[int, int, Clique]]
 
     def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = np.inf):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)

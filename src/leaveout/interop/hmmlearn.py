@@ -16,10 +16,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
+from .._runtime.jax import Arrays, PyTree
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
+from ..models.emissions._base import Constraint, Parameters
 from ..models.emissions._covariance import inverse
 from ..models.hidden.hmm import HMM
 from ..models.hidden.states import Dirichlet
@@ -204,7 +206,7 @@ class HostGaussian(AbstractEmission):
         covariance = kinds.get(self.gaussian.covariance.kind, matrices[:, 0, 0])
         return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
 
-    def log_prior(self, parameters):
+    def log_prior(self, parameters: Parameters) -> Scalar:
         away, covariance = parameters["mean"] - self.mean, parameters["covariance"]
         if not self.gaussian.covariance.matrices:
             variance = covariance if covariance.ndim > 1 else covariance[:, None]
@@ -212,45 +214,47 @@ class HostGaussian(AbstractEmission):
             return -0.5 * jnp.sum(each)
         precision, log_det = inverse(covariance)
         square = self.scale + self._pooled(self.weight * away[:, :, None] * away[:, None, :])
-        return -0.5 * (self.power * jnp.sum(log_det) + jnp.sum(square * precision))
+        return -0.5 * (jnp.sum(log_det) * self.power + jnp.sum(square * precision))
 
-    def _pooled(self, squares: Float[Array, "states channels channels"]) -> Array:
+    def _pooled(self, squares: Float[Arrays, "states channels channels"]) -> Arrays:
         return jnp.sum(squares, 0) if self.gaussian.covariance.kind == "tied" else squares
 
     @property
-    def prior_note(self):
+    def prior_note(self) -> str:
         if self.flat:
             return "mean flat, covariance flat"
         return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return self.gaussian.free
 
     @property
-    def fixed(self):
+    def fixed(self) -> Parameters:
         return self.gaussian.fixed
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return self.gaussian.shared
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         return self.gaussian.prepare(x, lengths)
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         return self.gaussian.log_density(parameters, datum)
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         return self.gaussian.log_densities(parameters, data)
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         return self.gaussian.initial(data, observed, num_states, seed)
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         return self.gaussian.means(parameters, data)
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         return self.gaussian.draw(parameters, state, step, past, rng)
 
 

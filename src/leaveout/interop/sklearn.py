@@ -59,7 +59,7 @@ class Described:
     ridge: float | np.ndarray
     intercept: bool
     labels: bool = False  # whether the target is a class
-    class_weight: dict | Literal["balanced"] | None = None
+    class_weight: dict[str, Any] | Literal["balanced"] | None = None
     averaged: bool | Literal["rows"] = (
         False  # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
     )
@@ -188,7 +188,7 @@ SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
 }
-READERS: dict[type, Callable[[Any], Described]] = {
+READERS: dict[type[Any], Callable[[Any], Described]] = {
     linear_model.LinearRegression: _least_squares,
     linear_model.Ridge: _least_squares,
     linear_model.Lasso: _net,

@@ -306,7 +306,7 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
     return objective, {"coef": params}
 
 
-MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict]]] = {
+MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict[str, Any]]]] = {
     "OLS": _linear,
     "WLS": _linear,
     "GLM": _generalised,

@@ -18,8 +18,8 @@ FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16
 
 MOSTLY = 0.5  # share of the fits in chains below which each is computed from its own rows
 SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment, that differences of sums resolve
-PRODUCTS = 2**25  # numbers in the products of columns
-DEPENDENT = 1e10  # variance inflation of a column beyond which normal equations are not used
+COLUMN_PRODUCTS = 2**25  # numbers in the products of columns
+MAX_VARIANCE_INFLATION = 1e10  # variance inflation of a column beyond which normal equations are not used
 
 Rows = Int[np.ndarray, "fits size"]
 Shared = Int[np.ndarray, " shared"]
@@ -117,7 +117,7 @@ class LeastSquares(AbstractLinear):
     def name(self) -> str:
         return "ridge regression, batched" if self.penalty else "least squares, batched"
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         place = lengths(train)
         fits, size, d = *train.shape, self.X.shape[1]
         coef = np.zeros((fits, d + 1))
@@ -156,7 +156,7 @@ class LeastSquares(AbstractLinear):
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
-    def solve(self, X, y):
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         fits, _, d = X.shape
         mean, centre = np.zeros((fits, d)), np.zeros(fits)
         if self.intercept:
@@ -183,18 +183,18 @@ class AbstractClasses(AbstractLinear):
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Compute coefficients `[fits, params]` for fits with both classes; the last column of Z is that of an intercept."""
 
-    def response(self, eta):
+    def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.needs == "decision":
             return eta
         if self.needs == "label":
-            return (eta > 0) * 1.0
+            return np.where(eta > 0, 1.0, 0.0)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
-    def solve(self, X, y):
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
         theta = np.zeros((fits, Z.shape[2]))
@@ -229,13 +229,13 @@ class AbstractMargin(AbstractClasses):
         """Return the penalty of each coefficient, the intercept last."""
         return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
 
-    def together(self, train):
+    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
         if fits == 1 or not self.steady or self.scaled > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
-        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * PRODUCTS:
+        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * COLUMN_PRODUCTS:
             return coef, none
         place, weight = lengths(train), counted(train, rows)
         X, y = self.X[rows], self.y[rows]
@@ -256,7 +256,7 @@ class AbstractMargin(AbstractClasses):
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.scaled else False)
 
-    def minimise(self, Z, y):
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
@@ -301,12 +301,12 @@ class LogisticFits(AbstractMargin):
     def steady(self) -> bool:
         return True
 
-    def slopes(self, eta, y):
+    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         with np.errstate(over="ignore"):
             mu = 1 / (1 + np.exp(-eta))
         return mu - y, mu * (1 - mu)
 
-    def derivatives(self, eta, y):
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         tail = np.exp(-np.abs(eta))
         mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
         return np.maximum(eta, 0) + np.log1p(tail) - y * eta, mu - y, mu * (1 - mu)
@@ -323,10 +323,10 @@ class SupportVector(AbstractMargin):
     def steady(self) -> bool:
         return False
 
-    def ridge(self):
+    def ridge(self) -> Float[np.ndarray, " params"]:
         return np.full(self.X.shape[1] + int(self.intercept), self.penalty)
 
-    def derivatives(self, eta, y):
+    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
         sign = 2 * y - 1
         short = np.maximum(1 - sign * eta, 0.0)
         return short**2, -2 * sign * short, 2.0 * (short > 0)
@@ -345,11 +345,11 @@ def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArr
     try:
         inverse = np.linalg.inv(unit)
         spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
-        doubtful = ~((spread > 0) & (spread < DEPENDENT)).all(1)
+        doubtful = ~((spread > 0) & (spread < MAX_VARIANCE_INFLATION)).all(1)
     except np.linalg.LinAlgError:
         inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
     if doubtful.any():
-        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / DEPENDENT, hermitian=True)
+        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / MAX_VARIANCE_INFLATION, hermitian=True)
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 

@@ -10,6 +10,7 @@ solver that changes two multipliers at a time needs millions of steps.
 """
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ._fits import AbstractClasses
@@ -27,7 +28,7 @@ class HingeFits(AbstractClasses):
     def name(self) -> str:
         return "linear support vectors (hinge), batched"
 
-    def minimise(self, Z, y):
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Iterate each fit until its gap has closed; finished fits drop out. Raises ArithmeticError if one does not close."""
         Z = (2 * y - 1)[..., None] * Z
         ridge = np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))

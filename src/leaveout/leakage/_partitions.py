@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected, components, draw_blocks
 from ._chain import draw_chain
 
-CLEAR = 0.9  # probability of pairs whose clusters show the share of listed pairs
+SURE_PAIR = 0.9  # probability of pairs whose clusters show the share of listed pairs
 
 
 def draw_partitions(
@@ -70,7 +70,7 @@ def share_listed(
     rows: int, left: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
 ) -> tuple[int, int]:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
-    clear = probability >= CLEAR
+    clear = probability >= SURE_PAIR
     cluster = components(rows, left[clear], right[clear])
     size = np.bincount(cluster)
     spare = int(np.sum((size - 1) * (size - 2) // 2))

@@ -109,10 +109,10 @@ class Mean(AbstractFunctional):
         value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
         return self.sign * value.reshape(prediction.shape[:2])
 
-    def value(self, y, prediction, weight):
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
-    def pseudo(self, y, prediction, weight):
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         return self.records(y, prediction[None])[0]
 
 
@@ -124,13 +124,13 @@ class OfMeans(AbstractFunctional):
     combine: Callable[[NDArray], float]
     signed = True
 
-    def value(self, y, prediction, weight):
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
 
-    def pseudo(self, y, prediction, weight):
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         return next(self.many([(y, prediction, weight)]))
 
-    def many(self, fits):
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
         """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
         at, slope = None, np.zeros(0)
         for y, prediction, weight in fits:
@@ -163,10 +163,10 @@ class Ranks(AbstractFunctional):
     frequent: bool = False
     signed = True
 
-    def value(self, y, prediction, weight):
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
-    def pseudo(self, y, prediction, weight):
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         one = area if self.of == "area" else precision
         if prediction.ndim == 1:
             sought = (y > 0) != self.flipped
@@ -188,10 +188,10 @@ class Weighted(AbstractFunctional):
     function: Callable[..., float]
     signed = False
 
-    def value(self, y, prediction, weight):
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(quietly(self.function, y, prediction, sample_weight=weight))
 
-    def pseudo(self, y, prediction, weight):
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
         for i in np.flatnonzero(weight > 0):
             each = [weight.copy(), weight.copy()]
@@ -211,13 +211,13 @@ class UnweightedScore(AbstractFunctional):
     function: Callable[..., float]
     signed = False
 
-    def value(self, y, prediction, weight):
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         if np.ptp(weight[weight != 0]) > 0 or weight.min() < 0:
             raise ValueError("it takes no sample_weight, so rows cannot be weighted.")
         seen = weight > 0
         return float(quietly(self.function, y[seen], prediction[seen]))
 
-    def pseudo(self, y, prediction, weight):
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
 
 

@@ -38,7 +38,7 @@ from ._score import (
     takes_weights,
 )
 
-Loss = str | losses.AbstractLoss | Callable[[NDArray, NDArray], ArrayLike]  # a loss as users give it
+Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
 CELLS = 1024  # cells of a table of classes above which influences are computed by weights
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 LOG_LOSS = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn

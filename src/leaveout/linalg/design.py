@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from .._runtime.jax import Arrays
 from .group_norms import Norms
 
 Array = np.ndarray
@@ -58,6 +59,12 @@ class LossOfSeveral(Loss, Protocol):
 
 class CachedLoss:
     """Loss whose methods are looked up once, as a module creates a new bound method at each access."""
+
+    self_concordance: float | Array | None
+    fourth: float | Array | None
+    ceiling: float | Array
+    peak: Callable[[Array], Array | None]
+    derivatives: Callable[..., tuple[Array, ...]]
 
     def __init__(self, loss: Loss):
         self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
@@ -423,7 +430,7 @@ class Predictors:
     penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
-    inverse_link: Callable[[Array], Array]
+    inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero
 
     def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:

@@ -74,7 +74,7 @@ class Resident(Module):
     def __repr__(self) -> str:
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the rows, for the memory or the device of another process."""
         return _again, (np.asarray(self.source), self.ones, self.dtype)
 

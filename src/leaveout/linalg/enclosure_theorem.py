@@ -145,6 +145,12 @@ class RadiusTable:
     are no larger than sums over all.
     """
 
+    scale: np.ndarray
+    below: np.ndarray
+    beyond: np.ndarray
+    between: np.ndarray
+    near: list[tuple[np.ndarray, np.ndarray]]
+
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
     TWICE = 3  # steps in the grid after which a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.jax import Array, PyTree, compiled, jax, jnp, picked, resident
+from .._runtime.jax import Array, Arrays, PyTree, compiled, jax, jnp, picked, resident
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weighed
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -106,6 +106,11 @@ def work(objective: AbstractObjective, size: int) -> float:
 class LinearBatch:
     """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
 
+    model: Predictors
+    rows: RefitRows
+    num_units: int
+    constant: Callable[[], np.ndarray] | None
+
     def __init__(self, model: Predictors, rows: RefitRows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
         self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
 
@@ -173,6 +178,13 @@ class PenaltyBatch:
 
     Each evaluation keeps ℓ″ for the Hessian at the same place.
     """
+
+    model: Predictors
+    second: np.ndarray
+    weight: np.ndarray
+    kappa: np.ndarray
+    theta: np.ndarray
+    curvature: np.ndarray
 
     def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
         self.model, self.second = model, second
@@ -318,15 +330,21 @@ class HostBatch(Derived):
     def arrays(self) -> AbstractByArrays:
         return cast(Any, self.objective.costs.arrays)()
 
-    def look(self, theta, lanes):
+    def look(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
-    def gradient(self, theta, lanes):
+    def gradient(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, "lanes params"]:
         return self.look(theta, lanes)[1]
 
-    def products(self, theta, lanes):
+    def products(
+        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
+    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
@@ -423,7 +441,7 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
 
-def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable:
+def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable[..., Any]:
     """Compute the held-out losses of one refit at raveled θ, zero for units that are not scored."""
     weights = fold_weights(objective, index, weight)
 
@@ -442,7 +460,7 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarra
 
 
 @compiled
-def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Array:
+def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arrays:
     return objective.jacobian(theta) @ root.T
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import PyTree
+from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar
 from ..plans.plan import RefitRows
 from .objective import AbstractObjective
 
@@ -203,7 +203,7 @@ class AbstractClosedForm(AbstractObjective):
         found = np.stack(columns, axis=2)
         return (found + found.swapaxes(1, 2)) / 2
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
 
         Parameters
@@ -280,26 +280,28 @@ class AbstractClosedForm(AbstractObjective):
         ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
         return (ends[0] - ends[1]) / (2 * step[:, k : k + 1])
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return self.look(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0][0]
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         return self.hessians(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0]
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
         return self.losses(*at, np.asarray(index)[None], np.asarray(held, bool)[None])[0]
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
         return self.predictions(*at, np.asarray(index)[None], kind)[0]
 
     @property
-    def local(self):
+    def local(self) -> bool:
         return False
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return type(self).losses is not AbstractClosedForm.losses
 
 

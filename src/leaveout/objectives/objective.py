@@ -45,12 +45,12 @@ def stored(value: Any) -> np.ndarray:
     return aligned(np.asarray(value, np.float64))
 
 
-def leaves_of(theta: PyTree) -> list:
+def leaves_of(theta: PyTree) -> list[Any]:
     """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
     return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
 
 
-def mapped(function: Callable, theta: PyTree) -> PyTree:
+def mapped(function: Callable[..., Any], theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
@@ -81,8 +81,8 @@ def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
 class DiagonalBlocks(NamedTuple):
     """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
 
-    entries: Int[Array, "blocks size"]
-    matrices: Float[Array, "blocks size size"]
+    entries: Int[Arrays, "blocks size"]
+    matrices: Float[Arrays, "blocks size size"]
 
 
 def _same(theta: PyTree) -> PyTree:
@@ -406,7 +406,7 @@ class AbstractObjective(Module):
         ones = jnp.ones(self.num_units)
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
-    def jacobian(self, theta: PyTree) -> Float[Array, "units params"]:
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
 
         Parameters
@@ -501,7 +501,7 @@ class AbstractObjective(Module):
         del units
         return None
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -665,36 +665,41 @@ class Separable(AbstractObjective):
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def loss(self, theta, weights):
-        total = weights @ self._losses(theta, self.data)
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        total = jnp.asarray(weights) @ self._losses(theta, self.data)
         return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
         return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # data on a device may be in float32
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         del weights, held  # units are independent, so the other seen units do not matter
-        datum = jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
-        return self._losses(theta, datum)
+        return self._listed(theta, index)
 
-    def perturbation(self, theta, index, delta):
-        losses = self.score(theta, None, index, None)
-        return jnp.where(index < self.num_units, delta, 0.0) @ losses
+    def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
+        return self._losses(theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data))
 
-    def hessian_change(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+        return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
+
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(names=self.names.index)
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
-DEPENDENCE = {"unknown": None, "independent": False, "serial": True}  # by the value of `Units.serial`
+DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}  # by the value of `Units.serial`
 
 
 class Objective(AbstractObjective):
@@ -758,7 +763,7 @@ class Objective(AbstractObjective):
         self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(serial=DEPENDENCE[self.dependence])
 
     @property
@@ -766,13 +771,15 @@ class Objective(AbstractObjective):
         return self.size
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return self.score_function is not None
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return traced("Objective: loss", self.loss_function, theta, weights)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
         return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
@@ -817,7 +824,7 @@ class AbstractLinearPredictor(AbstractObjective):
         """
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Array:
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Arrays:
         """Compute `ω_n(1)` times the derivative of ℓ in η of the given order.
 
         Parameters

@@ -41,7 +41,7 @@ KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays a
 MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
 SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
 SHORTEST_STEP = 1e-8  # shortest step of the line search
-DEPENDENT = 1e-9  # least singular value, relative to the largest, of columns of length one that count as independent
+INDEPENDENT_SINGULAR_VALUE = 1e-9  # least singular value, relative to the largest, of independent columns of length one
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
@@ -209,6 +209,10 @@ def _worth(kinked: FullModel, theta: Float[Array, " params"]) -> float:
 class Posed:
     """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
 
+    kinked: FullModel
+    weights: Array
+    second: Callable[[], np.ndarray] | None
+
     def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
         self.kinked, self.weights, model = kinked, weights, kinked.smooth
         narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
@@ -257,7 +261,7 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
-        null = scipy.linalg.null_space(columns / length, rcond=DEPENDENT) / length[:, None]
+        null = scipy.linalg.null_space(columns / length, rcond=INDEPENDENT_SINGULAR_VALUE) / length[:, None]
         own, slope = theta[place], at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break

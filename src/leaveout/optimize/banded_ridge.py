@@ -68,6 +68,17 @@ class TargetLosses(NamedTuple):
 class BandedRows:
     """Weighted and centred data in the form that the formulas use."""
 
+    u: np.ndarray
+    weight: np.ndarray | Array
+    root: np.ndarray
+    bands: int
+    whole: np.ndarray
+    y: np.ndarray
+    x: np.ndarray
+    band: np.ndarray
+    gram: np.ndarray | None
+    folds: list[BandedFold]
+
     def __init__(self, model: BandedRidge, plan: Plan):
         n = model.num_units
         weight = np.ones(n) if model.sample_weight is None else model.sample_weight
@@ -97,6 +108,12 @@ class BandedRows:
 
 class BandedFactor:
     """Factor at one α for each band, with S⁻¹ and S⁻¹W of each fold."""
+
+    rows: BandedRows
+    v: np.ndarray
+    w: np.ndarray
+    spread: float
+    inverse: list[tuple[np.ndarray, np.ndarray]]
 
     def __init__(self, rows: BandedRows, alpha: Float[Array, " bands"]):
         self.rows, root = rows, alpha[rows.band] ** -0.5
@@ -177,6 +194,17 @@ def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " ba
 
 class Search:
     """Descent of the targets: the point of each, the results there, and the damping of its next step."""
+
+    rows: BandedRows
+    ends: tuple[Array, Array]
+    shared: bool
+    everyone: np.ndarray
+    count: int
+    rounds: int
+    factors: int
+    rho: np.ndarray
+    damping: np.ndarray
+    known: TargetLosses
 
     def __init__(self, rows: BandedRows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
         self.rows, self.ends, self.shared = rows, ends, shared

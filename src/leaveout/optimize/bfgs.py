@@ -33,6 +33,15 @@ Solve = Callable[[Vector], Vector]
 class BFGS:
     """State of a descent, and its approximate inverse Hessian; `start` multiplies by P₀."""
 
+    start: Solve
+    count: int
+    moves: np.ndarray
+    turns: np.ndarray
+    theta: Vector | np.ndarray
+    value: float
+    gradient: np.ndarray
+    step: Vector
+
     def __init__(self, F: Function, theta: Vector, start: Solve):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
         self.F, self.start, self.count = F, start, 0

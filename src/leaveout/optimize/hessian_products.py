@@ -140,6 +140,12 @@ def orthonormal(
 class Solve:
     """Conjugate gradients for several refits side by side; keeps the directions of the first one."""
 
+    coordinates: Coordinates
+    null_space: np.ndarray
+    learnt: DeflationPreconditioner | None
+    keep: int
+    most: int
+
     def __init__(
         self,
         F: Functions,

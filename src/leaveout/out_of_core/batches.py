@@ -174,7 +174,7 @@ class Slice:
             some = slice(start, start + size)
             yield np.asarray(self.x[some]), [np.asarray(part[some], float) for part in self.others]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return Slice._again, (named(self.x), tuple(map(named, self.others)))
 
     @classmethod

@@ -22,8 +22,8 @@ class Pass(NamedTuple):
 
     function: Callable[..., Told]
     ones: bool
-    given: tuple
-    each: list[tuple] | None = None  # arguments for each part
+    given: tuple[Any, ...]
+    each: list[tuple[Any, ...]] | None = None  # arguments for each part
 
     def of(self, data: Batches, part: FilePart) -> Told:
         own = () if self.each is None else self.each[part.number]

@@ -12,6 +12,7 @@ from .._runtime.checkpoint import StepResult, again, keep, kept, making, there
 from .._runtime.progress import Slow
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
 from ..models.glm.glm import GLM
+from ..models.glm.loss import AbstractLoss
 from ..objectives.batched import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
@@ -30,10 +31,20 @@ Together = Callable[[StepResult, StepResult], StepResult]
 class PassRunner:
     """The passes of a scan in order; each is a step that `checkpoint` keeps."""
 
+    rows: Batches
+    model: GLM
+    folder: Path | None
+    loss: AbstractLoss
+    penalty: np.ndarray
+    passes: int
+
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
         self.rows, self.model, self.folder = rows, model, folder
-        self.loss, self.penalty = model.loss_function, np.asarray(model.predictors.penalty)
-        self.passes, self.known = 0, dict[str, Any]()
+        predictors = model.predictors
+        assert predictors is not None
+        self.loss, self.penalty = model.loss_function, np.asarray(predictors.penalty)
+        self.passes = 0
+        self.known: dict[str, Any] = {}
 
     def added(
         self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None

@@ -29,7 +29,6 @@ from .pass_runner import PassRunner
 from .result import Scan
 
 Array = np.ndarray
-FILE_DIGITS = 7  # digits of the number of a file
 
 Together = Callable[[StepResult, StepResult], StepResult]
 
@@ -38,7 +37,7 @@ Together = Callable[[StepResult, StepResult], StepResult]
 def scan(
     data: Any,
     target: Any,
-    loss: str | AbstractLoss | Callable,
+    loss: str | AbstractLoss | Callable[..., Any],
     penalty: AbstractPenalty | None = None,
     *,
     columns: Sequence[str] | None = None,

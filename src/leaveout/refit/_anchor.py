@@ -29,7 +29,7 @@ WHITEN_TOGETHER = 4  # all rows are whitened if this times the listed ones excee
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 PLAIN = 1e-8  # share of the largest eigenvalue of H above which an eigenvalue is not rounding
 KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
-NEARLY = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+REPEATED_COLUMNS_FROM = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
@@ -176,7 +176,7 @@ def anchored(fit: Fit) -> LinearFitCache:
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     off, condition = _rounded(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
-    if condition > NEARLY * len(root):
+    if condition > REPEATED_COLUMNS_FROM * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)

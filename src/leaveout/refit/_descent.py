@@ -57,7 +57,7 @@ NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops f
 # moves.
 LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
-NEARLY = 0.1  # refits whose last step was shorter than this share of the first continue from their place
+NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first continue from their place
 HESSIANS = 10  # approximate number of Hessians that Newton's method takes
 # Operations of a gradient from which Newton's method takes refits one by one. For a chain of 5,000 steps and 11 parameters
 # (2e5) a refit took 30 ms, and 130 ms side by side.
@@ -389,7 +389,7 @@ class RefitDescent:
 
     def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: the candidates if they are nearly converged and lower than θ̂, else θ̂."""
-        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEARLY * self.first[some]
+        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
         if near.any():
             there = self.theta(some[near])
             lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]

@@ -28,7 +28,7 @@ from ..optimize.fit import Fit
 Array = np.ndarray
 UNIT = 2.0**-53
 CAUTION = 32  # factor on the usual rounding error of a sum
-CLEAR = 1e3  # factor on its rounding error from which a number is known not to be zero
+NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
 
 
@@ -97,7 +97,7 @@ class LeastNorm:
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
-        away = rounding if least > rounding else least * (CLEAR - 1)  # the distance from the cut, or from zero
+        away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # the distance from the cut, or from zero
         low = least - rounding if least > rounding else least
         clear = self.penalised or not np.any((s > low) & (s < least + away))
         if self.penalised:
@@ -157,13 +157,13 @@ class LeastNorm:
             ridged = Q / np.sqrt(s**2 + 1)
             inner = one + ridged @ ridged.T
             values, vectors = np.linalg.eigh(inner)
-            if not values[0] > CLEAR * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
+            if not values[0] > NONZERO_FROM * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
                 return None
             r = vectors @ ((vectors.T @ (apart + Q @ (t / (s**2 + 1)))) / values)
             worst = float(np.sqrt(values[-1] / values[0])) if whole.full else float(1 / values[0])
         else:
             values, vectors = np.linalg.eigh(one)
-            seen = values > max(np.sqrt(fuzz), CLEAR * fuzz)
+            seen = values > max(np.sqrt(fuzz), NONZERO_FROM * fuzz)
             if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
                 return None
             V1, V0 = vectors[:, seen], vectors[:, ~seen]
@@ -190,7 +190,7 @@ def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
     It follows from the singular values of all rows, and is infinite if the cut removes a direction that these data determine.
     """
     largest = s.max(initial=0.0)
-    seen, rounding = s > cut * largest, UNIT * CAUTION * CLEAR * len(s) * largest
+    seen, rounding = s > cut * largest, UNIT * CAUTION * NONZERO_FROM * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):
         return np.inf
     return float(10 * (cut * largest / s[seen].min()) ** 2)

@@ -146,7 +146,7 @@ def _touched(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 @compiled
-def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> tuple[Array, Array, Array]:
+def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> tuple[Array, Arrays, Arrays]:
     """Rows of the listed units, and the first and second derivatives of their losses."""
     one = lambda index: (objective.rows(index), objective.derivative(theta, index, 1), objective.derivative(theta, index, 2))
     return jax.vmap(one)(index)

@@ -114,7 +114,7 @@ class NoUpdate(AbstractRefit):
 
     together = True
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
 
 
@@ -150,11 +150,11 @@ class InfinitesimalJackknife(AbstractRefit):
 
     order: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.order not in (1, 2):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         return _at(fit, rows, _expansion(fit, rows, self.order), judge)
 
 
@@ -175,10 +175,10 @@ class NewtonStep(AbstractRefit):
 
     own_hessians = probes = quadratic = True
 
-    def stacked(self, stack, scale):
+    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return probed(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
@@ -209,10 +209,10 @@ class Exact(AbstractRefit):
     tol: float = 1e-8
     quadratic = iterates = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         share("Exact: tol", self.tol)
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
@@ -262,23 +262,23 @@ class Certified(AbstractRefit):
     rtol: float = 0.01
     in_standard_errors = probes = together = quadratic = iterates = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.rtol != 1:  # a tolerance of one standard error is allowed too
             share("Certified: rtol", self.rtol)
 
-    def of_parameters(self):
+    def of_parameters(self) -> "AbstractRefit":
         return Exact(min(self.rtol, COARSEST))
 
-    def stacked(self, stack, scale):
+    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
-    def __call__(self, fit, rows, *, judge=True):
+    def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
             return probed(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
-            judge = linear.Judge(fit, rows, allowed)
-            return _enclosed(fit, rows, judge, judge.left, allowed)
+            judged = linear.Judge(fit, rows, allowed)
+            return _enclosed(fit, rows, judged, judged.left, allowed)
         state = RefitDescent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence

@@ -21,7 +21,12 @@ from ..validation.checks import Check
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
-MODEL = {"field": "model", "type": "nominal", "sort": None, "title": None}  # rows of a picture, one for each model
+MODEL: dict[str, str | None] = {
+    "field": "model",
+    "type": "nominal",
+    "sort": None,
+    "title": None,
+}  # rows of a picture, one for each model
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
 
 Lines = list[tuple[str, str]]

@@ -24,7 +24,7 @@ MODELS = 12  # largest number of models whose losses are in one table
 
 def report(
     found: Estimate | LeakageReport | Mapping[str, Estimate],
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     title: str = "",
     notes: Sequence[str] = (),

@@ -28,8 +28,8 @@ from ..interop.sklearn import described, inner, placed, read, rescales
 from ..models.glm.losses import AbstractRounded
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
-from ..plans.plan import Plan, from_splits
-from ..refit import AbstractRefit
+from ..plans.plan import Plan, RefitRows, from_splits
+from ..refit import AbstractRefit, RefitBatch
 from ..validation.cross_validate import fold_thetas
 from ..validation.scoring import NamedScore, natural, reach
 
@@ -171,7 +171,7 @@ class Called(NamedScore):
     def _rows(self, held: bytes) -> FoldData:
         return self.of.data.some(np.frombuffer(held, np.int64))
 
-    def losses(self, rows, theta):
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])
@@ -181,7 +181,7 @@ class Called(NamedScore):
             out[k] = self.score(host, self.rows(key))
         return out
 
-    def error(self, rows, done, losses):
+    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
 
 

@@ -22,7 +22,7 @@ from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..tuning.path import path
-from ..validation.cross_validate import DEFAULT
+from ..validation.cross_validate import DEFAULT_REFIT
 from ._folds import FoldData, OneFit, Splits, fitted, is_rescaled
 from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
 from ._validation import Transformers, check, fold_failed, folds_of, splits_of, told, with_weights
@@ -167,7 +167,7 @@ class OneFitSearchCV(GridSearchCV):
         self, candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
         """Yield the scores of every candidate, and the seconds that its fits took."""
-        strategy = DEFAULT if self.strategy is None else self.strategy
+        strategy = DEFAULT_REFIT if self.strategy is None else self.strategy
         hosts = [self._candidate(params) for params in candidates]
         frozen = learns(self.estimator) and self.transformers == "frozen"
         anew = learns(self.estimator) and not frozen

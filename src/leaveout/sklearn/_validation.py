@@ -20,7 +20,7 @@ from ..interop.sklearn import inner, learns, searches
 from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
-from ..validation.cross_validate import DEFAULT
+from ..validation.cross_validate import DEFAULT_REFIT
 from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fitted, is_rescaled
 from ._scoring import ErrorScore, Scores, named, score_of, scores
 
@@ -45,7 +45,7 @@ def cross_validate(
     return_estimator: bool = False,
     return_indices: bool = False,
     error_score: ErrorScore = np.nan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
@@ -211,10 +211,10 @@ def cross_val_predict(
     params: dict[str, Any] | None = None,
     pre_dispatch: Any = "2*n_jobs",
     method: str = "predict",
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
-) -> NDArray:
+) -> np.ndarray:
     """Predict every row by the estimator of the fold that holds it out, from one fit.
 
     It returns what `sklearn.model_selection.cross_val_predict` returns.
@@ -272,7 +272,7 @@ def cross_val_predict(
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
 
-    def predict(k: int, host: Any) -> NDArray:
+    def predict(k: int, host: Any) -> np.ndarray:
         if host is None:
             raise ValueError(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
@@ -286,7 +286,7 @@ def cross_val_predict(
     return np.concatenate(parts)[np.argsort(tests)]
 
 
-def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> NDArray:
+def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> np.ndarray:
     """Put an estimator's output for its own classes into the columns of all classes."""
     if len(own) == len(classes):
         return found

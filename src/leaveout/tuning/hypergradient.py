@@ -40,7 +40,7 @@ from ..optimize.active_set import at_rest
 from ..optimize.fit import Fit, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
-from ..refit._anchor import anchored
+from ..refit._anchor import LinearFitCache, anchored
 from ..refit._descent import RefitDescent
 from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
@@ -55,7 +55,7 @@ Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]
 FILLED = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
 MAX_CLASS_PAIRS = 2e7  # largest number of pairs of rows of two classes
 HYPERPARAMETER_DIFFERENCE = 1e-3  # step of hyperparameters to each side; slopes of closed forms have an error of its square
-WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
+AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
 
 
 class SlopeLook(NamedTuple):
@@ -103,6 +103,10 @@ class LossSlopes:
     Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
     once for all calls.
     """
+
+    build: Build
+    names: tuple[str, ...]
+    pooled: Pooled | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
         self.build, self.names, self.pooled = build, tuple(names), pooled
@@ -416,12 +420,12 @@ def smoothed(
         )
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()
-    z = apart / (WIDTH * spread)
+    z = apart / (AREA_STEP_WIDTH * spread)
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
     bend = mass / mass.sum() * share * (1 - share)
     slope = np.zeros(len(y))
     slope[upper], slope[~upper] = -bend.sum(1), bend.sum(0)
-    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (WIDTH * spread)
+    slope = (slope - apart * (slope @ apart) / (len(y) * spread**2)) / (AREA_STEP_WIDTH * spread)
     return -float(np.sum(mass * share) / mass.sum()), slope
 
 
@@ -441,6 +445,12 @@ def _looked(fit: Fit, batch: Batch, gathered: EstimateBuilder) -> CertifiedBatch
 
 class Adjoint:
     """The sums Σ p_o and Σ p_o q_oᵀ, and the contributions of single rows to s, whitened."""
+
+    fit: Fit
+    anchor: LinearFitCache
+    pull: np.ndarray
+    bent: np.ndarray
+    turn: np.ndarray
 
     def __init__(self, fit: Fit):
         self.fit, self.anchor = fit, anchored(fit)

@@ -23,7 +23,7 @@ A⁻¹ of S ∪ J is that of S and, with C = A_JJ − A_JS A⁻¹ A_SJ, W_J = C^
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -71,7 +71,17 @@ def _ratio(penalty: AbstractPenalty) -> float:
 class StandardisedColumns:
     """Columns times the roots of weights, and their products, without large means if there is an intercept."""
 
-    def __init__(self, objective):
+    root: np.ndarray
+    free: np.ndarray
+    y: np.ndarray
+    mean: np.ndarray
+    x: np.ndarray
+    gram: np.ndarray
+    pull: np.ndarray
+    largest: np.ndarray
+    length: np.ndarray
+
+    def __init__(self, objective: Any):
         weight = objective.sample_weight
         self.root = np.ones(objective.num_units) if weight is None else np.sqrt(weight)
         offset = 0.0 if objective.offset is None else objective.offset
@@ -115,6 +125,18 @@ class PathRun:
 
     Each A is a leading block of the last. Raises LinAlgError if that has no factor.
     """
+
+    rows: StandardisedColumns
+    at: Array
+    a: Array
+    ridge: float
+    active: np.ndarray
+    size: np.ndarray
+    factor: Array
+    theta: np.ndarray
+    gradient: np.ndarray
+    sign: np.ndarray
+    right: np.ndarray
 
     def __init__(
         self, rows: StandardisedColumns, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]
@@ -206,6 +228,13 @@ class Change(NamedTuple):
 class Few:
     """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of A⁻¹."""
 
+    some: np.ndarray
+    x: np.ndarray
+    along: np.ndarray
+    beside: np.ndarray
+    left: np.ndarray
+    spread: np.ndarray
+
     def __init__(self, rows: StandardisedColumns, ridge: float):
         self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
         self.x = rows.x[self.some]
@@ -223,6 +252,18 @@ class Few:
 
 class LassoMinimum:
     """Minimiser at one α of a run, with r and h."""
+
+    rows: StandardisedColumns
+    run: PathRun
+    a: float
+    residual: Array
+    h: np.ndarray
+    theta: np.ndarray
+    active: np.ndarray
+    sign: np.ndarray
+    coef: np.ndarray
+    gradient: np.ndarray
+    others: np.ndarray
 
     def __init__(self, run: PathRun, k: int, residual: Float[Array, " units"], h: Float[Array, " units"]):
         self.rows, self.run, self.a, self.residual, self.h = run.rows, run, float(run.a[k]), residual, h
@@ -375,7 +416,7 @@ def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple
         before = run
 
 
-def lassos(objective, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
+def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
     """Leave out single rows under every lasso penalty; `plan` names the rows."""
     rows, ratio, unit = StandardisedColumns(objective), _ratio(penalties[0]), plan.index
     alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ from ..refit._stacked import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audited, ranked
 from ..validation.batches import one_thread
 from ..validation.cross_validate import (
-    DEFAULT,
+    DEFAULT_REFIT,
     blank,
     cross_validate,
     keep_freed,
@@ -86,7 +86,7 @@ def path(
     objective: Model,
     penalties: Penalties,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     *,
     audit: int = 5,
     checkpoint: File | None = None,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 Sampler = Literal["gradient", "optuna", "path"]
-Space = Mapping[str, tuple[float, float] | list]
+Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # columns of the table besides the hyperparameters

@@ -45,6 +45,11 @@ def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
 class Candidates:
     """The refits of an estimate that are most worth repeating, and the parameters that each of them reached."""
 
+    found: Estimate
+    number: int
+    moved: np.ndarray
+    exists: np.ndarray
+
     def __init__(self, found: Estimate, number: int):
         self.found, self.number = found, number
         self.moved, self.exists = np.zeros(len(found.error)), np.zeros(len(found.error), bool)

@@ -34,10 +34,11 @@ PARTS = 16  # least number of batches that are shared
 NARROW = 500  # columns up to which threads of BLAS do not speed up products of blocks of rows, and wait for a busy core
 SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
-# computes the results of a refitted batch, in this process or another
-Tell = Callable[[Batch, RefitBatch, NDArray], StepResult]
+Tell = Callable[
+    [Batch, RefitBatch, np.ndarray], StepResult
+]  # computes the results of a refitted batch, in this process or another
 Merge = Callable[[Batch, StepResult], None]  # merges the results of a refitted batch
-Losses = Callable[[RefitRows, RefitBatch], NDArray]
+Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,8 @@ class Refitter:
 
     fit: Fit
     refit: AbstractRefit
-    scale: NDArray
-    number: NDArray
+    scale: np.ndarray
+    number: np.ndarray
     losses: Losses | None
     tell: Tell
 
@@ -78,6 +79,16 @@ class BatchRunner:
 
     If no parameters have to be `formed`, batches of single rows are large.
     """
+
+    fit: Fit
+    plan: Plan
+    refit: AbstractRefit
+    times: int
+    formed: bool
+    threads: int
+    whole: Batch | None
+    runs: Runs | None
+    kept: list[Batch] | None
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
         self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
@@ -184,7 +195,7 @@ def one_thread(objective: AbstractObjective, params: int) -> contextlib.Abstract
     return single_threaded() if linear else contextlib.nullcontext()
 
 
-def put(out: NDArray, batch: Batch, values: NDArray) -> None:
+def put(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
     """Write the losses of a batch to their places in `out`."""
     if values.ndim == 1:
         out[batch.refits] = values

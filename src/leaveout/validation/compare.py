@@ -29,8 +29,8 @@ FEW, CLOSE, SIGN = (
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
-DIGITS = 6  # digits of printed numbers
-WIDTH = 80  # width of a terminal
+TABLE_DIGITS = 6  # digits of printed numbers
+TABLE_WIDTH = 80  # width of a terminal
 
 
 class Compared(NamedTuple):
@@ -93,18 +93,18 @@ class Comparison(pd.DataFrame):
 
         Columns that do not fit are named below the table.
         """
-        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{DIGITS}g}")
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
         short = "missing" in self and bool(self["missing"].any())
         shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
         others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
         for name in others:
-            if len(written([*shown, name]).partition("\n")[0]) <= WIDTH:
+            if len(written([*shown, name]).partition("\n")[0]) <= TABLE_WIDTH:
                 shown.append(name)
         left = [name for name in others if name not in shown]
         kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
 
-    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters

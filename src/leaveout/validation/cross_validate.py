@@ -50,14 +50,14 @@ MILD = (
     RESULTS.other_minimum,
     RESULTS.leaving,
 )  # codes that the code of an emptied refit replaces
-DEFAULT = Certified()
+DEFAULT_REFIT = Certified()
 
 
 @float64
 def cross_validate(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     *,
     evaluate: Evaluate | Named | None = None,
     metric: Metric | Sequence[Metric] = (),
@@ -224,7 +224,7 @@ def _wanted(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluat
 def cross_predict(
     fit: Fit,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     kind: Literal["response", "link", "state", "label"] = "response",
     *,
     checkpoint: File | None = None,
@@ -295,7 +295,7 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
 
 
 @float64
-def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> PyTree:
+def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None) -> PyTree:
     """Return the natural parameters of every refit.
 
     The tolerance is one of parameters, whether or not the plan holds units out: `Certified(rtol)` iterates until the remaining
@@ -490,7 +490,7 @@ class BatchSummary:
     audit: int
     pooled: Predictions | None
 
-    def __call__(self, batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
+    def __call__(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> StepResult:
         asked, rows = self.asked, batch.rows
         result, pointwise = np.array(done.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
@@ -531,6 +531,16 @@ class BatchSummary:
 class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
+    asked: HeldOutLoss
+    found: Estimate
+    pooled: Predictions | None
+    tell: BatchSummary
+    candidates: Candidates
+    gradients: float
+    made: np.ndarray
+    draws: np.ndarray
+    left: np.ndarray
+
     def __init__(self, asked: HeldOutLoss, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
         self.asked, self.found, self.pooled = asked, blank, pooled
         self.tell = BatchSummary(asked, blank.elsewhere is not None, audit, pooled)
@@ -542,7 +552,7 @@ class EstimateBuilder:
     def emptied(self) -> NDArray[np.bool_]:
         return _emptied(self.asked.fit, self.asked.plan)
 
-    def add(self, batch: Batch, done: RefitBatch, values: NDArray) -> None:
+    def add(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""
         self.merge(batch, self.tell(batch, done, values))
 

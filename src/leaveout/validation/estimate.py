@@ -111,7 +111,7 @@ class Estimate(Printed):
     metric_error: dict[str, float] = field(default_factory=dict)
     metric_how: dict[str, str] = field(default_factory=dict)  # description of how each metric is averaged or pooled
     score: str = ""  # name of the loss, "" if it is not known
-    response: NDArray | None = None  # response of the losses, if the model has one
+    response: np.ndarray | None = None  # response of the losses, if the model has one
     classes: bool = False  # whether `response` has numbers of classes
     fit: Fit | None = None  # the fit, whose rows and columns are checked
     mute: tuple[str, ...] = ()  # codes of checks that are not reported
@@ -609,7 +609,7 @@ class Estimate(Printed):
         """
         return provided("plot").losses(self, ax=ax)
 
-    def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters

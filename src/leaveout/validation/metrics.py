@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
     unit: NDArray[np.int64]
     part: NDArray[np.int64]
-    target: NDArray
+    target: np.ndarray
     predicted: NDArray[np.float64]
     off: NDArray[np.float64]
     weight: NDArray[np.float64]
@@ -254,7 +254,7 @@ def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) 
     return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
 
 
-def area(positive: NDArray, predicted: NDArray, weight: NDArray) -> NDArray[np.float64]:
+def area(positive: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
     """Return the contribution of each unit to the area under the ROC curve of two classes."""
     beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
     value = float(np.average(beaten[positive], weights=weight[positive]))
@@ -271,7 +271,7 @@ def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:
     return 0.5 * (summed[low] + summed[high]) / total
 
 
-MEASURES: dict[str, Callable[[NDArray, NDArray, NDArray, NDArray], Measured]] = {
+MEASURES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Measured]] = {
     "auc": _auc,
     "accuracy": _accuracy,
     "brier": _squares,

@@ -21,7 +21,7 @@ from .._runtime.interrupt import stoppable
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, kfold
 from ..refit import AbstractRefit
-from .cross_validate import DEFAULT, cache_key, cross_validate
+from .cross_validate import DEFAULT_REFIT, cache_key, cross_validate
 from .estimate import Estimate
 from .mean_intervals import Interval
 from .scoring import Evaluate, Named
@@ -33,7 +33,7 @@ def nested(
     *,
     num_folds: int = 10,
     repeats: int = 20,
-    refit: AbstractRefit = DEFAULT,
+    refit: AbstractRefit = DEFAULT_REFIT,
     evaluate: Evaluate | Named | None = None,
     seed: int = 0,
     checkpoint: File | None = None,

@@ -21,6 +21,12 @@ class Predictions:
     A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero.
     """
 
+    plan: Plan
+    kind: str
+    judged: bool
+    values: np.ndarray
+    off: np.ndarray
+
     def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
         self.plan, self.kind, self.judged = plan, kind, judged
         self.values = np.zeros(0) if values is None else values

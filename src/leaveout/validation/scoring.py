@@ -32,11 +32,11 @@ class NamedScore(abc.ABC):
     joint = False  # whether there is one number for each refit, not for each held-out unit
 
     @abc.abstractmethod
-    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
-    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return the error of the summed losses of each refit, `[refits]`."""
 
 
@@ -65,7 +65,7 @@ class HeldOutLoss:
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
-    def losses(self, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
@@ -98,7 +98,7 @@ class HeldOutLoss:
             )
         return value
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: NDArray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return the error of the summed losses of each refit; infinite if it is not known."""
         if self.evaluate is None:
             return done.error
@@ -109,7 +109,11 @@ class HeldOutLoss:
 
 
 def reach(
-    fit: Fit, done: RefitBatch, at: NDArray, function: Callable[[NDArray], NDArray], directions: Literal[2, 8] = DIRECTIONS
+    fit: Fit,
+    done: RefitBatch,
+    at: np.ndarray,
+    function: Callable[[np.ndarray], np.ndarray],
+    directions: Literal[2, 8] = DIRECTIONS,
 ) -> NDArray[np.float64]:
     """Estimate the largest difference of a function of θ between the reported refits, `at`, and the exact refits.
 
@@ -173,7 +177,7 @@ def _at_once(fit: Fit, rows: RefitRows) -> int:
     return own_passes(fit.objective, width)
 
 
-def scores(fit: Fit, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
+def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.closed
     if model is None:
@@ -182,7 +186,7 @@ def scores(fit: Fit, rows: RefitRows, theta: NDArray) -> NDArray[np.float64]:
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
-def predictions(fit: Fit, rows: RefitRows, theta: NDArray, kind: str) -> NDArray[np.float64]:
+def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDArray[np.float64]:
     """Return the predictions of a batch's units."""
     model = fit.closed
     if model is not None:

@@ -398,7 +398,7 @@ def test_a_quadratic_has_one_hessian(monkeypatch):
     np.testing.assert_allclose(other.hessian - fit.hessian, 1.5 * penalty, atol=1e-10)
 
 
-@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
     """One row alone scatters more than Poisson's counts do: without it the likelihood grows towards no dispersion."""
     x = np.linspace(-1, 1, 40)

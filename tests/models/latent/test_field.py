@@ -1,8 +1,6 @@
-"""Gaussian fields against the same written out again, dense (`benchmarks/dense_fields.py`), and sums over responses."""
+"""Gaussian fields against the same written out again, dense (`tests.oracles.dense_fields`), and sums over responses."""
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,9 +12,7 @@ import leaveout as lo
 from leaveout.linalg.sparse_cholesky import pattern
 from leaveout.models.latent import leave_one_out as _latent_alone
 from leaveout.models.latent.quadrature import marginal_losses
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from dense_fields import Dense, unconstrained
+from tests.oracles.dense_fields import Dense, unconstrained
 
 
 def grid(a, b):

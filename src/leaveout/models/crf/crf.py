@@ -19,17 +19,17 @@ third order in 1 − w: derivatives at w = 1 are those of M up to the second.
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.cache import cached_on
-from ..._runtime.jax import static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import Names, matched
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
@@ -121,7 +121,7 @@ class CRF(AbstractObjective):
         features: Any = None,
         num_labels: int | None = None,
         drop: Literal["sequence", "label"] = "sequence",
-        penalty: Callable | None = RIDGE,
+        penalty: Callable[..., Any] | None = RIDGE,
         free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:
@@ -209,7 +209,7 @@ class CRF(AbstractObjective):
         return matrix[self._entries][:, self._entries] if self.free else matrix
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -261,7 +261,7 @@ class CRF(AbstractObjective):
     def num_units(self) -> int:
         return len(self.lengths) if self.drop == "sequence" else len(self.codes)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         whole = self._whole(theta)
         if self.drop == "sequence":
             found = _lattice.losses(whole, self.block, self._per_place(weights))
@@ -270,22 +270,22 @@ class CRF(AbstractObjective):
         found = jnp.where(found > -jnp.inf, found, jnp.inf)  # otherwise a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
-    def _per_place(self, weights: Array) -> Float[Array, "rows lanes"]:
+    def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Spread the weights of sequences to all their steps."""
         return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
-    def _laid(self, weights: Array) -> Float[Array, "rows lanes"]:
+    def _laid(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Lay out the weights of labels."""
         return self.block.layout.arrange(weights, fill=1.0)
 
-    def _few(self, index: Array) -> bool:
+    def _few(self, index: Arrays) -> bool:
         """Tell whether the sequences of the listed units, padded to the longest, have fewer steps than all sequences."""
         return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
 
-    def _dense(self, index: Array, delta: Array) -> Float[Array, " units"]:
+    def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
 
-    def _sequences(self, index: Array) -> Int[Array, " width"]:
+    def _sequences(self, index: Arrays) -> Int[Arrays, " width"]:
         """Return the sequences of the listed units; padding gets the number of sequences."""
         if self.drop == "sequence":
             return index
@@ -304,7 +304,7 @@ class CRF(AbstractObjective):
             where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
         ), slots
 
-    def _some_labels(self, index: Array, delta: Array) -> tuple[SequenceBlock, Array, Array]:
+    def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and which lanes count.
 
         The first lane of a sequence has all its weights, and is the only one that counts.
@@ -316,12 +316,12 @@ class CRF(AbstractObjective):
         weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
         return block, weights, (lane == jnp.arange(len(index))) & (index < self.num_units)
 
-    def _row(self, index: Array) -> Int[Array, " width"]:
+    def _row(self, index: Arrays) -> Int[Arrays, " width"]:
         """Return the place of a label within its sequence."""
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         theta = self._whole(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
@@ -338,7 +338,7 @@ class CRF(AbstractObjective):
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
         return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
         theta = self._whole(theta)
         if self.drop == "sequence":
@@ -346,10 +346,12 @@ class CRF(AbstractObjective):
         known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
         return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return self._part(self._spread_change(self._whole(theta), index, delta))
 
-    def _spread_change(self, theta: PyTree, index: Array, delta: Array) -> Array:
+    def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
@@ -361,7 +363,9 @@ class CRF(AbstractObjective):
         weights = self._laid(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         theta = self._whole(theta)
         if self.drop == "label":
             states = self._unseen(theta, weights, index, held)
@@ -374,9 +378,9 @@ class CRF(AbstractObjective):
             return steps.sum(0)
         return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
 
-    def _unseen(self, theta: PyTree, weights: Array, index: Array, held: Array) -> Float[Array, "width labels"]:
+    def _unseen(self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays) -> Float[Array, "width labels"]:
         """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are unseen."""
-        seen = self._laid(weights.at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        seen = self._laid(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
@@ -384,7 +388,17 @@ class CRF(AbstractObjective):
         states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
-    def predict(self, theta, weights=None, index=None, kind="label", *, lengths=None, scores=None, features=None):
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
+        kind: str = "label",
+        *,
+        lengths: ArrayLike | None = None,
+        scores: ArrayLike | None = None,
+        features: Any = None,
+    ) -> Array:
         """Predict labels, or their probabilities.
 
         Parameters
@@ -412,22 +426,20 @@ class CRF(AbstractObjective):
         if not (lengths is None and scores is None and features is None):
             return self._of_new(theta, lengths, scores, features, kind)
         theta = self._whole(theta)
+        listed = cast(Array, index)
         if self.drop == "label":
-            states = self._unseen(theta, weights, index, jnp.ones(len(index)))
+            states = self._unseen(theta, cast(Array, weights), listed, jnp.ones(len(listed)))
             return states if kind == "state" else jnp.argmax(states, -1) * 1.0
-        return (
-            _lattice.shares(theta, self._gathered(index)[0])
-            if kind == "state"
-            else _lattice.paths(theta, self._gathered(index)[0]) * 1.0
-        )
+        block, _ = self._gathered(listed)
+        return _lattice.shares(theta, block) if kind == "state" else _lattice.paths(theta, block) * 1.0
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
         theta = self._whole(theta)
         block, count = self.block, self.num_units
-        found = _lattice.chain(theta, block)
-        expected = expected_counts(found, theta["transition"], block.layout, block.ends, block.unit, count)
+        chain = _lattice.chain(theta, block)
+        expected = expected_counts(chain, theta["transition"], block.layout, block.ends, block.unit, count)
         found = expected - self._observed_counts()
         return found[:, self._entries] if self.free else found
 
@@ -440,7 +452,7 @@ class CRF(AbstractObjective):
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
         return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
 
-    def subset(self, units):
+    def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
@@ -475,12 +487,12 @@ class CRF(AbstractObjective):
     # the contract of an objective
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def units(self):
-        known = {
+    def units(self) -> Units:
+        known: dict[str, Any] = {
             "kinds": ("label", "state"),
             "response": self.codes,
             "score": LOG_PROBABILITY,
@@ -507,13 +519,13 @@ class CRF(AbstractObjective):
         )
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
         return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
     @property
-    def note(self):
+    def note(self) -> str:
         name = type(self.penalty).__name__
         alpha = getattr(self.penalty, "alpha", None)
         penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"

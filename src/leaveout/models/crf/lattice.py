@@ -9,9 +9,9 @@ features, `"weights": [features, K]`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, compiled
+from ..._runtime.jax import Arrays, Module, PyTree, compiled
 from ...inference.chain import (
     FEW_STATES,
     SMALLEST_NORMALISER,
@@ -172,7 +172,7 @@ def known(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | 
     return log_partition(masked, counts, block.layout) + _between(theta, block, jnp.where(counts > 0, weights, 1.0))
 
 
-def spread(theta: PyTree, block: SequenceBlock, worth: Float[Array, " sequences"], weights: Places | None = None) -> Array:
+def spread(theta: PyTree, block: SequenceBlock, worth: Float[Arrays, " sequences"], weights: Places | None = None) -> Array:
     """Compute `Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
     found = chain(theta, block, weights)
     return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)

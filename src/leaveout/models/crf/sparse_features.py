@@ -7,6 +7,7 @@ for sequences packed side by side (`inference.packed`). Results of the passes at
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy
@@ -24,6 +25,14 @@ Shapes = dict[str, tuple[int, ...]]
 class Indicators(AbstractByArrays):
     """Labels, features and scores of all steps, in their order; `free` are the places of θ among all parameters."""
 
+    shapes: Shapes
+    features: Any
+    codes: np.ndarray
+    scores: np.ndarray | None
+    free: np.ndarray
+    alpha: Vector
+    begun: slice
+
     def __init__(
         self,
         codes: Int[np.ndarray, " steps"],
@@ -39,7 +48,7 @@ class Indicators(AbstractByArrays):
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.begun = slice(0, self.where.bounds[1])
-        self.at: Callable[[bytes], tuple[Passed, dict, np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
+        self.at: Callable[[bytes], tuple[Passed, dict[str, Any], np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""

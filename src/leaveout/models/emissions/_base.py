@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, traced
+from ..._runtime.jax import Module, PyTree, traced
 
 Parameters = Mapping[str, Array | np.ndarray]
 

@@ -7,6 +7,7 @@ over folds, so matrices are inverted by sweeps of elementwise operations, and di
 """
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Arrays, Module, static
 from ...objectives.objective import stored
 from ._base import POSITIVE, Constraint
 
@@ -148,14 +149,14 @@ class Covariance(Module):
                     "leave the channel out, or give a fixed covariance."
                 )
 
-    def precision(self, covariance: Array, channels: int) -> tuple[Array, Array]:
+    def precision(self, covariance: Arrays, channels: int) -> tuple[Arrays, Array]:
         """Compute the inverse of the covariance, `[..., R, R]` or its diagonal `[..., R]`, and its log-determinant `[...]`."""
         if self.matrices:
             return inverse(covariance)
         variance = covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
         return 1 / variance, jnp.sum(jnp.log(variance), axis=-1)
 
-    def log_density(self, residual: Float[Array, "... channels"], covariance: Array) -> Float[Array, "..."]:
+    def log_density(self, residual: Float[Array, "... channels"], covariance: Arrays) -> Float[Array, "..."]:
         """`−½ (rᵀ Σ⁻¹ r + log |2πΣ|)`; residuals `[..., K, R]` for a covariance with a state axis, else `[..., R]`."""
         precision, log_det = self.precision(covariance, residual.shape[-1])
         if precision.ndim < 2 or not self.matrices:
@@ -183,7 +184,7 @@ class Covariance(Module):
         variances = np.diagonal(full, axis1=1, axis2=2)
         return {"covariance": {"full": full, "diagonal": variances, "spherical": variances.mean(axis=1)}[self.kind]}
 
-    def noise(self, parameters: dict[str, Array], state: int, channels: int, rng: np.random.Generator) -> np.ndarray:
+    def noise(self, parameters: Mapping[str, Arrays], state: int, channels: int, rng: np.random.Generator) -> np.ndarray:
         """Draw the noise of one observation in a state."""
         value = np.asarray(parameters["covariance"])
         value = value if "covariance" in self.shared else value[state]

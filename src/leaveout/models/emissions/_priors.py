@@ -5,17 +5,17 @@ A prior that is not given takes its scale from the data, once, by `with_data`; h
 
 import abc
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Float, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Arrays, Module, static
 from ...objectives.objective import stored
-from ._base import AbstractEmission
+from ._base import AbstractEmission, Parameters
 from ._covariance import inverse
 
 
@@ -23,7 +23,7 @@ class AbstractPrior(Module):
     """Density of one parameter in all states together."""
 
     @abc.abstractmethod
-    def __call__(self, value: Array) -> Scalar:
+    def __call__(self, value: Arrays) -> Scalar:
         """Compute the log-density up to a constant."""
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class GammaPrior(AbstractPrior):
     def __init__(self, shape: ArrayLike, rate: ArrayLike):
         self.shape, self.rate = _positive("Gamma", "shape", shape), _positive("Gamma", "rate", rate)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.shape - 1) * jnp.log(value) - self.rate * value)
 
 
@@ -65,7 +65,7 @@ class InverseGamma(AbstractPrior):
     def __init__(self, shape: ArrayLike, scale: ArrayLike):
         self.shape, self.scale = _positive("InverseGamma", "shape", shape), _positive("InverseGamma", "scale", scale)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum(-(self.shape + 1) * jnp.log(value) - self.scale / value)
 
 
@@ -78,7 +78,7 @@ class InverseWishart(AbstractPrior):
     def __init__(self, freedom: float, scale: ArrayLike):
         self.freedom, self.scale = _positive("InverseWishart", "freedom", freedom), stored(scale)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         precision, log_det = inverse(value)
         channels = value.shape[-1]
         return -0.5 * jnp.sum((self.freedom + channels + 1) * log_det + jnp.sum(self.scale * precision, axis=(-2, -1)))
@@ -93,7 +93,7 @@ class Normal(AbstractPrior):
     def __init__(self, mean: ArrayLike, sd: ArrayLike):
         self.mean, self.sd = stored(mean), _positive("Normal", "sd", sd)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
 
 
@@ -109,7 +109,7 @@ class MatrixNormal(AbstractPrior):
     def __init__(self, identity: float, sd: ArrayLike):
         self.identity, self.sd = stored(identity), _positive("MatrixNormal", "sd", sd)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         centre = np.zeros(value.shape[-3:])
         centre[0] = np.eye(value.shape[-1])
         return -0.5 * jnp.sum(((value - self.identity * centre) / self.sd) ** 2)
@@ -124,7 +124,7 @@ class BetaPrior(AbstractPrior):
     def __init__(self, a: ArrayLike, b: ArrayLike):
         self.a, self.b = _positive("Beta", "a", a), _positive("Beta", "b", b)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
 
 
@@ -136,12 +136,12 @@ class DirichletPrior(AbstractPrior):
     def __init__(self, concentration: ArrayLike):
         self.concentration = _positive("Dirichlet", "concentration", concentration)
 
-    def __call__(self, value):
+    def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.concentration - 1) * jnp.log(value))
 
 
 Priors = dict[str, AbstractPrior]
-Choice = Mapping[str, tuple | None] | None | Literal["default"]
+Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
 
 
 def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, frozenset[str]]:
@@ -169,16 +169,16 @@ class AbstractWithPrior(AbstractEmission):
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         """Return the default priors at the data's scale."""
 
-    def with_data(self, x):
+    def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
         if not self.adaptive:
             return self
         scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # `prepare` refuses values that are not finite
         prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
         return eqx.tree_at(lambda emission: emission.prior, self, prior, is_leaf=lambda node: node is self.prior)
 
-    def log_prior(self, parameters):
+    def log_prior(self, parameters: Parameters) -> Scalar:
         return sum((prior(parameters[name]) for name, prior in self.prior.items()), jnp.zeros(()))
 
     @property
-    def prior_note(self):
+    def prior_note(self) -> str:
         return ", ".join(f"{name} ~ {self.prior[name]}" if name in self.prior else f"{name} flat" for name in self.free)

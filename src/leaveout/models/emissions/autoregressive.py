@@ -10,14 +10,14 @@ import abc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_DENSITY
-from ._base import REAL, Parameters, check
+from ._base import REAL, Constraint, Parameters, check
 from ._covariance import Covariance
-from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, choose
+from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
 from ._start import clusters
 from .gaussian import centre, scale_prior, squares
 
@@ -40,18 +40,20 @@ class AbstractAutoregression(AbstractWithPrior):
         """Compute the mean of every step in every state."""
 
     @property
-    def fixed(self):
+    def fixed(self) -> Parameters:
         return self.covariance.fixed
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return self.covariance.shared
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         return self.lags
 
-    def has_density(self, x, lengths):
+    def has_density(
+        self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
+    ) -> Bool[np.ndarray, " steps"]:
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
@@ -62,7 +64,7 @@ class AbstractAutoregression(AbstractWithPrior):
             has[lag:] &= seen[:-lag]
         return has
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         name = type(self).__name__
         check(x, np.isfinite(x), name, "finite")
         if (np.asarray(lengths) <= self.skip).any():
@@ -80,19 +82,21 @@ class AbstractAutoregression(AbstractWithPrior):
         past[~self._has_regressors(x, lengths, self.lags)] = 0.0
         return {"x": filled, "past": past, "dense": dense.astype(float)}
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         one_state = {name: value if name in self.shared else value[None] for name, value in parameters.items()}
         residual = datum["x"] - self.predictions(one_state, datum["past"][None])[0, 0]
         return datum["dense"] * self.covariance.log_density(residual, parameters["covariance"])
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
         return data["dense"][:, None] * self.covariance.log_density(residual, parameters["covariance"])
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         return self.predictions(parameters, data["past"])
 
-    def curvature(self, parameters, data, expected):
+    def curvature(
+        self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
+    ) -> Float[Array, "states own own"] | None:
         if self.covariance.value is None:
             return None
         x, past = data["x"], data["past"].reshape(len(data["x"]), -1)
@@ -129,7 +133,9 @@ class AbstractAutoregression(AbstractWithPrior):
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
         """Compute the mean of one step in NumPy, from the parameters of one state and the observations before, latest first."""
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         """Draw one observation; values before the first of `past` count as zeros."""
         own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
         channels = own[next(iter(own))].shape[-1]
@@ -210,14 +216,16 @@ class Autoregressive(AbstractAutoregression):
         coefficients = {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
         return {"bias": Normal(0.0, scale), **coefficients, **scale_prior(self.covariance, variance)}
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return self._prior(squares(x, 0.0), squares(x, centre(x)))
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
 
-    def predictions(self, parameters, past):
+    def predictions(
+        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
+    ) -> Float[Array, "steps states channels"]:
         bias = parameters["bias"]
         if not self.lags:
             return jnp.broadcast_to(bias, (len(past), *bias.shape))
@@ -225,18 +233,25 @@ class Autoregressive(AbstractAutoregression):
         matrix = jnp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
-    def _curvature(self, own, precision, x, features, expected):
+    def _curvature(
+        self,
+        own: Parameters,
+        precision: Float[Array, "channels channels"],
+        x: Float[Array, "steps channels"],
+        features: Float[Array, "steps features"],
+        expected: Float[Array, " steps"],
+    ) -> Float[Array, "own own"]:
         channels = x.shape[1]
         gram = (expected[:, None] * features).T @ features
         order = _linear(0, channels, self.lags, channels)
         return jnp.kron(precision, gram)[order[:, None], order]
 
-    def next_mean(self, parameters, recent):
+    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
         if not self.lags:
             return parameters["bias"]
         return np.einsum("mij,mj->i", parameters["coefficients"], recent) + parameters["bias"]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
         x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
         channels = x.shape[1]
@@ -323,22 +338,31 @@ class NeuralAutoregressive(AbstractAutoregression):
             **scale_prior(self.covariance, variance),
         }
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return self._prior(squares(x, 0.0), squares(x, centre(x)))
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         names = ("output_bias", "output_weights", "input_weights", "input_bias")
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
-    def predictions(self, parameters, past):
+    def predictions(
+        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
+    ) -> Float[Array, "steps states channels"]:
         weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape
         matrix = jnp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
         inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
         return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
-    def _curvature(self, own, precision, x, features, expected):
+    def _curvature(
+        self,
+        own: Parameters,
+        precision: Float[Array, "channels channels"],
+        x: Float[Array, "steps channels"],
+        features: Float[Array, "steps features"],
+        expected: Float[Array, " steps"],
+    ) -> Float[Array, "own own"]:
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
 
         With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
@@ -367,11 +391,11 @@ class NeuralAutoregressive(AbstractAutoregression):
         order = np.concatenate([_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)])
         return whole[order[:, None], order]
 
-    def next_mean(self, parameters, recent):
+    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
         layer = np.tanh(np.einsum("mhj,mj->h", parameters["input_weights"], recent) + parameters["input_bias"])
         return parameters["output_weights"] @ layer + parameters["output_bias"]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
         x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
         rng, channels = np.random.default_rng(seed), x.shape[1]

@@ -2,11 +2,12 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import SIMPLEX, check
-from ._priors import AbstractWithPrior, Choice, DirichletPrior, choose
+from ._base import SIMPLEX, Constraint, Parameters, check
+from ._priors import AbstractWithPrior, Choice, DirichletPrior, Priors, choose
 
 
 class Categorical(AbstractWithPrior):
@@ -45,35 +46,37 @@ class Categorical(AbstractWithPrior):
         self.prior, _ = choose("Categorical", {"probability": DirichletPrior(1 + 1 / num_symbols)}, prior)
         self.adaptive = frozenset()
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return self.prior
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"probability": SIMPLEX}
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"Categorical: symbols come in one channel; got {x.shape[1]}.")
         symbols = f"symbols 0, …, {self.num_symbols - 1}"
         check(x, (x >= 0) & (x < self.num_symbols) & (x == np.floor(x)), "Categorical", symbols)
         return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         return jnp.log(parameters["probability"])[datum]
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         return jnp.log(parameters["probability"]).T[data]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
         frequency = np.bincount(np.asarray(data)[observed], minlength=self.num_symbols) + 1 / self.num_symbols
         p = frequency * rng.gamma(2.0, size=(num_states, self.num_symbols))
         return {"probability": p / p.sum(axis=1, keepdims=True)}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         return jnp.broadcast_to(parameters["probability"], (len(data), *parameters["probability"].shape))
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         p = np.asarray(parameters["probability"], np.float64)[state]
         return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])

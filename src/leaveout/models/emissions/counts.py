@@ -5,14 +5,15 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Arrays, Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import POSITIVE, PROBABILITY, check
+from ._base import POSITIVE, PROBABILITY, AbstractEmission, Constraint, Parameters, check
 from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors, choose
 from ._regressors import Regressors
 from ._start import clusters
@@ -29,7 +30,7 @@ def table_length(x: np.ndarray) -> int:
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
 
 
-def log_rising(size: Array, length: int) -> Float[Array, "... length"]:
+def log_rising(size: Arrays, length: int) -> Float[Array, "... length"]:
     """Compute `log Γ(x + size) − log Γ(size)` for x = 0, 1, … as a running sum, without cancellation."""
     steps = jnp.log(size[..., None] + jnp.arange(length - 1))
     return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
@@ -61,7 +62,7 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
 
 
 def started(
-    regressors: Regressors, data: dict, observed: np.ndarray, num_states: int, seed: int
+    regressors: Regressors, data: dict[str, Any], observed: np.ndarray, num_states: int, seed: int
 ) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
     """Start coefficients and mean counts of clusters at a factor of one, with the expected count of each observed step."""
     own = regressors.start(data, observed)
@@ -130,48 +131,50 @@ class Poisson(AbstractWithPrior):
         default = {"rate": GammaPrior(2.0, 1.0), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("Poisson", default, prior)
 
-    def matched(self, caller, index):
+    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         return _matched(self, caller, index)
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return {
             "rate": GammaPrior(2.0, self.regressors.at_risk(len(x))[_seen(x)].mean() / level(x)),
             **self.regressors.prior(x.shape[1]),
         }
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"rate": POSITIVE, **self.regressors.free}
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return self.regressors.shared
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         check_counts(x, "Poisson")
         given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
         log_factorial = gammaln_of_data(x + 1).sum(axis=1)
         return {"count": x, "log_factorial": log_factorial, **given}
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         log_mean = jnp.log(parameters["rate"]) + self.regressors.log_factor(parameters, datum)
         return jnp.sum(datum["count"] * log_mean - jnp.exp(log_mean)) - datum["log_factorial"]
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data)
         expected = jnp.broadcast_to(jnp.exp(factor), data["count"].shape) @ rate.T
         common = jnp.sum(data["count"] * factor, axis=1) - data["log_factorial"]
         return data["count"] @ jnp.log(rate).T - expected + common[:, None]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         own, rate, _ = started(self.regressors, data, observed, num_states, seed)
         return {"rate": single(rate), **own}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         factor = jnp.exp(self.regressors.log_factor(parameters, data))
         return jnp.broadcast_to(factor, data["count"].shape)[:, None] * by_state(parameters["rate"])
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         rate = np.asarray(parameters["rate"])[state]
         return np.atleast_1d(rng.poisson(self.regressors.row(parameters, step) * rate)).astype(float)
 
@@ -222,36 +225,37 @@ class NegativeBinomial(AbstractWithPrior):
         default: Priors = {"mean": GammaPrior(2.0, 1.0), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
 
-    def matched(self, caller, index):
+    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         return _matched(self, caller, index)
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         at_risk = self.regressors.at_risk(len(x))[_seen(x)].mean()
         return {"mean": GammaPrior(2.0, at_risk / level(x)), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(x.shape[1])}
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"mean": POSITIVE, "size": POSITIVE, **self.regressors.free}
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return self.regressors.shared
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         check_counts(x, "NegativeBinomial")
         given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
         return Counts(x.astype(int), gammaln_of_data(x + 1).sum(axis=1), given, table_length(x))
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         size, x = parameters["size"], datum.count
         mean = parameters["mean"] * jnp.exp(self.regressors.log_factor(parameters, datum.regressors))
         return jnp.sum(gammaln(x + size) - gammaln(size) + _success(x, mean, size)) - datum.log_factorial
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         if data.length > LARGEST_TABLE:
             return super().log_densities(parameters, data)
         mean, size, channels = by_state(parameters["mean"]), by_state(parameters["size"]), np.arange(data.count.shape[1])
-        table, each = log_rising(size, data.length), 0.0
+        table = log_rising(size, data.length)
+        each: Array | float = 0.0
         if self.regressors:
             factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))[:, None]
             each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
@@ -260,7 +264,7 @@ class NegativeBinomial(AbstractWithPrior):
         rows = jnp.transpose(table, (1, 2, 0))[channels, data.count]
         return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if self.regressors else rows, axis=1) - data.log_factorial[:, None]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x = np.asarray(data.count, np.float64)[observed]
         described = {"count": data.count, **data.regressors}
         own, mean, expected = started(self.regressors, described, observed, num_states, seed)
@@ -268,17 +272,19 @@ class NegativeBinomial(AbstractWithPrior):
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
         return {"mean": single(mean), "size": single(np.tile(size, (num_states, 1))), **own}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))
         return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters["mean"])
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         mean, size = (np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size"))
         mean = self.regressors.row(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
 
 
-def _success(x: Array, mean: Array, size: Array) -> Array:
+def _success(x: Array, mean: Arrays, size: Arrays) -> Array:
     """Compute `x log(m / (s + m)) + s log(s / (s + m))`."""
     return x * (jnp.log(mean) - jnp.log(size + mean)) - size * jnp.log1p(mean / size)
 
@@ -320,14 +326,14 @@ class Binomial(AbstractWithPrior):
         self.prior, _ = choose("Binomial", {"probability": BetaPrior(1.5, 1.5)}, prior)
         self.adaptive = frozenset()
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return self.prior
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"probability": PROBABILITY}
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         if self.trials.ndim and len(self.trials) != x.shape[1]:
             raise ValueError(f"Binomial: {len(self.trials)} numbers of trials, but the data have {x.shape[1]} channels.")
         check_counts(x, "Binomial")
@@ -337,22 +343,24 @@ class Binomial(AbstractWithPrior):
         ways = gammaln_of_data(n + 1) - gammaln_of_data(x + 1) - gammaln_of_data(n - x + 1)
         return {"count": x, "failures": n - x, "log_ways": ways.sum(axis=1)}
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         p = parameters["probability"]
         return jnp.sum(datum["count"] * jnp.log(p) + datum["failures"] * jnp.log1p(-p)) + datum["log_ways"]
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         p = by_state(parameters["probability"])
         return data["count"] @ jnp.log(p).T + data["failures"] @ jnp.log1p(-p).T + data["log_ways"][:, None]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x = np.asarray(data["count"])[observed]
         mean, _ = clustered(x, num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         mean = self.trials * by_state(parameters["probability"])
         return jnp.broadcast_to(mean, (len(data["count"]), *mean.shape))
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         return np.atleast_1d(rng.binomial(self.trials, np.asarray(parameters["probability"])[state])).astype(float)

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
 from ._priors import AbstractWithPrior, Choice, DirichletPrior, GammaPrior, Priors, choose
@@ -89,26 +89,26 @@ class EventCounts(AbstractWithPrior):
         self.prior, _ = choose("EventCounts", default, prior)
         self.adaptive = frozenset()
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return self.prior
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"rate": POSITIVE, "seasonal": MEAN_ONE, "excess_shape": POSITIVE, "excess_rate": POSITIVE}
 
     @property
-    def fixed(self):
+    def fixed(self) -> Parameters:
         return {"event": np.array([0.0, 1.0])}
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return frozenset(self.free)
 
     @property
-    def num_states(self):
+    def num_states(self) -> int | None:
         return 2
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"EventCounts: counts come in one channel; got {x.shape[1]}.")
         if len(x) != len(self.season):
@@ -160,14 +160,14 @@ class EventCounts(AbstractWithPrior):
         both = jnp.concatenate([zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1)
         return jnp.stack([background, both], axis=-1)
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         rows = self.table(parameters, datum.length).reshape(-1, 2)[datum.row]
         return jnp.where(parameters["event"] > 0, rows[1], rows[0])
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         return self.table(parameters, data.length).reshape(-1, 2)[data.row]
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         rng = np.random.default_rng(seed)
         x, season = np.asarray(data.row)[observed] % data.length, self.season[observed]
         overall = x.mean()
@@ -183,12 +183,14 @@ class EventCounts(AbstractWithPrior):
             "excess_rate": np.asarray(shape / np.maximum(high - rate, 0.5 * overall)),
         }
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         rate = (parameters["rate"] * parameters["seasonal"])[data.row // data.length]
         excess = parameters["excess_shape"] / parameters["excess_rate"]
         return jnp.stack([rate, rate + excess], axis=1)[..., None]
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         seasons = np.concatenate([self.season, self.future])
         if step >= len(seasons):
             raise ValueError(f"EventCounts: no season is known for step {step}; give those after the data as future=.")

@@ -2,12 +2,14 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
+from ..._runtime.jax import PyTree
 from ...objectives.objective import LOG_DENSITY
-from ._base import REAL
+from ._base import REAL, Constraint, Parameters
 from ._covariance import LOG_TAU, Covariance
-from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, choose
+from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors, choose
 from ._start import clusters
 
 
@@ -73,31 +75,31 @@ class Gaussian(AbstractWithPrior):
     def _prior(self, mean, square):
         return {"mean": Normal(mean, 3 * np.sqrt(square)), **scale_prior(self.covariance, square)}
 
-    def default_prior(self, x):
+    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         mean = centre(x)
         return self._prior(mean, squares(x, mean))
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {"mean": REAL, **self.covariance.free}
 
     @property
-    def fixed(self):
+    def fixed(self) -> Parameters:
         return self.covariance.fixed
 
     @property
-    def shared(self):
+    def shared(self) -> frozenset[str]:
         return self.covariance.shared
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         data = super().prepare(x, lengths)
         self.covariance.check("Gaussian", x)
         return data
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         return self.covariance.log_density(datum - parameters["mean"], parameters["covariance"])
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         # an exponential family: one matrix product with the features [x, xxᵀ], centred against cancellation
         origin = jnp.mean(data, axis=0)
         x, mean = data - origin, parameters["mean"] - origin
@@ -110,11 +112,11 @@ class Gaussian(AbstractWithPrior):
             first = jnp.einsum("krs,ks->kr", precision, mean)
         else:
             second, weight = x**2, jnp.broadcast_to(precision, (states, channels)) / 2
-            first = precision * mean
+            first = jnp.asarray(precision * mean)
         constant = -0.5 * (jnp.sum(first * mean, axis=1) + log_det + channels * LOG_TAU)
         return jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T + constant
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x = np.asarray(data)[observed]
         labels = clusters(x, num_states, seed)
         rng = np.random.default_rng(seed)
@@ -122,9 +124,11 @@ class Gaussian(AbstractWithPrior):
         mean = np.stack([x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]] for k in range(num_states)])
         return {"mean": mean, **self.covariance.start(x - mean[labels], labels, num_states)}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         return jnp.broadcast_to(parameters["mean"], (len(data), *parameters["mean"].shape))
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         mean = np.asarray(parameters["mean"])[state]
         return mean + self.covariance.noise(parameters, state, len(mean), rng)

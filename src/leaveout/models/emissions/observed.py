@@ -2,10 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import AbstractEmission, check
+from ._base import AbstractEmission, Constraint, Parameters, check
 
 SMALLEST_OTHER_STATE = 1e-30  # probability of the other states at an observed one, which keeps derivatives by weights finite
 
@@ -45,37 +46,39 @@ class Observed(AbstractEmission):
         self.number = int(num_states)
 
     @property
-    def free(self):
+    def free(self) -> dict[str, Constraint]:
         return {}
 
     @property
-    def num_states(self):
+    def num_states(self) -> int | None:
         return self.number
 
     @property
-    def fixed(self):
+    def fixed(self) -> Parameters:
         return {"state": np.eye(self.number)}
 
-    def prepare(self, x, lengths):
+    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"Observed: states come in one channel; got {x.shape[1]}.")
         check(x, (x >= 0) & (x < self.number) & (x == np.floor(x)), "Observed", f"states 0, …, {self.number - 1}")
         return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
 
-    def log_density(self, parameters, datum):
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         return jnp.log(parameters["state"])[datum]
 
-    def log_densities(self, parameters, data):
+    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
 
-    def weighted(self, weights, logs):
+    def weighted(self, weights: Array, logs: Array) -> Array:
         return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + SMALLEST_OTHER_STATE), 0.0)
 
-    def initial(self, data, observed, num_states, seed):
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         return {}
 
-    def means(self, parameters, data):
+    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
         return jnp.broadcast_to(parameters["state"], (len(data), self.number, self.number))
 
-    def draw(self, parameters, state, step, past, rng):
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
+    ) -> Float[np.ndarray, " channels"]:
         return np.array([float(state)])

@@ -9,6 +9,7 @@ bounds (Karush, Kuhn & Tucker). The norms of groups that are not zero are smooth
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..._runtime.jax import jnp, static
-from ...linalg.design import Predictors
+from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
 from ...linalg.sparse_design import SparseDesign
 from . import penalties
@@ -91,7 +92,7 @@ class Columns(Predictors):
 
     whole: Predictors
 
-    def at(self, units, theta):
+    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
         return super().at(units, theta) if theta.shape[-1] == self.design.shape[1] else self.whole.at(units, theta)
 
 
@@ -126,11 +127,11 @@ class ActiveGLM(GLM):
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
         vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "said": said})
 
-    def under(self, penalty):
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
         return self.whole.glm.under(penalty)
 
     @property
-    def predictors(self):
+    def predictors(self) -> Predictors | None:
         known = super().predictors
         return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
 
@@ -147,11 +148,11 @@ class ActiveGLM(GLM):
         index[self.place] = np.arange(len(self.place))
         return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + self.rest
 
-    def new_rows(self, caller, X):
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         return self.whole.glm.new_rows(caller, X)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (self.said, super().note)))
 
 

@@ -76,6 +76,13 @@ def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
 class ResidualVariance:
     """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
 
+    rows: Any
+    y: np.ndarray
+    offset: float | np.ndarray
+    weight: np.ndarray
+    mean: Callable[[Any], Any]
+    linear: bool
+
     def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
         self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
         self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)

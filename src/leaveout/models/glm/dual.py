@@ -6,8 +6,9 @@ In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the pena
 refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +17,8 @@ from ..._runtime.jax import jnp, static
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import Mapped
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import stored
+from ...objectives.objective import Units, stored
+from . import penalties
 from .active_coefficients import around
 from .glm import GLM, AbstractRegression
 from .penalties import PerWeight, Ridge
@@ -46,7 +48,7 @@ class DualGLM(AbstractRegression):
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
         vars(self).update(new)
 
-    def under(self, penalty):
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         raise TypeError("a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself.")
 
     def _natural(self, theta):
@@ -61,7 +63,7 @@ class DualGLM(AbstractRegression):
         along = self.whole.lines.predictors(np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None])[0]
         return np.append(along @ self.back, theta[len(self.ridge) :])
 
-    def new_rows(self, caller, X):
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         x = self.whole.new_rows(caller, X)
         rows = x.rows(slice(None)) if isinstance(x, SparseDesign | Mapped) else x
         p = len(self.ridge)
@@ -69,11 +71,11 @@ class DualGLM(AbstractRegression):
         return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return replace(super().units, features=dict)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)))
 
 

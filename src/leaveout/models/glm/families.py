@@ -10,9 +10,9 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, jnp, jspecial, static
 from . import links
-from .loss import AbstractLoss, AbstractMeanLoss, Convex, domain, positive, probability, within
+from .loss import AbstractLoss, AbstractMeanLoss, Convex, Formulas, domain, positive, probability, within
 
 SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
 HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
@@ -47,31 +47,31 @@ class Squared(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
-    fourth = 0.0
+    fourth: ClassVar[float] = 0.0
 
     def __init__(self, link: str | links.AbstractLink = "identity"):
         self.link = links.resolve(link)
 
-    def of_mean(self, mean, log_mean, y):
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return 0.5 * (y - mean) ** 2
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
             return {}
         r = eta - y
         return {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.average(y, weights=weight)) if self.convex else super().start(y, weight)
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return jnp.ones_like(mean)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return "half the squared error"
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         return 1.0 if self.convex else np.inf
 
 
@@ -103,15 +103,15 @@ class Poisson(AbstractMeanLoss):
         "identity": None,
         "sqrt": None,
     }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
 
-    def of_mean(self, mean, log_mean, y):
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return mean - y * log_mean + jspecial.gammaln(y + 1.0)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         constant = lambda: scipy.special.gammaln(y + 1.0)
         if self.linked == "log":
             mean = exponential(eta)
@@ -130,13 +130,13 @@ class Poisson(AbstractMeanLoss):
             return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
         return {}
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "Poisson", "not negative")
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return probability(y, "Poisson loss of numbers that are not whole")
 
 
@@ -172,16 +172,16 @@ class Gamma(AbstractMeanLoss):
     link: links.AbstractLink
     dispersed = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
 
-    def of_mean(self, mean, log_mean, y):
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         nu = self.shape
         return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + jspecial.gammaln(nu)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         nu = float(self.shape)
         constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + scipy.special.gammaln(nu)
         if self.linked == "log":
@@ -193,13 +193,13 @@ class Gamma(AbstractMeanLoss):
             return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
         return {}
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "gamma", "positive")
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean**2 / self.shape
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
 
 
@@ -236,10 +236,10 @@ class InverseGaussian(AbstractMeanLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
 
-    def of_mean(self, mean, log_mean, y):
-        return self.shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
+        return (y - mean) ** 2 * self.shape / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
             return {}
         half, x = float(self.shape) / 2, np.maximum(eta, SMALLEST_PREDICTOR)
@@ -251,13 +251,13 @@ class InverseGaussian(AbstractMeanLoss):
         }
         return within(eta > 0, known)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "inverse Gaussian", "positive")
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean**3 / self.shape
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
 
 
@@ -290,15 +290,15 @@ class NegativeBinomial(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
-    fourth = 1.0
+    fourth: ClassVar[float] = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
 
-    def of_mean(self, mean, log_mean, y):
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
             return {}
         size = 1 / float(self.dispersion)
@@ -312,17 +312,17 @@ class NegativeBinomial(AbstractMeanLoss):
             3: lambda: (y + size) * p * q * (q - p),
         }
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "negative binomial", "not negative")
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean + self.dispersion * mean**2
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return probability(y, "negative binomial loss of numbers that are not whole")
 
 
-def negative_binomial(mean, log_mean, log_dispersion, y):
+def negative_binomial(mean: Array, log_mean: Array, log_dispersion: Array, y: Array) -> Array:
     """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
     size = jnp.exp(-log_dispersion)
     total = jnp.log1p(mean / size)  # log(1 + αμ)
@@ -384,7 +384,7 @@ class Tweedie(AbstractMeanLoss):
         named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
         self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
 
-    def of_mean(self, mean, log_mean, y):
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         p = self.power
         if self.kind == "normal":
             half = 0.5 * (y - mean) ** 2
@@ -397,7 +397,7 @@ class Tweedie(AbstractMeanLoss):
             half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
         return half / self.dispersion
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if self.linked != "log" or self.kind != "compound":
             return {}
         p, phi = float(self.power), float(self.dispersion)
@@ -411,34 +411,34 @@ class Tweedie(AbstractMeanLoss):
             3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
         }
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         if self.kind in ("Poisson", "compound"):
             domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
         elif self.kind in ("gamma", "positive"):
             domain(y, y > 0, f"Tweedie ({self.power:g})", "positive")
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * mean**self.power
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"half the Tweedie deviance of power {float(self.power):g} over {float(self.dispersion):g}"
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         if self.kind == "normal" or not self.convex:
             return 0.0 if self.convex else None
         return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return None if self.self_concordance is None else self.self_concordance**2
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.linked == "identity" if self.kind == "normal" else self.linked == "log" and self.kind in KINDS
 
     @property
-    def remark(self):
+    def remark(self) -> str:
         return "the loss is half the Tweedie deviance over φ; compare it with models of the same power and φ"
 
 
@@ -461,7 +461,7 @@ class AbstractQuasiLoss(AbstractLoss):
     remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
     @abc.abstractmethod
-    def least(self, y: Array, special: Any) -> Array:
+    def least(self, y: Arrays, special: Any) -> Arrays:
         """Compute the least value that the other loss can have.
 
         Parameters
@@ -477,50 +477,50 @@ class AbstractQuasiLoss(AbstractLoss):
             The least value for each response.
         """
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         known = self.likelihood.formulas(eta, y)
         least = lambda k: 0.0 if k else self.least(y, scipy.special)
         return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         return self.likelihood.ceiling / float(self.dispersion)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return self.likelihood.peak(y)
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return self.likelihood.inverse_link(eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         self.likelihood.check(y)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return self.likelihood.start(y, weight)
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * self.likelihood.variance(mean)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"half the {type(self.likelihood).__name__} deviance over {float(self.dispersion):g}"
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return self.likelihood.inside
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return self.likelihood.self_concordance
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return self.likelihood.fourth
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.likelihood.convex
 
 
@@ -559,8 +559,8 @@ class QuasiPoisson(AbstractQuasiLoss):
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.likelihood = positive("QuasiPoisson: dispersion", dispersion), Poisson(link)
 
-    def least(self, y, special):
+    def least(self, y: Arrays, special: Any) -> Arrays:
         return y - special.xlogy(y, y) + special.gammaln(y + 1.0)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "quasi-Poisson", "not negative")

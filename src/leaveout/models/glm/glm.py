@@ -17,10 +17,10 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, float64, jax, jnp, static
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, matched, numbers
 from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
@@ -47,8 +47,8 @@ class AbstractRegression(AbstractLinearPredictor):
     loss_function: losses.AbstractLoss
     penalty: penalties.AbstractPenalty
     intercept: bool = static()
-    classes: tuple = static()
-    levels: tuple = static()
+    classes: tuple[Any, ...] = static()
+    levels: tuple[Any, ...] = static()
     balanced: int = static()
     names: tuple[str, ...] = static()
     remark: str = static()
@@ -89,7 +89,7 @@ class AbstractRegression(AbstractLinearPredictor):
         self.penalty.check(self.num_features)
         _seen(self)
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _seen(penalties.under(self, penalty, self.num_features))
 
@@ -113,7 +113,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return max(1, len(self.classes)) + self.own
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -121,7 +121,7 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: self.loss_function.limit(theta[len(theta) - self.own :]) if self.own else "",
+            limit=lambda theta: cast(Any, self.loss_function).limit(theta[len(theta) - self.own :]) if self.own else "",
             at_limit=self._at_limit,
         )
 
@@ -208,23 +208,23 @@ class AbstractRegression(AbstractLinearPredictor):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
 
-    def _weighted(self, value: Array, index: Any) -> Array:
+    def _weighted(self, value: Arrays, index: Any) -> Arrays:
         """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there are any."""
         return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         omega, kappa = self._weigh(weights, jnp)
         z = self._predictor(theta, EVERYONE)
         out = omega == 0  # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its derivatives
         z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
         return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
         return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(theta)
 
-    def preconditioner(self, theta, weights):
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
         """Blocks of the Hessian for single classes."""
         model = self.predictors
         if not self.classes or model is None:
@@ -235,33 +235,37 @@ class AbstractRegression(AbstractLinearPredictor):
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (DiagonalBlocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         del weights, held
         return self._each(self._predictor(theta, index), index)
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
         index, delta = self._touched(index, delta)
         omega = self._weighted(delta, index)
-        value = omega @ self.score(theta, None, index, None)
-        return value if self.low_rank else value + self.penalty.times(delta, omega) * self.penalty(self._coef(theta))
+        value = jnp.asarray(omega @ self._each(self._predictor(theta, index), index))
+        return value if self.low_rank else value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
         index, delta = self._touched(index, delta)
         change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
         if self.low_rank:
             return change
-        return change + self.penalty.times(delta, self._weighted(delta, index)) * self._penalty_hessian(theta)
+        return change + self._penalty_hessian(theta) * self.penalty.times(delta, self._weighted(delta, index))
 
-    def _touched(self, index: Array, delta: Array) -> tuple[Any, Array]:
+    def _touched(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
         """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
         return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
 
-    def _gram(self, x: Array, curvature: Array) -> Array:
+    def _gram(self, x: Any, curvature: Arrays) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
@@ -271,7 +275,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def _penalty_hessian(self, theta: Array) -> Array:
         return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
         z = self._predictor(theta, index)
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
         return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
@@ -298,28 +302,28 @@ class AbstractRegression(AbstractLinearPredictor):
     # the fast path
 
     @property
-    def low_rank(self):
+    def low_rank(self) -> bool:
         return self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
 
     @property
-    def smooth(self):
+    def smooth(self) -> bool:
         return self.loss_function.smooth
 
-    def rows(self, index):
+    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
         x = pick(self.design, index)
         if self.classes:
             return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
         own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
 
-    def derivative(self, theta, index, order):
+    def derivative(self, theta: PyTree, index: Int[Arrays, " width"] | slice, order: int) -> Arrays:
         return self._weighted(self._each(self._predictor(theta, index), index, order), index)
 
-    def crossings(self, start, end):
+    def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         if self.smooth or self.classes:
             return jnp.zeros(())
         # ℓ″ at 17 points between: the change of a smooth loss is spread over the pieces, that of a kink is in one
-        between = jnp.linspace(*(self._predictor(theta, EVERYONE) for theta in (start, end)), 17)
+        between = jnp.linspace(self._predictor(start, EVERYONE), self._predictor(end, EVERYONE), 17)
         curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
         curvature = curvature[..., 0, 0] if self.own else curvature
         spread = curvature.max(0) - curvature.min(0)
@@ -332,7 +336,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return DenseDesign(self.design) if isinstance(self.design, np.ndarray) else self.design
 
     @property
-    def predictors(self):
+    def predictors(self) -> Predictors | None:
         function, bent = self.loss_function, self.penalty.bent(self.num_features)
         if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
@@ -386,7 +390,7 @@ class AbstractRegression(AbstractLinearPredictor):
     # the contract of an objective
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
 
     def _distribution(self):
@@ -394,7 +398,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return distribution(self.loss_function, self.scale, variance if self.class_code is None else None)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(
             names=self.labels.index,
             weight=self.sample_weight,
@@ -406,7 +410,7 @@ class AbstractRegression(AbstractLinearPredictor):
         )
 
     @property
-    def note(self):
+    def note(self) -> str:
         return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
 
 
@@ -477,8 +481,8 @@ class GLM(AbstractRegression):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        loss: str | losses.AbstractLoss | Callable,
-        penalty: penalties.AbstractPenalty | Callable | None = None,
+        loss: str | losses.AbstractLoss | Callable[..., Any],
+        penalty: penalties.AbstractPenalty | Callable[..., Any] | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..._runtime.jax import Array, jax, jnp, made
+from ..._runtime.jax import Array, Arrays, jax, jnp, made
 from ...linalg.sparse_design import SparseDesign
 from .rows import pick
 
@@ -11,12 +11,12 @@ WEIGHTED_ROWS = 8192  # rows that are weighted at a time
 WRITTEN = 2**20  # numbers of compressed rows that are written out at a time
 
 
-def gram(design: Array | SparseDesign, curvature: Array) -> Array:
+def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
     """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
     return _written(design, curvature) if isinstance(design, SparseDesign) else _weighted(design, curvature)
 
 
-def _written(design: SparseDesign, curvature: Array) -> Array:
+def _written(design: SparseDesign, curvature: Arrays) -> Array:
     """Sum over compressed rows, a block of which is written out at a time."""
     size = max(1, WRITTEN // design.shape[1])
 
@@ -29,7 +29,7 @@ def _written(design: SparseDesign, curvature: Array) -> Array:
     return jax.lax.fori_loop(0, -(-len(design) // size), add, jnp.zeros((params, params)))
 
 
-def _summed(design: Array, curvature: Array) -> Array:
+def _summed(design: Array, curvature: Arrays) -> Array:
     """Sum over all rows, block by block."""
     whole, left = divmod(len(design), WEIGHTED_ROWS)
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
@@ -57,7 +57,7 @@ def _weighted():
     return gram
 
 
-def _gram(x: Array, curvature: Array) -> Array:
+def _gram(x: Array, curvature: Arrays) -> Array:
     """Compute `Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
     if curvature.ndim == 1:
         return x.T @ (curvature[:, None] * x)

@@ -10,21 +10,21 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Module, numpy_of, static
+from ..._runtime.jax import Arrays, Module, numpy_of, static
 
 
 class AbstractLink(Module):
     """Link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX."""
 
     @abc.abstractmethod
-    def __call__(self, mean: Array) -> Array:
+    def __call__(self, mean: Arrays) -> Arrays:
         """Compute `g(μ)`."""
 
     @abc.abstractmethod
-    def inverse(self, eta: Array) -> Array:
+    def inverse(self, eta: Arrays) -> Arrays:
         """Compute `μ = g⁻¹(η)`."""
 
-    def log_inverse(self, eta: Array) -> Array:
+    def log_inverse(self, eta: Arrays) -> Arrays:
         """Compute `log μ`, for links with μ > 0."""
         return numpy_of(eta).log(self.inverse(eta))
 
@@ -37,27 +37,27 @@ class AbstractLink(Module):
 class Identity(AbstractLink):
     """`η = μ`."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Arrays) -> Arrays:
         return mean
 
-    def inverse(self, eta):
+    def inverse(self, eta: Arrays) -> Arrays:
         return eta
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return 1.0
 
 
 class Log(AbstractLink):
     """`η = log μ`."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Arrays) -> Arrays:
         return numpy_of(mean).log(mean)
 
-    def inverse(self, eta):
+    def inverse(self, eta: Arrays) -> Arrays:
         return numpy_of(eta).exp(eta)
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Arrays) -> Arrays:
         return eta
 
 
@@ -72,18 +72,18 @@ class Power(AbstractLink):
             raise ValueError(f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero.")
         self.exponent, self.even = np.asarray(exponent, np.float64), exponent == 0.5
 
-    def __call__(self, mean):
+    def __call__(self, mean: Arrays) -> Arrays:
         return mean**self.exponent
 
-    def inverse(self, eta):
+    def inverse(self, eta: Arrays) -> Arrays:
         return eta**2 if self.even else numpy_of(eta).exp(self.log_inverse(eta))
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Arrays) -> Arrays:
         log = numpy_of(eta).log
         return log(eta**2) if self.even else log(eta) / self.exponent
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return 1.0
 
 
@@ -97,13 +97,13 @@ class NegativeBinomialLink(AbstractLink):
             raise ValueError(f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}.")
         self.dispersion = np.asarray(dispersion, np.float64)
 
-    def __call__(self, mean):
+    def __call__(self, mean: Arrays) -> Arrays:
         return numpy_of(mean).log(mean * self.dispersion / (1 + mean * self.dispersion))
 
-    def inverse(self, eta):
+    def inverse(self, eta: Arrays) -> Arrays:
         return numpy_of(eta).exp(self.log_inverse(eta))
 
-    def log_inverse(self, eta):
+    def log_inverse(self, eta: Arrays) -> Arrays:
         xp = numpy_of(eta)
         return eta - xp.log(-xp.expm1(eta)) - xp.log(self.dispersion)
 
@@ -111,11 +111,11 @@ class NegativeBinomialLink(AbstractLink):
 class ComplementaryLogLog(AbstractLink):
     """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
 
-    def __call__(self, mean):
+    def __call__(self, mean: Arrays) -> Arrays:
         xp = numpy_of(mean)
         return xp.log(-xp.log1p(-mean))
 
-    def inverse(self, eta):
+    def inverse(self, eta: Arrays) -> Arrays:
         xp = numpy_of(eta)
         return -xp.expm1(-xp.exp(eta))
 

@@ -5,7 +5,7 @@ A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with p
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -30,7 +30,7 @@ class AbstractLoss(Module):
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         """Compute the loss of one observation."""
 
-    def inverse_link(self, eta: Array) -> Array:
+    def inverse_link(self, eta: Arrays) -> Arrays:
         """Return the prediction on the scale of the response.
 
         Parameters
@@ -101,7 +101,7 @@ class AbstractLoss(Module):
         """Whether a model with this loss may have an intercept."""
         return True
 
-    def variance(self, mean: Array) -> Array:
+    def variance(self, mean: Arrays) -> Arrays:
         """Return the variance of y that the loss states, for standardised residuals.
 
         Parameters
@@ -247,17 +247,18 @@ class AbstractMeanLoss(AbstractLoss):
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
         """Compute the loss of a mean. If y may be negative, so may the mean; do not use `log_mean` then."""
 
-    def __call__(self, eta, y):
-        return self.of_mean(self.link.inverse(eta), self.link.log_inverse(eta), y)
+    def __call__(self, eta: Array, y: Array) -> Array:
+        mean, log_mean = self.link.inverse(eta), self.link.log_inverse(eta)
+        return self.of_mean(cast(Array, mean), cast(Array, log_mean), y)
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return self.link.inverse(eta)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.asarray(self.link(max(np.average(y, weights=weight), 1e-3))))
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return self.link.inside
 
     @property
@@ -266,14 +267,14 @@ class AbstractMeanLoss(AbstractLoss):
         return links.name_of(self.link)
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.linked in self.convex_links
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return self.convex_links.get(self.linked)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y) if self.convex and self.self_concordance is None else None
 
 
@@ -303,7 +304,7 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     @abc.abstractmethod
-    def unconstrained(self, parameters: dict) -> np.ndarray:
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`.
 
         Parameters
@@ -366,7 +367,7 @@ class AbstractSharedLoss(AbstractLoss):
         return tau
 
     @abc.abstractmethod
-    def inverse_link(self, eta: Array, tau: Array) -> Array:  # type: ignore[override]
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Return the prediction on the scale of the response.
 
         Parameters

@@ -5,13 +5,13 @@ knows its inverse link, the domain of y, and, where there is one, the constant M
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
+from ..._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
 from . import links as links
 from .families import (
     SMALLEST_PREDICTOR,
@@ -66,7 +66,9 @@ def _log1mexp(x: Array) -> Array:
     return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
 
 
-LINKS: dict[str, tuple[Callable, Callable, float]] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
+LINKS: dict[
+    str, tuple[Callable[..., Any], Callable[..., Any], float]
+] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
     "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
     "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
     "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
@@ -108,17 +110,17 @@ class Binomial(AbstractLoss):
 
     link: str = static(default="logit")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.link not in LINKS:
             raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         if self.link == "logit":
             return _softplus(eta) - y * eta
         success, failure = LINKS[self.link][0](eta)
         return -y * success - (1 - y) * failure
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if self.link == "logit":
             return _logistic(eta, y)
         if self.link not in CLOSED:
@@ -136,10 +138,10 @@ class Binomial(AbstractLoss):
         return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         return {"logit": 0.25, "probit": 1.0}.get(self.link, np.inf)
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         """Return the η at which ℓ″ is largest, for y of 0 and 1.
 
         Parameters
@@ -155,37 +157,37 @@ class Binomial(AbstractLoss):
         known = self.link in CLOSED and np.all((y == 0) | (y == 1))
         return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return LINKS[self.link][1](eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
         known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
         return float(known.get(self.link, 0.0))
 
-    def variance(self, mean):
+    def variance(self, mean: Arrays) -> Arrays:
         return mean * (1 - mean)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return probability(y, "binomial loss of proportions")
 
     @property
-    def inside(self):
+    def inside(self) -> float:
         return LINKS[self.link][2]
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return 1.0 if self.link == "logit" else None
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return self.link != "cauchit"
 
 
@@ -356,7 +358,7 @@ class QuasiBinomial(AbstractQuasiLoss):
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
         self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
 
-    def least(self, y, special):
+    def least(self, y: Arrays, special: Any) -> Arrays:
         return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
@@ -393,16 +395,16 @@ class Huber(AbstractLoss):
 
     delta: Float[np.ndarray, ""]
     smooth = False
-    ceiling = 1.0
+    ceiling: ClassVar[float] = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         r = jnp.abs(y - eta)
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta, r = float(self.delta), eta - y
         near = np.abs(r) <= delta
         return {
@@ -412,13 +414,13 @@ class Huber(AbstractLoss):
             3: lambda: np.zeros_like(r),
         }
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return y
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.median(y))
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"Huber loss of δ = {float(self.delta):g}"
 
 
@@ -447,15 +449,15 @@ class PseudoHuber(AbstractLoss):
     """
 
     delta: Float[np.ndarray, ""]
-    ceiling = 1.0
+    ceiling: ClassVar[float] = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
 
-    def __call__(self, eta, y):
-        return self.delta**2 * (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1)
+    def __call__(self, eta: Array, y: Array) -> Array:
+        return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta = float(self.delta)
         t = (eta - y) / delta
         root = np.sqrt(1 + t**2)
@@ -466,21 +468,21 @@ class PseudoHuber(AbstractLoss):
             3: lambda: -3 * t * root**-5 / delta,
         }
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return y
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.median(y))
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"pseudo-Huber loss of δ = {float(self.delta):g}"
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 
@@ -494,16 +496,18 @@ class Straight(AbstractLoss):
     (array([1.5]), array([1.]))
     """
 
-    ceiling = self_concordance = fourth = 0.0
+    ceiling: ClassVar[float] = 0.0
+    self_concordance: ClassVar[float] = 0.0
+    fourth: ClassVar[float] = 0.0
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         return eta
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         rest = lambda: np.zeros_like(eta)
         return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: rest, 3: rest}
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y)
 
 
@@ -522,12 +526,12 @@ class SquaredHinge(AbstractLoss):
     """
 
     smooth = False
-    ceiling = 2.0
+    ceiling: ClassVar[float] = 2.0
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         return jnp.maximum(1 - y * eta, 0.0) ** 2
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         short = np.maximum(1 - y * eta, 0.0)
         return {
             0: lambda: short**2,
@@ -536,13 +540,13 @@ class SquaredHinge(AbstractLoss):
             3: lambda: np.zeros_like(short),
         }
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, np.abs(y) == 1, "squared_hinge", "−1 or 1")
 
-    def peak(self, y):
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
         return -np.inf * y  # ℓ″ is two up to the margin, and zero beyond
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return "squared hinge"
 
 
@@ -566,10 +570,10 @@ class Custom(AbstractLoss):
     smooth = False
     convex = False
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         return traced("GLM: loss", self.function, eta, y)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return ""
 
 
@@ -604,7 +608,7 @@ def _key(loss: str) -> str:
     return loss.lower().replace("-", "_").replace(" ", "_")
 
 
-def resolve(loss: "str | AbstractLoss | Callable") -> AbstractLoss:
+def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
         raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")

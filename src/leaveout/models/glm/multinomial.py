@@ -1,11 +1,13 @@
 """Loss of several classes, with one linear predictor for each."""
 
+from typing import ClassVar
+
 import numpy as np
 import scipy
 
-from ..._runtime.jax import jax, special_of
+from ..._runtime.jax import Array, Arrays, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
-from .loss import AbstractLoss
+from .loss import AbstractLoss, Formulas
 
 
 class Multinomial(AbstractLoss):
@@ -20,18 +22,18 @@ class Multinomial(AbstractLoss):
     array([1.099, 1.099])
     """
 
-    self_concordance = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
+    self_concordance: ClassVar[float] = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
-    def __call__(self, eta, y):
+    def __call__(self, eta: Array, y: Array) -> Array:
         return jax.nn.logsumexp(eta) - eta[y.astype(int)]
 
-    def inverse_link(self, eta):
+    def inverse_link(self, eta: Arrays) -> Arrays:
         return special_of(eta).softmax(eta, axis=-1)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
 
         Where a probability is close to one, its difference from one is computed as a sum of the others.
@@ -59,7 +61,7 @@ class Multinomial(AbstractLoss):
             2: lambda: _covariance(e / total, e @ (1 - np.eye(e.shape[-1])) / total),
         }
 
-    def roots(self, eta):
+    def roots(self, eta: np.ndarray) -> np.ndarray:
         """Compute the root diag(√p) − p √pᵀ of the second derivative.
 
         Parameters
@@ -79,7 +81,7 @@ class Multinomial(AbstractLoss):
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
 
-    def third(self, eta, move):
+    def third(self, eta: np.ndarray, move: np.ndarray) -> np.ndarray:
         """Compute the third derivative along a direction s twice, p_k ((s_k − s̄)² − Var s).
 
         Parameters
@@ -102,7 +104,7 @@ class Multinomial(AbstractLoss):
         apart *= p
         return apart
 
-    def ratios(self, eta, at):
+    def ratios(self, eta: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
 
         Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high` times that at `at`.
@@ -120,7 +122,7 @@ class Multinomial(AbstractLoss):
         change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
-    def within(self, eta, y, spread):
+    def within(self, eta: np.ndarray, y: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bound the change of the loss within a spread of the linear predictors.
 
         ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).

@@ -70,21 +70,21 @@ class Ridge(AbstractPenalty):
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Ridge: alpha", alpha)
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(self.alpha * coef**2)
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         xp = numpy_of(self.alpha)
         return xp.diag(xp.broadcast_to(self.alpha, (features,)))
 
-    def diagonal(self, features):
+    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return np.broadcast_to(self.alpha, features)
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return True
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         _one_each("Ridge", self.alpha, features)
 
 
@@ -131,18 +131,18 @@ class Quadratic(AbstractPenalty):
             raise ValueError("Quadratic: the matrix must be symmetric; give (M + M.T) / 2.")
         self.matrix = stored((m + m.T) / 2)
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         del features
         return self.matrix
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return True
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         if len(self.matrix) != features:
             raise ValueError(f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients.")
 
@@ -182,24 +182,24 @@ class Lasso(AbstractPenalty):
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Lasso: alpha", alpha)
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * jnp.abs(coef))
 
-    def kinks(self, features):
+    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         return numpy_of(self.alpha).broadcast_to(self.alpha, (features,)).copy()
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return bool(followed(self.alpha) or np.any(self.alpha > 0))
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return not self.kinked
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         _one_each("Lasso", self.alpha, features)
 
 
@@ -239,27 +239,27 @@ class ElasticNet(AbstractPenalty):
         if self.l1_ratio.ndim or (not followed(self.l1_ratio) and self.l1_ratio > 1):
             raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         share = self.l1_ratio
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
-    def kinks(self, features):
+    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         each = self.alpha * self.l1_ratio
         return numpy_of(each).broadcast_to(each, (features,)).copy()
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         each = self.alpha * (1 - self.l1_ratio)
         return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return bool(followed([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return not self.kinked
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         _one_each("ElasticNet", self.alpha, features)
 
 
@@ -315,25 +315,25 @@ class GroupLasso(AbstractPenalty):
         if self.weights.shape != (len(found),):
             raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
 
-    def __call__(self, coef):
-        return self.alpha * jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+    def __call__(self, coef: Array) -> Array:
+        return jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))) * self.alpha
 
-    def norms(self, features):
+    def norms(self, features: int) -> Norms | None:
         some = np.asarray(self.weights > 0)
         return Norms(self.alpha * self.weights[some], self.member[some])
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return bool(followed(self.alpha) or np.any(self.alpha * self.weights > 0))
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return not self.kinked
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         if self.member.shape[1] != features:
             raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
 
@@ -375,24 +375,24 @@ class Box(AbstractPenalty):
         if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
             raise ValueError(f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}.")
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return True
 
-    def bounds(self, features):
+    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
         return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return False
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         _one_each("Box", self.low, features, "low")
         _one_each("Box", self.high, features, "high")
 
@@ -430,24 +430,24 @@ class Tilted(AbstractPenalty):
     weight: Float[np.ndarray, " groups"]
     member: Bool[np.ndarray, "groups features"]
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
         return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
 
-    def norms(self, features):
+    def norms(self, features: int) -> Norms | None:
         del features
         return Norms(self.weight, self.member) if len(self.weight) else None
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         del features
         return np.diag(self.ridge)
 
-    def bent(self, features):
+    def bent(self, features: int) -> Bent | None:
         tilted = bool(self.slope.any())
         return Bent(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return False
 
     def __repr__(self) -> str:
@@ -488,22 +488,22 @@ class PseudoHuber(AbstractPenalty):
         if self.delta.ndim or (not followed(self.delta) and self.delta == 0):
             raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * self.delta**2 * (jnp.sqrt(1 + (coef / self.delta) ** 2) - 1))
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
-    def bent(self, features):
+    def bent(self, features: int) -> Bent | None:
         weight = np.broadcast_to(self.alpha * self.delta**2, features)
         return Bent((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return False
 
 
-def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+def per_weight(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the total weight of the rows, `Σ_n w_n s_n`.
 
     F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty shrinks as rows are left
@@ -538,7 +538,7 @@ def per_weight(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
     return PerWeight(resolve(penalty))
 
 
-def per_row(penalty: "AbstractPenalty | Callable | None") -> PerWeight:
+def per_row(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the number of rows, `Σ_n w_n`, whatever their sample weights.
 
     F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of losses by the number of rows.
@@ -610,7 +610,7 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
         )
 
 
-def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
     found = resolve(penalty)
     if found.kinked:
@@ -621,7 +621,7 @@ def smooth(caller: str, penalty: "AbstractPenalty | Callable | None") -> Abstrac
     return found
 
 
-def under(model: Model, penalty: "AbstractPenalty | Callable | None", features: int) -> Model:
+def under(model: Model, penalty: "AbstractPenalty | Callable[..., Any] | None", features: int) -> Model:
     """Copy the model with another penalty; its data are shared, and not read again."""
     other, found = copy.copy(model), resolve(penalty)
     found.check(features)

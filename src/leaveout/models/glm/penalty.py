@@ -2,12 +2,12 @@
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Module, Scalar, jnp, static, traced
+from ..._runtime.jax import Array, Arrays, Module, Scalar, jnp, static, traced
 from ...linalg.group_norms import Norms
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
@@ -62,7 +62,7 @@ class AbstractPenalty(Module):
             If the shapes differ, or bounds leave a coefficient no place.
         """
 
-    def times(self, weights: Array, weighted: Array) -> Array | np.ndarray:
+    def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
         """Return the factor of the penalty in a refit of these weights. It is one unless the penalty grows with the data.
 
         Parameters
@@ -196,17 +196,17 @@ class Zero(AbstractPenalty):
     0.0
     """
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return jnp.zeros(())
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
-    def diagonal(self, features):
+    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return np.zeros(features)
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return True
 
 
@@ -227,11 +227,11 @@ class Custom(AbstractPenalty):
 
     function: Callable[[Array], Scalar]
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return traced("penalty", self.function, coef)
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return False
 
 
@@ -257,31 +257,31 @@ class Sum(AbstractPenalty):
 
     terms: tuple[AbstractPenalty, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if any(isinstance(term, PerWeight) for term in self.terms):
             raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return sum((term(coef) for term in self.terms), jnp.zeros(()))
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return any(term.kinked for term in self.terms)
 
-    def kinks(self, features):
+    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         return sum((term.kinks(features) for term in self.terms), np.zeros(features))
 
-    def bounds(self, features):
+    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
         low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
         return np.max(low, axis=0), np.min(high, axis=0)
 
-    def norms(self, features):
+    def norms(self, features: int) -> Norms | None:
         return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
 
-    def bent(self, features):
+    def bent(self, features: int) -> Bent | None:
         found = [term.bent(features) for term in self.terms]
         if None in found:
             return None
@@ -289,10 +289,10 @@ class Sum(AbstractPenalty):
         return Bent(np.concatenate(rows), np.concatenate(weight))
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return all(term.quadratic for term in self.terms)
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         for term in self.terms:
             term.check(features)
         low, high = self.bounds(features)
@@ -321,39 +321,39 @@ class PerWeight(AbstractPenalty):
     penalty: AbstractPenalty
     rows: bool = static(default=False)
 
-    def __call__(self, coef):
+    def __call__(self, coef: Array) -> Array:
         return self.penalty(coef)
 
-    def times(self, weights, weighted):
+    def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
         return (weights if self.rows else weighted).sum(-1)
 
-    def second(self, features):
+    def second(self, features: int) -> np.ndarray:
         return self.penalty.second(features)
 
-    def diagonal(self, features):
+    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return self.penalty.diagonal(features)
 
-    def bent(self, features):
+    def bent(self, features: int) -> Bent | None:
         return self.penalty.bent(features)
 
     @property
-    def kinked(self):
+    def kinked(self) -> bool:
         return self.penalty.kinked
 
-    def kinks(self, features):
+    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         return self.penalty.kinks(features)
 
-    def bounds(self, features):
+    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
         return self.penalty.bounds(features)
 
-    def norms(self, features):
+    def norms(self, features: int) -> Norms | None:
         return self.penalty.norms(features)
 
     @property
-    def quadratic(self):
+    def quadratic(self) -> bool:
         return self.penalty.quadratic
 
-    def check(self, features):
+    def check(self, features: int) -> None:
         self.penalty.check(features)
 
 
@@ -362,7 +362,7 @@ def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 
-def resolve(penalty: "AbstractPenalty | Callable | None") -> AbstractPenalty:
+def resolve(penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
     if penalty is None:
         return Zero()

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, jnp
+from ..._runtime.jax import Array, Arrays, jnp
 from ...data.arrays import compressed, numbers, on_device
 from ...linalg.design import DENSE_BLOCK
 from ...linalg.device_design import Resident, is_finite, kept
@@ -29,7 +29,7 @@ def shift(offset: Any, index: Any = slice(None)) -> Any:
     return 0.0 if offset is None else pick(offset, index)
 
 
-def times(weight: Array, value: Array) -> Array:
+def times(weight: Arrays, value: Arrays) -> Arrays:
     """Multiply values `[units, ...]` by weights `[units]`, zero where a weight is zero even if the value is not finite."""
     weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
     return jnp.where(weight == 0, 0.0, weight * value)

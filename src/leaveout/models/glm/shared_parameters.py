@@ -11,12 +11,12 @@ refit. τ is unconstrained.
     Ordinal                      P(y ≤ k) = sigmoid(c_k − η)                         thresholds c, by the logs of their gaps
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, jax, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, static
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from .families import negative_binomial
 from .loss import AbstractSharedLoss, domain, positive
@@ -30,13 +30,13 @@ class AbstractScaleLoss(AbstractSharedLoss):
 
     named: ClassVar[str]
 
-    def natural(self, tau):
+    def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         return {self.named: jnp.exp(tau[0])}
 
-    def unconstrained(self, parameters):
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         return np.log(positive(f"Regression: {self.named}", parameters[self.named]))[None]
 
-    def inverse_link(self, eta, tau):
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return eta
 
 
@@ -70,21 +70,21 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
 
     linear: bool = static(default=False)
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         mean, variance = _moments(y, weight)
         excess = max(variance / max(mean, 1e-3) - 1, 0.1)
         return float(np.log(max(mean, 1e-3))), np.log([excess if self.linear else max(excess / max(mean, 1e-3), 0.05)])
 
-    def inverse_link(self, eta, tau):
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jnp.exp(eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
 
-    def limit(self, tau):
+    def limit(self, tau: np.ndarray) -> str:
         if tau[0] > np.log(NONE):
             return ""
         return (
@@ -92,10 +92,10 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
             "Take lo.losses.Poisson()."
         )
 
-    def at_limit(self, tau):
+    def at_limit(self, tau: np.ndarray) -> np.ndarray:
         return np.log([POISSON]) if self.limit(tau) else tau
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
 
@@ -113,23 +113,23 @@ class Beta(AbstractScaleLoss):
 
     named = "precision"
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
         a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
         return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         mean, variance = _moments(y, weight)
         return float(np.log(mean / (1 - mean))), np.log([max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)])
 
-    def inverse_link(self, eta, tau):
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jax.nn.sigmoid(eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_DENSITY
 
 
@@ -149,14 +149,14 @@ class GaussianScale(AbstractScaleLoss):
 
     named = "scale"
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         mean, variance = _moments(y, weight)
         return mean, np.log([np.sqrt(max(variance, 1e-12))])
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_DENSITY
 
 
@@ -178,21 +178,21 @@ class GammaShape(AbstractScaleLoss):
 
     named = "shape"
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         nu = jnp.exp(tau[0])
         return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + jspecial.gammaln(nu)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         mean, variance = _moments(y, weight)
         return float(np.log(mean)), np.log([mean**2 / max(variance, 1e-12)])
 
-    def inverse_link(self, eta, tau):
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jnp.exp(eta)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "gamma", "positive")
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_DENSITY
 
 
@@ -236,17 +236,17 @@ class HuberScale(AbstractScaleLoss):
             raise ValueError(f"HuberScale: epsilon must be 1 or more; got {epsilon}.")
         self.epsilon = np.asarray(epsilon, np.float64)
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         scale, r = jnp.exp(tau[0]), y - eta
         far = jnp.abs(r) >= self.epsilon * scale
         near = r**2 / scale
         return scale + jnp.where(far, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, near)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         median = float(np.median(y))
         return median, np.log([max(1.48 * float(np.median(np.abs(y - median))), 1e-6)])
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return f"Huber loss of ε = {float(self.epsilon):g} with its scale"
 
 
@@ -277,11 +277,11 @@ class Ordinal(AbstractSharedLoss):
     num_levels: int = static()
     intercept = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_levels < 2:
             raise ValueError(f"Ordinal: two or more levels are needed; got {self.num_levels}.")
 
-    def __call__(self, eta, tau, y):
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         k = y.astype(int)
         cut = jnp.concatenate([jnp.zeros(1), _thresholds(tau), jnp.zeros(1)])
         upper, lower = cut[k + 1] - eta, cut[k] - eta
@@ -290,22 +290,22 @@ class Ordinal(AbstractSharedLoss):
         between = jnp.where(above & below, -jnp.log(-jnp.expm1(-jnp.where(above & below, gap, 1.0))), 0.0)
         return jnp.where(below, jax.nn.softplus(-upper), 0.0) + jnp.where(above, jax.nn.softplus(lower), 0.0) + between
 
-    def natural(self, tau):
+    def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         return {"thresholds": _thresholds(tau)}
 
-    def unconstrained(self, parameters):
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         cut = np.asarray(parameters["thresholds"], np.float64)
         if cut.shape != (self.num_levels - 1,) or not np.isfinite(cut).all() or (np.diff(cut) <= 0).any():
             raise ValueError(f"Regression: thresholds must be {self.num_levels - 1} increasing numbers; got {cut}.")
         return np.r_[cut[0], np.log(np.diff(cut))]
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         share = np.cumsum(np.bincount(y.astype(int), weight, self.num_levels))[:-1] / weight.sum()
         share = np.clip(share, 1e-3, 1 - 1e-3)
         cut = np.log(share / (1 - share)) + 1e-3 * np.arange(len(share))
         return 0.0, self.unconstrained({"thresholds": cut})
 
-    def inverse_link(self, eta, tau):
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         """Compute the probabilities of the levels.
 
         Parameters
@@ -324,16 +324,16 @@ class Ordinal(AbstractSharedLoss):
         edge = jnp.zeros((*eta.shape, 1))
         return jnp.diff(jnp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y < self.num_levels) & (y == np.floor(y)), "ordinal", f"among 0, …, {self.num_levels - 1}")
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
     @property
-    def own(self):
+    def own(self) -> int:  # type: ignore[override]
         return self.num_levels - 1
 
 
-def _thresholds(tau: Array) -> Array:
+def _thresholds(tau: Arrays) -> Array:
     return tau[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(tau[1:]))])

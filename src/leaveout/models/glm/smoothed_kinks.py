@@ -19,8 +19,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import jax
-from .loss import AbstractLoss, domain, positive
+from ..._runtime.jax import Scalar, jax, jnp
+from .loss import AbstractLoss, Formulas, domain, positive
 
 Array = np.ndarray
 Kinks = tuple[tuple[float, Any, Any], ...]
@@ -79,10 +79,11 @@ class AbstractRounded(AbstractLoss):
         object.__setattr__(other, "width", positive(f"{type(self).__name__}: width", width))
         return other
 
-    def __call__(self, eta, y):
-        return sum(a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
+    def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
+        terms = (a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
+        return jnp.asarray(sum(terms))
 
-    def formulas(self, eta, y):
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         h = float(self.width)
         known = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
         bend = lambda t: scipy.special.expit(t) * scipy.special.expit(-t)
@@ -131,15 +132,15 @@ class AbstractRounded(AbstractLoss):
         return np.maximum(sum(a * h * own(t, scipy.special.expit(t)) for a, t in known), 0.0)
 
     @property
-    def self_concordance(self):
+    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
         return 1 / self.width
 
     @property
-    def fourth(self):
+    def fourth(self) -> float | Float[np.ndarray, ""] | None:
         return 1 / self.width**2  # σ‴ = σ′ (1 − 6σ′)
 
     @property
-    def ceiling(self):
+    def ceiling(self) -> float:
         return sum(a for a, *_ in self.kinks(0.0)) / (4 * float(self.width))
 
     @property
@@ -148,13 +149,13 @@ class AbstractRounded(AbstractLoss):
         return sum(a for a, *_ in self.kinks(0.0)) * float(self.width) * float(np.log(2))
 
     @property
-    def remark(self):
+    def remark(self) -> str:
         return (
             f"kinks are rounded over a width of {float(self.width):.3g}, in refits and losses: a loss is above the one with "
             f"kinks by {self.most:.2g} at most, and the objective with kinks at a refit above its least by as much a row"
         )
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         del y
         return self.called
 
@@ -191,15 +192,15 @@ class Quantile(AbstractRounded):
         if self.level >= 1:
             raise ValueError(f"Quantile: level must lie between 0 and 1; got {level}.")
 
-    def kinks(self, y):
+    def kinks(self, y: Any) -> Kinks:
         level = float(self.level)
         return (level, -1.0, y), (1 - level, 1.0, -y)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.quantile(y, float(self.level)))
 
     @property
-    def called(self):
+    def called(self) -> str:
         return f"quantile loss at {float(self.level):g}"
 
 
@@ -234,15 +235,15 @@ class EpsilonInsensitive(AbstractRounded):
             raise ValueError(f"EpsilonInsensitive: epsilon must be finite and not negative; got {epsilon}.")
         self.epsilon = np.asarray(epsilon, np.float64)
 
-    def kinks(self, y):
+    def kinks(self, y: Any) -> Kinks:
         epsilon = float(self.epsilon)
         return (1.0, -1.0, y - epsilon), (1.0, 1.0, -y - epsilon)
 
-    def start(self, y, weight):
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         return float(np.median(y))
 
     @property
-    def called(self):
+    def called(self) -> str:
         return f"ε-insensitive loss of ε = {float(self.epsilon):g}"
 
 
@@ -273,12 +274,12 @@ class Hinge(AbstractRounded):
     def __init__(self, *, width: float = 0.05):
         self.width = positive("Hinge: width", width)
 
-    def kinks(self, y):
+    def kinks(self, y: Any) -> Kinks:
         return ((1.0, -y, 1.0),)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, np.abs(y) == 1, "hinge", "−1 or 1")
 
     @property
-    def called(self):
+    def called(self) -> str:
         return "hinge loss"

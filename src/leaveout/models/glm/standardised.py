@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from ..._runtime.jax import Array, jnp, numpy_of
-from ...linalg.design import Beside, CachedLoss
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
+from ...linalg.design import Beside, CachedLoss, Predictors
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor
 from . import losses
@@ -27,7 +28,7 @@ class StandardisedGLM(GLM):
 
     shown = "GLM"
 
-    def _ratios(self, weights: Array) -> Array:
+    def _ratios(self, weights: Arrays) -> Array:
         """Compute v of many refits or of one, `[..., features]`."""
         x, total = cast(SparseDesign, self.design), weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
@@ -49,7 +50,7 @@ class StandardisedGLM(GLM):
         return numpy_of(second).diag(second)
 
     @property
-    def predictors(self):
+    def predictors(self) -> Predictors | None:
         known, features = super().predictors, self.num_features
         if known is None or known.design.outputs > 1:
             return None
@@ -70,22 +71,24 @@ class StandardisedGLM(GLM):
         )
 
     @property
-    def low_rank(self):
+    def low_rank(self) -> bool:
         return False
 
-    def _further(self, weights: Array) -> Array:
+    def _further(self, weights: Arrays) -> Array:
         """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return super().loss(theta, weights) + 0.5 * jnp.sum(self._further(weights) * self._coef(theta) ** 2)
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         pad = self.design.shape[1] - self.num_features
         return super().hessian(theta, weights) + jnp.diag(jnp.pad(self._further(weights), (0, pad)))
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         return AbstractLinearPredictor.perturbation(self, theta, index, delta)
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         return AbstractLinearPredictor.hessian_change(self, theta, index, delta)

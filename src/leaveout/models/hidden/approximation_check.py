@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Float, Int
 
+from ..._runtime.jax import PyTree
 from ..._runtime.progress import Slow
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...inference.elimination import entries, first_scopes, neighbours

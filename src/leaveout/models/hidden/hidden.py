@@ -2,13 +2,14 @@
 
 import abc
 from collections.abc import Collection
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
+from ..._runtime.jax import PyTree
 from ...objectives.objective import AbstractObjective, float64
 from ..emissions._base import POSITIVE, PROBABILITY, REAL, SIMPLEX, AbstractEmission, Constraint
 from ..emissions._covariance import MATRIX
@@ -35,7 +36,7 @@ class AbstractHiddenStates(AbstractObjective):
     emission: AbstractEmission
     drop: str
     joint: bool
-    shapes: tuple  # shapes of the emission's free parameters
+    shapes: tuple[Any, ...]  # shapes of the emission's free parameters
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
 
     @property
@@ -49,7 +50,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Shapes of the free parameters among `latent`."""
 
     @abc.abstractmethod
-    def latent_unconstrained(self, name: str, value: Array) -> Array:
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """Part of θ for one of the parameters `latent`."""
 
     @abc.abstractmethod
@@ -118,7 +119,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Compute the mean observation of each step or site from its state probabilities and the emission's parameters."""
         return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
 
-    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict) -> str:
+    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]) -> str:
         """Name natural parameters at a boundary in a sentence, or return ""; `support` marks those that are not held there."""
         near = [
             entry for name in found for entry in near_edge(self.emission, name, found[name], spread, support.get(name, True))
@@ -130,7 +131,7 @@ class AbstractHiddenStates(AbstractObjective):
         )
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return not self.joint
 
     @property

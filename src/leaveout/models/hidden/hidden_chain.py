@@ -9,9 +9,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, compiled, static
+from ..._runtime.jax import Module, PyTree, compiled, static
 from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
 from ...objectives.objective import Arrays, aligned, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size
@@ -77,7 +77,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
             product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
         return product
 
-    def _tempered(self, theta: PyTree, weights: Array) -> Float[Array, "rows lanes states states"]:
+    def _tempered(self, theta: PyTree, weights: Arrays) -> Float[Array, "rows lanes states states"]:
         """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
         initial, transition = self.states.logs(theta)
         before = jnp.concatenate([jnp.ones(1), weights[:-1]])
@@ -95,7 +95,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         weighted = times(self.layout.arrange(seen)[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         if self.drop == "sequence":
             worth = self.layout.arrange(jnp.asarray(weights)[self.sequence])
             whole, _ = self.whole(theta, jnp.ones(len(self.dense)))
@@ -118,13 +118,13 @@ class AbstractHiddenChain(AbstractHiddenStates):
             return jnp.zeros(())
         return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
 
-    def listed(self, laid: Array, index: Array) -> Array:
+    def listed(self, laid: Array, index: Arrays) -> Array:
         """Select the listed steps of an array in the layout; any step for padding."""
         flat = laid.reshape(-1, *laid.shape[2:])
         inverse = jnp.asarray(self.layout.inverse)
         return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
 
-    def alone(self, theta: PyTree, index: Array) -> tuple[Potentials, Layout]:
+    def alone(self, theta: PyTree, index: Arrays) -> tuple[Potentials, Layout]:
         """Return the potentials of the listed sequences, one in each lane."""
         slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import compiled
+from ..._runtime.jax import Arrays as Arrays, PyTree, compiled
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
 from ...objectives.objective import ravel, unravel
 from . import potentials as _potentials
-from .hidden import UNUSED, AbstractHiddenStates, entries
+from .hidden import UNUSED, AbstractHiddenStates, Shape, entries
 from .observations import FieldLabels
 
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
@@ -61,17 +61,17 @@ class AbstractHiddenField(AbstractHiddenStates):
         return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
 
     @property
-    def latent_shapes(self):
+    def latent_shapes(self) -> dict[str, Shape]:
         own = {"coupling": self.coupling.shape} if self.learned else {}
         return own if self.design is None or self.external is None else {**own, "external": self.external.shape}
 
-    def latent_unconstrained(self, name, value):
-        if name == "external":
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+        if name == "external" and self.design is not None:
             return _potentials.of_rows(value, _potentials.scale_of(self.design))
         return _potentials.of_matrix(value, self.directed) if value.ndim > 1 else value
 
-    def latent_names(self, name):
-        if name == "external":
+    def latent_names(self, name: str) -> list[str]:
+        if name == "external" and self.external is not None:
             return entries(name, _potentials.row_entries(self.external.shape))
         matrix = self.coupling.ndim > 1
         return entries(
@@ -121,7 +121,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             return jnp.asarray(self.normaliser)
         return self.log_prior_partition(self.coupled(theta), self.outside(theta))
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         weights, pairs, densities = jnp.asarray(weights), self.coupled(theta), self.densities(theta)
         outside = self.outside(theta)
         if self.drop == "field":

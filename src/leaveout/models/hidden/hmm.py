@@ -12,24 +12,24 @@ A missing observation always has weight zero. Scores are computed in the whole c
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import check_times
 from ...inference.chain import Layout, layout, log_partition, posterior
-from ...objectives.objective import Costs, Parameters, Units, aligned, float64, ravel, stored, unravel
+from ...objectives.objective import Costs, DiagonalBlocks, Parameters, Units, aligned, float64, ravel, stored, unravel
 from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
 from . import hidden_chain as _hidden_chain, information as _information, observations as _observations
-from .hidden import BOUNDARY_SHARE, KINDS, check_choices, entries, mixture
+from .hidden import BOUNDARY_SHARE, KINDS, Shape, check_choices, entries, mixture
 from .hidden_chain import AbstractHiddenChain
 from .states import Dirichlet, States
 
@@ -106,7 +106,7 @@ class HMM(AbstractHiddenChain):
     states: States
     drop: str = static()
     joint: bool = static()
-    shapes: tuple = static()  # shapes of the emission's free parameters
+    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     num_params: int = static()
     apart: bool = static()  # whether states have parameters of their own, as in `information`
     by_parts: bool = static()  # whether the Hessian is the complete data's minus that of the hidden states
@@ -161,7 +161,7 @@ class HMM(AbstractHiddenChain):
     # parameters
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -175,7 +175,7 @@ class HMM(AbstractHiddenChain):
         )
 
     @property
-    def num_specified(self):
+    def num_specified(self) -> int:
         return super().num_specified + sum(int(where.sum()) for where in (self.states.edge or {}).values())
 
     def _natural(self, theta):
@@ -183,13 +183,13 @@ class HMM(AbstractHiddenChain):
         return {"initial": initial, "transition": transition, **self.emitted(theta)}
 
     @property
-    def latent_shapes(self):
+    def latent_shapes(self) -> dict[str, Shape]:
         return self.states.free
 
-    def latent_unconstrained(self, name, value):
+    def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         return self.states.unconstrained(name, value)
 
-    def latent_names(self, name):
+    def latent_names(self, name: str) -> list[str]:
         return self.states.names(name)
 
     @float64
@@ -211,7 +211,9 @@ class HMM(AbstractHiddenChain):
 
     # F
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.drop == "sequence":
             if self.joint:
                 return super().score(theta, weights, index, held)
@@ -226,22 +228,24 @@ class HMM(AbstractHiddenChain):
         found = posterior(whole, self.layout)
         return -mixture(self.listed(found.states, index), self.listed(densities, index))
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.drop != "sequence" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
         potentials, lanes = self.alone(theta, index)
         worth = jnp.broadcast_to(jnp.where(index < self.num_units, delta, 0.0), lanes.place.shape)
         return -log_partition(potentials, worth, lanes)
 
-    def hessian(self, theta, weights):
+    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         if self.by_parts:
             return _information.hessian(self, theta, weights)
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
-    def preconditioner(self, theta, weights):
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
         return _information.complete(self, theta, weights) if self.stands_in else ()
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         if self.drop != "sequence" or len(index) == self.num_units:
             return super().hessian_change(theta, index, delta)
         return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
@@ -252,7 +256,13 @@ class HMM(AbstractHiddenChain):
         hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
         return (hessian + hessian.T) / 2
 
-    def predict(self, theta, weights=None, index=None, kind="response"):
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
+        kind: str = "response",
+    ) -> Array:
         """Predict observations or states; without `index` it is `predictive_means`, or `state_probabilities` for kind "state".
 
         Parameters
@@ -274,6 +284,7 @@ class HMM(AbstractHiddenChain):
         if index is None:
             return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
         self.check_kind(kind, "steps", "sequence")
+        weights = jnp.ones(self.num_units) if weights is None else weights
         states = self.listed(posterior(self.whole(theta, weights)[0], self.layout).states, index)
         if kind == "state":
             return states
@@ -287,17 +298,23 @@ class HMM(AbstractHiddenChain):
     # the contract of an objective
 
     @property
-    def units(self):
+    def units(self) -> Units:
         if self.drop == "sequence":
             return Units(observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
         names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
-        known = {"serial": True, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        known: dict[str, Any] = {
+            "serial": True,
+            "kinds": KINDS,
+            "target": target,
+            "response": self.x,
+            "score": self.emission.score,
+        }
         return Units(names=names, observed=self._observed(), scorable=later, **known)
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         """Cost in steps, also where units are sequences.
 
         The number of refits that share a pass fills a vector register and fits into the cache.
@@ -308,7 +325,7 @@ class HMM(AbstractHiddenChain):
         return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded)
 
     @property
-    def local(self):
+    def local(self) -> bool:
         return self.drop == "sequence"
 
     def _observed(self) -> Bool[np.ndarray, " units"] | None:
@@ -328,7 +345,7 @@ class HMM(AbstractHiddenChain):
         return found
 
     @property
-    def note(self):
+    def note(self) -> str:
         style = f'drop="{self.drop}": {STYLES[self.drop]}{self.states.zero_note}'
         if self.emission.reach and self.drop != "sequence":
             style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"

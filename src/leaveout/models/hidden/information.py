@@ -19,9 +19,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ..._runtime.jax import compiled
+from ..._runtime.jax import Arrays, PyTree, compiled
 from ...inference.chain import Posterior, Potentials, posterior
 from ...inference.moments import spread_of_sums
 from ...objectives.objective import DiagonalBlocks, ravel, unravel
@@ -91,7 +91,7 @@ class _Known(NamedTuple):
     expected: Float[Array, "steps states"]  # expected observations of each state
 
 
-def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> _Known:
+def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Known:
     """Compute the posterior for an `hmm` that drops observations or sequences."""
     everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
@@ -159,7 +159,7 @@ def _blocks(
     return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
 
 
-def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]) -> Float[Array, "params params"]:
+def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
     known = _known(hmm, theta, weights)

@@ -23,10 +23,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...inference.clique import Sums, log_partition, marginals, tree
 from ...objectives.objective import Costs, Parameters, Units, float64, ravel, stored, unravel
 from ...plans.graph import blocks, read_edges
@@ -132,7 +132,7 @@ class MRF(AbstractHiddenField):
     drop: str = static()
     joint: bool = static()
     flat: bool = static()  # whether there is no prior
-    shapes: tuple = static()  # shapes of the emission's free parameters
+    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     labels: _observations.FieldLabels = static()
 
     @float64
@@ -191,7 +191,7 @@ class MRF(AbstractHiddenField):
     # parameters
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -233,7 +233,9 @@ class MRF(AbstractHiddenField):
 
     # F
 
-    def score(self, theta, weights, index, held):
+    def score(
+        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+    ) -> Array:
         if self.drop == "field":
             return super().score(theta, weights, index, held) if self.joint else self.losses(theta, *self._listed(theta, index))
         pairs = self.coupled(theta)
@@ -245,7 +247,7 @@ class MRF(AbstractHiddenField):
         states, densities = self._posterior(theta, weights, index, pairs)
         return -mixture(states, densities)
 
-    def _posterior(self, theta: PyTree, weights: Array, index: Array, pairs: Array) -> tuple[Array, Array]:
+    def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
         """Compute state probabilities and densities of the listed units, `[width, states]` each; any values for padding."""
         densities = self.densities(theta)
         seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
@@ -256,24 +258,26 @@ class MRF(AbstractHiddenField):
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
         return states, densities.reshape(-1, self.number)[place]
 
-    def _listed(self, theta: PyTree, index: Array) -> tuple[Array, Array]:
+    def _listed(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
         """Return densities of the listed fields, and which of them have observations."""
         sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
-    def perturbation(self, theta, index, delta):
+    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
         return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed(theta, index))
 
-    def hessian_change(self, theta, index, delta):
+    def hessian_change(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Float[Array, "params params"]:
         if self.drop != "field" or len(index) == self.num_units:
             return super().hessian_change(theta, index, delta)
         return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         self.check_kind(kind, "sites", "field")
         states, _ = self._posterior(theta, weights, index, self.coupled(theta))
         if kind == "state":
@@ -290,23 +294,29 @@ class MRF(AbstractHiddenField):
         return self.number
 
     @property
-    def units(self):
+    def units(self) -> Units:
         """Facts about the units; blocks hold neighbouring sites of all fields, as effects of a place are common to these."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
             return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
-        known = {"blocks": blocks, "kinds": KINDS, "target": target, "response": self.x, "score": self.emission.score}
+        known: dict[str, Any] = {
+            "blocks": blocks,
+            "kinds": KINDS,
+            "target": target,
+            "response": self.x,
+            "score": self.emission.score,
+        }
         return Units(names, serial=True, observed=self._observed(), **known)
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         """Cost of a refit: a few operations for each entry of the tables."""
         return Costs(int(np.clip(MRF_LANES // len(self.x), 1, MRF_LANES)), 10.0 * self.tree.entries * len(self.x))
 
     @property
-    def local(self):
+    def local(self) -> bool:
         return self.drop == "field"
 
     def _observed(self) -> Bool[np.ndarray, " units"] | None:
@@ -315,7 +325,7 @@ class MRF(AbstractHiddenField):
         return None if units.all() else units
 
     @property
-    def note(self):
+    def note(self) -> str:
         style = f'drop="{self.drop}": {STYLES[self.drop]}'
         told = "" if self.inference == "exact" else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
         if self.flat:

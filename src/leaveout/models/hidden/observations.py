@@ -1,7 +1,7 @@
 """Readers of sequences and fields, and results in the type of the data: array, Series or DataFrame."""
 
 from collections.abc import Collection, Hashable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ Given = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
 class SeriesLabels(Names):
     """Labels of the steps and of the channels."""
 
+    columns: Any | None
+    name: Hashable
+
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
         super().__init__(index)
         self.columns, self.name = columns, name
@@ -41,7 +44,7 @@ class SeriesLabels(Names):
         """Return one value a step: a Series if the data came as a Series or DataFrame."""
         return values if self.index is None else pd.Series(values, index=self.index, name=name)
 
-    def frame(self, values: np.ndarray, columns: Collection) -> Table:
+    def frame(self, values: np.ndarray, columns: Collection[Any]) -> Table:
         """Return several values a step."""
         return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
 
@@ -84,6 +87,9 @@ class SeriesLabels(Names):
 
 class FieldLabels(Names):
     """Labels of the sites, and of the fields if there are several, as the caller named them."""
+
+    fields: Any | None
+    single: bool
 
     def __init__(self, index: pd.Index | None, fields: pd.Index | None, single: bool):
         super().__init__(index)

@@ -1,12 +1,14 @@
 """Latent chain of a hidden Markov model: initial distribution and transition matrix, free or fixed, and their prior."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree, Scalar
+from jaxtyping import Array, Bool, Float, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, static
+from ..._runtime.jax import Module, PyTree, static
 from ...inference.chain import has_stationary, stationary
 from ..emissions._base import SIMPLEX
 from .hidden import entries
@@ -52,7 +54,7 @@ class States(Module):
     edge: dict[str, Bool[np.ndarray, "..."]] | None  # probabilities held at zero because the fit put them there
     number: int = static()
     stationary: bool = static()
-    masks: tuple = static()  # free probabilities by name, if others are zero
+    masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number, self.edge = number, None

@@ -5,9 +5,9 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names
-from ...objectives.closed_form import AbstractClosedForm
+from ...objectives.closed_form import AbstractClosedForm, Looked, Points, State, Weights
 from .crossed import Crossed
 from .effects import GroupingFactor
 from .grouped import Grouped
@@ -31,7 +31,7 @@ class AbstractMixed(AbstractClosedForm):
     joint: bool = static()
     quadrature: int = static()
     names: tuple[str, ...] = static()
-    levels: tuple = static()
+    levels: tuple[Any, ...] = static()
     labels: Names = static()
     spec: Any = static()
 
@@ -68,9 +68,9 @@ class AbstractMixed(AbstractClosedForm):
 
     # F
 
-    def look(self, theta, weights, state=None):
+    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
         with np.errstate(all="ignore"):
             return self.engine.look(theta, np.asarray(weights, np.float64), state)
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         return self.engine.jacobian(np.asarray(theta)) if hasattr(self.engine, "jacobian") else super().jacobian(theta)

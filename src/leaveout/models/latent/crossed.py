@@ -81,7 +81,7 @@ class Crossed:
     apart: bool = False  # whether weights stand outside of the integral
 
     @staticmethod
-    def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: NDArray) -> "Crossed":
+    def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray) -> "Crossed":
         found = Crossed(data, factors, unit)
         rest = found.size - found.ends[1]
         if rest > MAX_DENSE_EFFECTS:
@@ -121,7 +121,7 @@ class Crossed:
         return found
 
     @functools.cached_property
-    def pattern(self) -> tuple[NDArray, NDArray, NDArray]:
+    def pattern(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pattern of C in compressed rows: its columns, its row ends, and the order that sorts entries of pairs into it.
 
         Entries of pairs come one factor after another.
@@ -137,7 +137,7 @@ class Crossed:
         order = np.lexsort((column, row))
         return column[order], np.searchsorted(row[order], np.arange(self.ends[1] + 1)), order
 
-    def sums(self, bend: NDArray) -> dict[tuple[int, int], NDArray]:
+    def sums(self, bend: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
         """N_fg `[pairs, q_f, q_g]`."""
         out = {}
         for (f, g), pairs in self.pairs.items():
@@ -152,7 +152,7 @@ class Crossed:
             out[f, g] = own
         return out
 
-    def solved(self, sums: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> SchurFactor:
+    def solved(self, sums: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> SchurFactor:
         """Factor M."""
         q, rest = self.factors[0].q, self.size - self.ends[1]
         block = roots[0].T @ sums[0, 0] @ roots[0] + np.eye(q)
@@ -179,7 +179,7 @@ class Crossed:
         flat = np.concatenate([own.ravel() for own in values])[order]
         return scipy.sparse.csr_array((flat, column, ends), shape=(self.ends[1], self.size - self.ends[1]))
 
-    def solve(self, solved: SchurFactor, vector: NDArray) -> NDArray:
+    def solve(self, solved: SchurFactor, vector: np.ndarray) -> np.ndarray:
         """Multiply a vector, or columns, by M⁻¹."""
         q, cut = self.factors[0].q, self.ends[1]
         own = np.einsum("lij,lj...->li...", solved.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
@@ -188,12 +188,12 @@ class Crossed:
         rest = scipy.linalg.cho_solve((solved.corner, True), rest, check_finite=False)
         return np.concatenate([own - solved.left @ rest, rest])
 
-    def levels(self, vector: NDArray) -> list[NDArray]:
+    def levels(self, vector: np.ndarray) -> list[np.ndarray]:
         """b by factors, `[levels, q]` each."""
         parts = np.split(vector, self.ends[1:-1])
         return [part.reshape(-1, factor.q) for part, factor in zip(parts, self.factors, strict=True)]
 
-    def push(self, vector: NDArray, roots: list[NDArray]) -> NDArray:
+    def push(self, vector: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
         """Compute A b."""
         total = np.zeros(len(self.data.y))
         for factor, root, own in zip(self.factors, roots, self.levels(vector), strict=True):
@@ -202,23 +202,23 @@ class Crossed:
                 total += factor.design[j] * effects[factor.code, j]
         return total
 
-    def gathered(self, of_rows: NDArray) -> list[NDArray]:
+    def gathered(self, of_rows: np.ndarray) -> list[np.ndarray]:
         """Multiply numbers of rows by Zᵀ; returns `[levels, q]` for each factor."""
         return [
             np.stack([np.bincount(f.code, of_rows * column, len(f.levels)) for column in f.design], 1) for f in self.factors
         ]
 
-    def pull(self, of_rows: NDArray, roots: list[NDArray]) -> NDArray:
+    def pull(self, of_rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
         """Multiply numbers of rows by Aᵀ."""
         return np.concatenate([(own @ root).ravel() for own, root in zip(self.gathered(of_rows), roots, strict=True)])
 
-    def placed(self, theta: NDArray) -> tuple[NDArray, list[NDArray], NDArray]:
+    def placed(self, theta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
         """e, Λ of each factor, and τ `[own, 1]`, at one θ."""
         parts = split(theta[None], self.data, self.given)
         roots = [self.given[k].root(parts.free[k][0]) for k in self.order]
         return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
 
-    def mode(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> CrossedMode:
+    def mode(self, theta: np.ndarray, omega: np.ndarray, start: np.ndarray | None) -> CrossedMode:
         """Find the minimum of h by Newton's method, with steps halved where h rises.
 
         The factor of M is reused for as long as steps shrink quickly. At the end it is computed anew.
@@ -249,7 +249,7 @@ class Crossed:
         fixed = np.broadcast_to(data.response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
         return CrossedMode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
 
-    def inverses(self, solved: SchurFactor) -> tuple[NDArray, dict[tuple[int, int], NDArray]]:
+    def inverses(self, solved: SchurFactor) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
         """Compute S⁻¹, and M⁻¹ at the pairs in the rows, `[pairs, q_f, q_g]`."""
         inverse = scipy.linalg.lapack.dpotri(solved.corner, lower=1)[0]
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
@@ -294,7 +294,7 @@ class Crossed:
             out[ends[start] : ends[stop]] = some[row, left.indices[ends[start] : ends[stop]]]
         return out
 
-    def leverages(self, inverses: dict[tuple[int, int], NDArray], roots: list[NDArray]) -> NDArray:
+    def leverages(self, inverses: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> np.ndarray:
         """Compute a_iᵀM⁻¹a_i of all rows, the variance of their predictors given the seen rows."""
         total = np.zeros(len(self.data.y))
         for (f, g), own in inverses.items():
@@ -305,7 +305,9 @@ class Crossed:
                     total += (1 if f == g else 2) * one[i] * other[j] * turned[of_row, i, j]
         return total
 
-    def look(self, theta: NDArray, weights: NDArray, state: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+    def look(
+        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute F, its gradients and the modes of one refit after another."""
         found = [
             self._looked(t, w[self.unit] * self.data.size, None if state is None else state[k])
@@ -349,13 +351,17 @@ class Crossed:
 
     # scores
 
-    def conditional(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: NDArray | None) -> NDArray:
+    def conditional(
+        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
+    ) -> np.ndarray:
         """Compute −log p(y_i | everything seen) of listed rows, each in a refit, with Gaussian posteriors of effects."""
         return self._each(theta, weights, lane, unit, state, self._alone)
 
     pointwise = conditional  # for units that are clusters this is summed over their rows
 
-    def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: NDArray | None) -> NDArray:
+    def joint(
+        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
+    ) -> np.ndarray:
         """Compute −log p(y_g | everything seen) of all rows of each listed unit."""
         return self._each(theta, weights, lane, unit, state, self._together)
 
@@ -377,7 +383,7 @@ class Crossed:
         _, roots, tau = self.placed(theta)
         return mode, roots, tau
 
-    def predictors(self, theta: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
         found = [self._seen(t, w, None) for t, w in zip(theta, weights, strict=True)]
         mean, variance, tau = zip(*found, strict=True)
@@ -388,12 +394,12 @@ class Crossed:
         mode, roots, tau = self._posterior(theta, weights, start)
         return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
 
-    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+    def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
         return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
 
-    def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
+    def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
         mean, variance = np.zeros(len(codes[0])), np.zeros(len(codes[0]))
@@ -427,7 +433,7 @@ class Crossed:
             out[k] = joint_density(data.response, mode.eta[rows], covariance, tau, data)
         return out
 
-    def alone(self, theta: NDArray, unit: NDArray, joint: bool) -> tuple[NDArray, NDArray]:
+    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
 
         Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
@@ -468,7 +474,7 @@ class Crossed:
         joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(apart * np.linalg.solve(total, apart[..., None])[..., 0], 1)
         return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
 
-    def covariance(self, solved: SchurFactor, rows: NDArray, roots: list[NDArray]) -> NDArray:
+    def covariance(self, solved: SchurFactor, rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
         """A M⁻¹ Aᵀ of some rows."""
         right = np.zeros((self.size, len(rows)))
         for f, (factor, root) in enumerate(zip(self.factors, roots, strict=True)):
@@ -479,7 +485,9 @@ class Crossed:
         return right.T @ self.solve(solved, right)
 
 
-def joint_density(response: AbstractResponse, mean: NDArray, covariance: NDArray, tau: NDArray, data: ResponseRows) -> float:
+def joint_density(
+    response: AbstractResponse, mean: np.ndarray, covariance: np.ndarray, tau: np.ndarray, data: ResponseRows
+) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
     eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, for any K
     fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)

@@ -130,7 +130,7 @@ class GaussianField(AbstractRows):
         return STRUCTURES[self.structure](self.edges, len(self.y))
 
     @functools.cached_property
-    def latent(self):
+    def latent(self) -> Latent:
         import scipy
 
         Z = scipy.sparse.eye_array(self.num_units, self.graph.latents, format="csr")
@@ -158,17 +158,17 @@ class GaussianField(AbstractRows):
         return np.sum([value for value, _ in parts], axis=0), np.stack([slope for _, slope in parts], axis=1)
 
     @property
-    def num_units(self):
+    def num_units(self) -> int:
         return len(self.y)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
-        more = {"target": np.where(self.observed, self.y, np.nan), "score": score}
+        more: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
         return Units(names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more)
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -242,7 +242,7 @@ class GaussianField(AbstractRows):
         return pd.DataFrame(columns, index=self.labels.index)
 
     @property
-    def note(self):
+    def note(self) -> str:
         missing = int(np.sum(~self.observed))
         return f"{missing} sites without an observation are predicted, and not scored" if missing else ""
 

@@ -12,17 +12,18 @@ alone lowers F by
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, matched, numbers
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, stored
 from ..glm.rows import new_rows
 
@@ -51,7 +52,13 @@ def _rbf(r):
     return own, own
 
 
-KERNELS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52": _matern52}  # k(r), and −k′(r) / r
+# k(r), and −k′(r) / r
+KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "rbf": _rbf,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+}
 
 
 class ProcessFactor(NamedTuple):
@@ -129,11 +136,11 @@ class GaussianProcess(AbstractClosedForm):
         self.kernel, self.flat = kernel, prior is None
 
     @property
-    def num_units(self):
+    def num_units(self) -> int:
         return len(self.y)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         return Units(names=self.names.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
 
     def _predict_new(self, fit, X, kind, offset):
@@ -151,7 +158,7 @@ class GaussianProcess(AbstractClosedForm):
         return pd.Series(fit.vector[0] + covariance @ (at.S * at.beta), index=labels.index, name="prediction")
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         several = [f"length[{k}]" for k in range(len(self.spread))] if len(self.spread) > 1 else ["length"]
         return Parameters(
             natural=self._natural,
@@ -218,7 +225,7 @@ class GaussianProcess(AbstractClosedForm):
         slope[1:] = grown - 1
         return float(np.sum(grown - theta[1:])), slope
 
-    def look(self, theta, weights, state=None):
+    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
         with np.errstate(all="ignore"):
             found = [self._look(one, w) for one, w in zip(theta, np.asarray(weights, float), strict=True)]
         return np.array([value for value, _ in found]), np.array([slope for _, slope in found]), None
@@ -249,15 +256,24 @@ class GaussianProcess(AbstractClosedForm):
                     variance[k] = np.diag(at.K) - np.einsum("ij,ij->i", half @ at.inverse, half)
         return mean, np.maximum(variance, 0.0)
 
-    def losses(self, theta, weights, index, held, state=None):
+    def losses(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Float[np.ndarray, "refits ..."]:
         some = np.minimum(index, self.num_units - 1)
         mean, variance = (np.take_along_axis(part, some, axis=1) for part in self._known(theta, weights))
         return _gaussian(self.y[some] - mean, variance + np.exp(2 * theta[:, -1:]))
 
-    def predictions(self, theta, weights, index, kind, state=None):
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
         return np.take_along_axis(self._known(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all rows.
 
         Parameters
@@ -280,7 +296,7 @@ class GaussianProcess(AbstractClosedForm):
             found[:, k] = (ends[0] - ends[1]) / (2 * step[k])
         return found
 
-    def predictor_covariance(self, theta):
+    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         """Covariance of the linear predictors of all rows, given all data; the prior of the constant mean is flat.
 
         Parameters
@@ -300,7 +316,7 @@ class GaussianProcess(AbstractClosedForm):
         return at.K - half @ at.inverse @ half.T + np.outer(rest, rest) / (at.S @ at.inverse @ at.S)
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         return Costs(lanes=1, work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:

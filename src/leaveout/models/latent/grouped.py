@@ -33,7 +33,7 @@ class Parts:
     tau: NDArray[np.float64]
 
 
-def split(theta: NDArray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
+def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
     p, own = data.design.shape[1], data.response.own
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
@@ -67,7 +67,7 @@ class Grouped:
     def clusters(self) -> int:
         return len(self.rows.first)
 
-    def clustered(self, theta: NDArray, omega: NDArray) -> Clusters:
+    def clustered(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
         parts, data = split(theta, self.data, (self.factor,)), self.data
         e = data.offset + parts.z @ data.design.T
@@ -76,8 +76,8 @@ class Grouped:
         return Clusters(data.response, self.rows, e, a, parts.tau.T[:, :, None], data.y, weights, data.fixed)
 
     def gathered(
-        self, theta: NDArray, lane: NDArray, cluster: NDArray, omega: NDArray | None = None
-    ) -> tuple[Clusters, NDArray, NDArray]:
+        self, theta: np.ndarray, lane: np.ndarray, cluster: np.ndarray, omega: np.ndarray | None = None
+    ) -> tuple[Clusters, np.ndarray, np.ndarray]:
         """Gather the listed clusters, each at the θ of a refit, with the given weights of their rows, by default one.
 
         Returns them with the places of their rows among the sorted ones, and the number in the list of each row's cluster.
@@ -94,7 +94,9 @@ class Grouped:
         found = Clusters(data.response, ragged, e, a, parts.tau.T[:, of], data.y, weights, data.fixed)
         return found, place, ragged.cluster
 
-    def look(self, theta: NDArray, weights: NDArray, state: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+    def look(
+        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.apart and len(theta) > 1 and (theta == theta[0]).all():
             value, gradient, modes = self.each(theta[:1], None if state is None else state[:1])
@@ -135,7 +137,9 @@ class Grouped:
         free = np.reshape(of_free, (len(of_free), len(found.e))).T
         return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
 
-    def each(self, theta: NDArray, state: NDArray | None = None, omega: NDArray | None = None):
+    def each(
+        self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
         found = self.clustered(theta, whole).slopes(self.rule, self._begun(state, slice(None)))
@@ -145,7 +149,7 @@ class Grouped:
         gradient = np.stack([*of_z, *of_free, *map(total, found.tau)], axis=-1)
         return found.value, gradient, np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
-    def jacobian(self, theta: NDArray) -> NDArray:
+    def jacobian(self, theta: np.ndarray) -> np.ndarray:
         """Compute `∂²F/∂θ∂w_n` at weights one.
 
         For clusters these are their gradients. For rows they are differences in the weight of each row, for the rows at one
@@ -164,11 +168,15 @@ class Grouped:
             out[self.order[here]] = moved[self.rows.cluster[here]]
         return out
 
-    def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
+    def joint(
+        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
+    ) -> np.ndarray:
         """Compute −log of the density of the listed clusters as new ones, each at the θ of a refit."""
         return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].score(self.scoring))
 
-    def pointwise(self, theta: NDArray, weights: NDArray, lane: NDArray, cluster: NDArray, state: NDArray | None) -> NDArray:
+    def pointwise(
+        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
+    ) -> np.ndarray:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def one(some):
@@ -179,12 +187,12 @@ class Grouped:
         return self._by_chunks(cluster, one)
 
     def conditional(
-        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, state: NDArray | None
-    ) -> NDArray:
+        self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
+    ) -> np.ndarray:
         """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit; by default all others are seen."""
         return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
 
-    def taken_away(self, theta: NDArray, unit: NDArray) -> NDArray:
+    def taken_away(self, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
         """Decrease of F at θ `[1, params]` as each listed unit is left out by itself."""
         lane = np.zeros(len(unit), np.int64)
         if not self.apart:
@@ -227,7 +235,7 @@ class Grouped:
         pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
         return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
 
-    def predictors(self, theta: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
         omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
         found = self.clustered(theta, omega)
@@ -237,7 +245,7 @@ class Grouped:
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, found.tau
 
-    def covariances(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+    def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         found = self.clustered(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
@@ -247,7 +255,7 @@ class Grouped:
         across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
         return across[np.ix_(back, back)], (found.omega * bend)[0, back]
 
-    def effects(self, theta: NDArray, codes: list[NDArray], designs: list[NDArray]) -> tuple[NDArray, NDArray]:
+    def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
         mode = self.clustered(theta[None], np.ones((1, len(self.order)))).mode()
         known, a = codes[0] >= 0, self.factor.turned(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])

@@ -74,6 +74,11 @@ class Field:
 class Solver:
     """Solver with G, the inverse of a batch of matrices M on A u = 0: G = M⁻¹ − E Eᵀ."""
 
+    factor: FrontalFactor
+    pattern: Pattern
+    edge: np.ndarray | None
+    logdet: np.ndarray
+
     def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
         self.factor, self.pattern, self.edge, self.logdet = factor, factor.pattern, None, factor.logdet
         if constraint is None:
@@ -105,6 +110,18 @@ class Solver:
 
 class LaplaceMode:
     """Batch at its modes; lanes without a mode have an infinite `value`."""
+
+    latent: "Latent"
+    theta: np.ndarray
+    weights: Rows
+    u: np.ndarray
+    lost: np.ndarray
+    beta: np.ndarray
+    psi: np.ndarray
+    phi: np.ndarray
+    c: np.ndarray
+    slopes: np.ndarray
+    fixed: np.ndarray
 
     def __init__(self, latent: "Latent", theta: np.ndarray, weights: Rows, u: Float[np.ndarray, "lanes size"]):
         self.latent, self.theta, self.weights, self.u = latent, theta, weights, u

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, Weights
+from ..._runtime.jax import PyTree
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
 from ...objectives.objective import Costs
 from .laplace import LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
@@ -40,11 +41,11 @@ class AbstractLatent(AbstractClosedForm):
         """Refits at their modes."""
         return self.latent.mode(np.asarray(theta, float), self.by_row(weights), state)
 
-    def look(self, theta, weights, state=None):
+    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
         at = self.mode(theta, weights, state)
         return at.value, self.latent.gradient(at), at.u
 
-    def jacobian(self, theta):
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w."""
         found, start = np.empty((self.num_units, len(theta))), None
         for k in range(len(theta)):
@@ -61,7 +62,7 @@ class AbstractLatent(AbstractClosedForm):
         return scipy.sparse.csr_array((np.ones(len(rows)), (self.unit[rows], rows)), shape=shape)
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         length = max(self.latent.pattern.length, 1)
         return Costs(lanes=max(1, FACTOR_ENTRIES // length), work=20.0 * length)
 
@@ -70,7 +71,7 @@ class AbstractRows(AbstractLatent):
     """Units that are rows, each with a loss of its own: −log p(y_s | everything seen)."""
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         return super().costs._replace(runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
@@ -97,22 +98,31 @@ class AbstractRows(AbstractLatent):
         losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
         return RowsAlone(losses, at.value[0] - self.mode(theta, weights, start).value)
 
-    def predictor_covariance(self, theta):
+    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         at = self.mode(theta[None], np.ones((1, self.num_units)))
         curvature = np.where(at.weights[0] == 0, 0.0, at.weights[0] * at.losses.second[0])
         return with_coefficients(self.latent.covariance(at), self.latent.data.design, curvature)
 
     @property
-    def unit(self):
-        return np.where(self.units.observed, np.arange(self.num_units), -1)
+    def unit(self) -> Int[np.ndarray, " rows"]:
+        return np.where(np.asarray(self.units.observed), np.arange(self.num_units), -1)
 
-    def losses(self, theta, weights, index, held, state=None):
+    def losses(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Float[np.ndarray, "refits ..."]:
         mean, variance, tau, some = self._seen(theta, weights, index, state)
         own = np.repeat(tau[..., 0], index.shape[1], axis=1)
         found = marginal_losses(self.latent.data.taken(some.ravel()), mean.ravel(), variance.ravel(), own)
         return found.reshape(index.shape)
 
-    def predictions(self, theta, weights, index, kind, state=None):
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
         mean, variance, tau, some = self._seen(theta, weights, index, state)
         data = self.latent.data
         return mean if kind == "link" else data.size[some] * marginal_means(data.response, mean, variance, tau)

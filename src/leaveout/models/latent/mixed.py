@@ -15,15 +15,17 @@ is an ordinary minimum in Λ. Entries that the fit puts at zero are held there i
 leave zero are flagged (`singular`).
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import float64
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64
 from ...data.arrays import count, matched, numbers
 from ...data.formulas import learned
+from ...objectives.closed_form import Points, State, Weights
 from ...objectives.objective import Costs, Parameters, Units
 from ..glm.rows import all_finite, column, design
 from . import singular as singular
@@ -259,7 +261,7 @@ class Mixed(AbstractMixed):
         return self.num
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -324,7 +326,14 @@ class Mixed(AbstractMixed):
 
     # F
 
-    def losses(self, theta, weights, index, held, state=None):
+    def losses(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Float[np.ndarray, "refits ..."]:
         held = np.asarray(held, bool) & (index < self.num)
         lane, place = np.nonzero(held)
         unit = index[lane, place]
@@ -340,7 +349,14 @@ class Mixed(AbstractMixed):
             return self.engine.conditional(theta, weights, lane, unit, state)
         return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
 
-    def steepest(self, theta, weights, index, held, state=None):
+    def steepest(
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        held: Bool[np.ndarray, "refits width"],
+        state: State = None,
+    ) -> Points:
         """Compute the gradient of F(θ, w with the held at 1) − F(θ, w).
 
         Parameters
@@ -367,7 +383,7 @@ class Mixed(AbstractMixed):
         return self.look(theta, whole[:, :-1], state)[1] - self.look(theta, weights, state)[1]
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
         return Costs(work=self.engine.work, runs=self._runs if known else None)
 
@@ -397,10 +413,12 @@ class Mixed(AbstractMixed):
         return losses[:, None], away
 
     @property
-    def pointwise(self):
+    def pointwise(self) -> bool:
         return not (self.drop == ROWS and self.joint)
 
-    def predictions(self, theta, weights, index, kind, state=None):
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
         """Predict the response of rows, or their linear predictors, given the seen rows of their clusters.
 
         Parameters
@@ -436,19 +454,19 @@ class Mixed(AbstractMixed):
         mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
         return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
 
-    def predictor_covariance(self, theta):
+    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         if self.drop != ROWS:
             return None
         own, bend = self.engine.covariances(np.asarray(theta))
         return with_coefficients(own, self.data.design, bend)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         rows, y, apart = self.drop == ROWS, self.data.y * self.unit, self.engine.apart
         blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
         levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
         names, score = self.labels.index if rows else levels, self.data.response.scale(y)
-        known = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        known: dict[str, Any] = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
         return Units(names=names, target=y if rows else None, score=score, **known)
 
     def _predict_new(self, fit, data, kind, offset):
@@ -461,7 +479,18 @@ class Mixed(AbstractMixed):
     # for users
 
     @float64
-    def predict(self, theta, weights=None, index=None, kind="response", *, data=None, level=0.9, new=False, offset=None):
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"] | None = None,
+        index: Int[Arrays, " width"] | None = None,
+        kind: str = "response",
+        *,
+        data: Any = None,
+        level: float = 0.9,
+        new: bool = False,
+        offset: ArrayLike | None = None,
+    ) -> Array:
         """Predict the mean response of rows, with a central interval of its posterior.
 
         The posterior is that of the effects and, to first order, of the parameters. Levels that the fit has seen are known by
@@ -494,10 +523,10 @@ class Mixed(AbstractMixed):
         """
         if index is None:
             return predicted(self, theta, data, level, new, offset)
-        return super().predict(theta, weights, index, kind)
+        return super().predict(theta, cast(np.ndarray, weights), index, kind)
 
     @float64
-    def components(self, fit) -> pd.DataFrame:
+    def components(self, fit: Any) -> pd.DataFrame:
         """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
 
         Parameters
@@ -514,7 +543,7 @@ class Mixed(AbstractMixed):
         return components(self, fit)
 
     @float64
-    def coefficients(self, fit) -> pd.DataFrame:
+    def coefficients(self, fit: Any) -> pd.DataFrame:
         """Return the coefficients with standard errors, from the curvature of F in all parameters.
 
         Parameters
@@ -530,7 +559,7 @@ class Mixed(AbstractMixed):
         return coefficients(self, fit)
 
     @float64
-    def modes(self, fit) -> pd.DataFrame:
+    def modes(self, fit: Any) -> pd.DataFrame:
         """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
 
         Parameters
@@ -546,7 +575,7 @@ class Mixed(AbstractMixed):
         return modes(self, fit)
 
     @property
-    def note(self):
+    def note(self) -> str:
         how = (
             "exact"
             if self.data.response.quadratic

@@ -33,6 +33,7 @@ FIELD_PRIOR_RATE = 2.0
 RANGE_PRIOR_RATE = 6.0  # c: a range below two edges has probability exp(−3)
 EIGEN = 800  # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 Array = np.ndarray
+WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
 
 
 def natural_of(name: str, value: Array) -> Array:
@@ -85,12 +86,12 @@ class AbstractStructure(abc.ABC):
         """Number of latent variables, those of the sites first."""
         return self.sites
 
-    def field(self, prior) -> Field:
+    def field(self, prior: WithGradient | None) -> Field:
         """Return the field in the form of `laplace`."""
         return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         """Return log|Q| as a function of ψ, if eigenvalues are computed."""
         return None
 
@@ -119,7 +120,7 @@ class CAR(AbstractStructure):
 
     names: ClassVar[tuple[str, ...]] = ("sd", "rho")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         alone = np.flatnonzero(self.touching.sum(1) == 0)
         if alone.size:
             raise ValueError(
@@ -128,10 +129,10 @@ class CAR(AbstractStructure):
             )
 
     @property
-    def terms(self):
+    def terms(self) -> "list[scipy.sparse.csr_array]":
         return [scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1))), self.touching]
 
-    def coefficients(self, psi):
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau, rho = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], axis=1)
         return c, np.stack([-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], axis=1)], axis=2)
@@ -142,17 +143,17 @@ class Leroux(AbstractStructure):
     """Leroux's field, between independence and the intrinsic field."""
 
     @property
-    def terms(self):
+    def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.laplacian, self.eye]
 
-    def coefficients(self, psi):
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
         c = np.stack([tau * share, tau * rest], axis=1)
         by_share = tau * share * rest
         return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):
@@ -168,7 +169,7 @@ class ICAR(AbstractStructure):
 
     names: ClassVar[tuple[str, ...]] = ("sd",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not len(self.edges):
             raise ValueError("GaussianField: structure='icar' and 'bym2' need edges; the graph has none.")
 
@@ -177,7 +178,7 @@ class ICAR(AbstractStructure):
         return scipy.sparse.csgraph.connected_components(self.touching, directed=False)[1]
 
     @property
-    def constraint(self):
+    def constraint(self) -> Array:
         several = np.flatnonzero(np.bincount(self.components) > 1)
         return (self.components == several[:, None]).astype(float)
 
@@ -213,10 +214,10 @@ class ICAR(AbstractStructure):
         return scipy.sparse.csr_array(out + scipy.sparse.diags_array(alone.astype(float)))
 
     @property
-    def terms(self):
+    def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.scaled]
 
-    def coefficients(self, psi):
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi)
         return tau, (-2 * tau)[..., None]
 
@@ -232,7 +233,7 @@ class ICAR(AbstractStructure):
         return float(Solver(known.factor(known.values(self.scaled)[None]), self.constraint).logdet[0])
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet
 
     def _logdet(self, psi):
@@ -246,16 +247,16 @@ class BYM2(ICAR):
     names: ClassVar[tuple[str, ...]] = ("sd", "mixing")
 
     @property
-    def latents(self):
+    def latents(self) -> int:
         return 2 * self.sites
 
     @property
-    def constraint(self):
+    def constraint(self) -> Array:
         own = super().constraint
         return np.hstack([np.zeros_like(own), own])
 
     @property
-    def terms(self):
+    def terms(self) -> "list[scipy.sparse.csr_array]":
         zero = scipy.sparse.csr_array((self.sites, self.sites))
         both = ((self.eye, zero, zero), (zero, self.eye, zero), (zero, zero, self.eye), (zero, zero, self._spatial.scaled))
         return [scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both]
@@ -264,7 +265,7 @@ class BYM2(ICAR):
     def _spatial(self) -> ICAR:
         return ICAR(self.edges, self.sites)
 
-    def coefficients(self, psi):
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
         odds, one, none = share / rest, np.ones_like(share), np.zeros_like(share)
         c = np.stack([tau / rest, -np.sqrt(tau * share) / rest, odds, one], axis=1)
@@ -285,17 +286,17 @@ class Matern(AbstractStructure):
     names: ClassVar[tuple[str, ...]] = ("sd", "range")
 
     @property
-    def terms(self):
+    def terms(self) -> "list[scipy.sparse.csr_array]":
         return [self.eye, self.laplacian, scipy.sparse.csr_array(self.laplacian @ self.laplacian)]
 
-    def coefficients(self, psi):
+    def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
         own = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
         c = own[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
         return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
 
     @property
-    def logdet(self):
+    def logdet(self) -> WithGradient | None:
         return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):

@@ -54,7 +54,7 @@ class Ragged(NamedTuple):
     def of(sizes: NDArray[np.int64]) -> "Ragged":
         return Ragged(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
 
-    def total(self, of_rows: NDArray) -> NDArray:
+    def total(self, of_rows: np.ndarray) -> np.ndarray:
         """Sum over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
@@ -96,7 +96,7 @@ class Rule:
         return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
 
 
-def cholesky(M: NDArray) -> NDArray:
+def cholesky(M: np.ndarray) -> np.ndarray:
     """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
     q, low = len(M), np.zeros_like(M)
     for i in range(q):
@@ -106,7 +106,7 @@ def cholesky(M: NDArray) -> NDArray:
     return low
 
 
-def forward(low: NDArray, v: NDArray) -> NDArray:
+def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻¹v."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in range(len(low)):
@@ -114,7 +114,7 @@ def forward(low: NDArray, v: NDArray) -> NDArray:
     return x
 
 
-def backward(low: NDArray, v: NDArray) -> NDArray:
+def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻ᵀv."""
     x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
     for i in reversed(range(len(low))):
@@ -159,7 +159,7 @@ class Clusters:
                 out[i, j] = out[j, i] = self.rows.total(bend * self.a[i] * self.a[j]) + (i == j)
         return out
 
-    def mode(self, start: NDArray | None = None) -> ClusterMode:
+    def mode(self, start: np.ndarray | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
 
         The last step is not checked.
@@ -184,7 +184,7 @@ class Clusters:
         (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
         return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
 
-    def value(self, rule: Rule | None, start: NDArray | None = None) -> NDArray[np.float64]:
+    def value(self, rule: Rule | None, start: np.ndarray | None = None) -> NDArray[np.float64]:
         """Compute f of each cluster."""
         mode = self.mode(start)
         told = _Nodes(self, mode, rule, False) if rule is not None else None
@@ -232,7 +232,7 @@ class Clusters:
         (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
         return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
 
-    def slopes(self, rule: Rule | None, start: NDArray | None = None) -> ClusterSlopes:
+    def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
         """Compute f and its slopes."""
         mode, omega = self.mode(start), self.omega
         one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
@@ -299,7 +299,7 @@ def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDArray[np.float64]:
+def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> NDArray[np.float64]:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
@@ -321,14 +321,14 @@ def evenly(log: Callable[[NDArray], NDArray], reach: NDArray, size: int) -> NDAr
     return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: ResponseRows, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
-def marginal_means(response: AbstractResponse, mean: NDArray, variance: NDArray, tau: NDArray) -> NDArray[np.float64]:
+def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row; for an ordinal response the last axis has the levels' probabilities."""
     if response.quadratic:
         return mean
@@ -364,7 +364,7 @@ def _evenly_expected(
     return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(own: NDArray, X: NDArray, bend: NDArray) -> NDArray[np.float64]:
+def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> NDArray[np.float64]:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
     It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W = diag(ℓ″).

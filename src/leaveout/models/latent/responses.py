@@ -38,47 +38,47 @@ class AbstractResponse(abc.ABC):
     quadratic = False  # whether ℓ is quadratic in η, so that Laplace's approximation is exact
 
     @abc.abstractmethod
-    def orders(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
-    def shared(self, eta: NDArray, tau: NDArray, y: NDArray, orders: tuple[int, ...]) -> Orders:
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
-    def constant(self, tau: NDArray, y: NDArray) -> tuple[NDArray | float, NDArray]:
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         return 0.0, np.zeros((0, *np.broadcast_shapes(tau.shape[1:], y.shape)))
 
     @abc.abstractmethod
-    def check(self, y: NDArray) -> None:
+    def check(self, y: np.ndarray) -> None:
         """Raise ValueError if some y is outside the domain."""
 
     @abc.abstractmethod
-    def start(self, y: NDArray) -> tuple[float, NDArray]:
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         """Return an intercept and τ to start from."""
 
-    def natural(self, tau: NDArray) -> dict[str, NDArray]:
+    def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         """Return τ in natural parameters, by name."""
         return {}
 
-    def unconstrained(self, parameters: dict[str, Any]) -> NDArray:
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`."""
         return np.zeros(0)
 
     @abc.abstractmethod
-    def mean(self, eta: NDArray, tau: NDArray) -> NDArray:
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Compute the mean of y; for an ordinal response the last axis has the probabilities of the levels."""
 
-    def spread(self, mean: NDArray, tau: NDArray) -> NDArray:
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Variance of y about its mean."""
         raise NotImplementedError
 
-    def limit(self, tau: NDArray) -> str:
+    def limit(self, tau: np.ndarray) -> str:
         """Explain why there is no minimum, if τ came out at a limit; else ""."""
         return ""
 
     @abc.abstractmethod
-    def scale(self, y: NDArray) -> str:
+    def scale(self, y: np.ndarray) -> str:
         """Scale of ℓ, such as a −log density, for these y."""
 
 
@@ -92,7 +92,7 @@ class ResponseRows(NamedTuple):
     fixed: NDArray[np.float64]
     response: AbstractResponse
 
-    def taken(self, rows: NDArray) -> "ResponseRows":
+    def taken(self, rows: np.ndarray) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
@@ -107,22 +107,22 @@ class LossResponse(AbstractResponse):
     def title(self) -> str:  # type: ignore[override]
         return type(self.loss).__name__.lower()
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         return self.loss.derivatives(eta, y, orders)
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         self.loss.check(y)
 
-    def start(self, y):
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         return float(self.loss.start(y, np.ones(len(y)))), np.zeros(0)
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return np.asarray(self.loss.inverse_link(eta))
 
-    def spread(self, mean, tau):
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return np.asarray(self.loss.variance(mean))
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return self.loss.scale(y)
 
 
@@ -132,7 +132,7 @@ class LogisticResponse(LossResponse):
     def __init__(self) -> None:
         super().__init__(losses.Binomial())
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         small = np.abs(eta)
         np.exp(np.negative(small, out=small), out=small)
         whole = 1 + small
@@ -146,7 +146,7 @@ class LogisticResponse(LossResponse):
         }
         return tuple(known[order]() for order in orders)
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return scipy.special.expit(eta)
 
 
@@ -156,15 +156,15 @@ class PoissonResponse(LossResponse):
     def __init__(self) -> None:
         super().__init__(losses.Poisson())
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         mean = exponential(eta)
         known = {0: lambda: mean - y * eta, 1: lambda: mean - y}
         return tuple(known.get(order, lambda: mean)() for order in orders)
 
-    def constant(self, tau, y):
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         return scipy.special.gammaln(y + 1.0), super().constant(tau, y)[1]
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return exponential(eta)
 
 
@@ -174,10 +174,10 @@ class AbstractScaled(AbstractResponse):
     own = 1
     named = ""
 
-    def natural(self, tau):
+    def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         return {self.named: np.exp(tau[0])}
 
-    def unconstrained(self, parameters):
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         value = np.asarray(parameters[self.named], np.float64)
         if value.ndim or not 0 < value < np.inf:
             raise ValueError(f"Mixed: {self.named} must be one positive number; got {parameters[self.named]}.")
@@ -185,9 +185,11 @@ class AbstractScaled(AbstractResponse):
 
 
 class GaussianResponse(AbstractScaled):
-    named, title, quadratic = "scale", "gaussian", True
+    named = "scale"
+    title = "gaussian"
+    quadratic = True
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         precision, r = np.exp(-2 * tau[0]), y - eta
         known: dict[int, Callable[[], NDArray]] = {
             0: lambda: 0.5 * precision * r**2,
@@ -197,69 +199,71 @@ class GaussianResponse(AbstractScaled):
         }
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta, tau, y, orders):
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         precision, r = np.exp(-2 * tau[0]), y - eta
         known = (lambda: -precision * r**2, lambda: 2 * precision * r, lambda: np.broadcast_to(-2 * precision, r.shape))
         return tuple(known[order]()[None] for order in orders)
 
-    def constant(self, tau, y):
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         level = tau[0] + 0.5 * np.log(2 * np.pi)
         return level, np.ones((1, *np.broadcast_shapes(tau[0].shape, y.shape)))
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, np.isfinite(y), "Gaussian", "finite")
 
-    def start(self, y):
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         return float(y.mean()), np.log([max(float(y.std()) * 0.7, 1e-6)])
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return eta
 
-    def spread(self, mean, tau):
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return np.exp(2 * tau[0]) + 0.0 * mean
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_DENSITY
 
 
 class GammaResponse(AbstractScaled):
-    named, title = "shape", "gamma"
+    named = "shape"
+    title = "gamma"
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         nu = np.exp(tau[0])
         term = nu * y * exponential(-eta)
         known = (lambda: term + nu * eta, lambda: nu - term, lambda: term, lambda: -term)
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta, tau, y, orders):
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         return tuple(part[None] for part in self.orders(eta, tau, y, orders))
 
-    def constant(self, tau, y):
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         nu, log = np.exp(tau[0]), np.log(y)
         value = -(nu - 1) * log - nu * tau[0] + scipy.special.gammaln(nu)
         return value, (nu * (scipy.special.digamma(nu) - log - tau[0] - 1))[None]
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, y > 0, "gamma", "positive")
 
-    def start(self, y):
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         mean = float(y.mean())
         return float(np.log(mean)), np.log([max(mean**2 / max(float(y.var()), 1e-12 * mean**2), 0.1)])
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return exponential(eta)
 
-    def spread(self, mean, tau):
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return mean**2 * np.exp(-tau[0])
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_DENSITY
 
 
 class NegativeBinomialResponse(AbstractScaled):
-    named, title = "dispersion", "negative_binomial"
+    named = "dispersion"
+    title = "negative_binomial"
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         s, x = np.exp(-tau[0]), eta + tau[0]
         p, q = scipy.special.expit(x), scipy.special.expit(-x)
         known = (
@@ -270,7 +274,7 @@ class NegativeBinomialResponse(AbstractScaled):
         )
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta, tau, y, orders):
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         s, x = np.exp(-tau[0]), eta + tau[0]
         p, q = scipy.special.expit(x), scipy.special.expit(-x)
         known = (
@@ -280,7 +284,7 @@ class NegativeBinomialResponse(AbstractScaled):
         )
         return tuple(known[order]()[None] for order in orders)
 
-    def constant(self, tau, y):
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         s = np.exp(-tau[0])
         small, large = np.minimum(s, STIRLING), np.maximum(s, STIRLING)
         rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
@@ -292,23 +296,23 @@ class NegativeBinomialResponse(AbstractScaled):
         value = scipy.special.gammaln(y + 1.0) - np.where(s > STIRLING, series, direct)
         return value, np.where(s > STIRLING, slope_far, slope_near)[None]
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
 
-    def start(self, y):
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         mean = max(float(y.mean()), 1e-3)
         return float(np.log(mean)), np.log([max((float(y.var()) / mean - 1) / mean, 0.05) / 2])
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return exponential(eta)
 
-    def spread(self, mean, tau):
+    def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         return mean + np.exp(tau[0]) * mean**2
 
-    def limit(self, tau):
+    def limit(self, tau: np.ndarray) -> str:
         return losses.NegativeBinomialDispersion().limit(tau).replace("lo.losses.Poisson()", 'family="poisson"')
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
 
@@ -317,7 +321,8 @@ class OrdinalResponse(AbstractResponse):
     """Proportional-odds response: y is the number of a level."""
 
     levels: int
-    title, intercept = "ordinal", False
+    title = "ordinal"
+    intercept = False
 
     @property
     def own(self) -> int:  # type: ignore[override]
@@ -329,7 +334,7 @@ class OrdinalResponse(AbstractResponse):
         cut, level = np.broadcast_to(cut, (len(cut), *eta.shape)), np.broadcast_to(y.astype(int), eta.shape)[None]
         return np.take_along_axis(cut, level + 1, 0)[0] - eta, np.take_along_axis(cut, level, 0)[0] - eta
 
-    def orders(self, eta, tau, y, orders):
+    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         upper, lower = self._cuts(eta, tau, y)
         a, b = scipy.special.expit(-upper), scipy.special.expit(lower)
         va, vb = a * scipy.special.expit(upper), b * scipy.special.expit(-lower)
@@ -341,7 +346,7 @@ class OrdinalResponse(AbstractResponse):
         )
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta, tau, y, orders):
+    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         upper, lower = self._cuts(eta, tau, y)
         a, b = scipy.special.expit(-upper), scipy.special.expit(lower)
         va, vb = a * scipy.special.expit(upper), b * scipy.special.expit(-lower)
@@ -355,7 +360,7 @@ class OrdinalResponse(AbstractResponse):
         )
         return tuple(np.stack([each(order, m) for m in range(self.own)]) for order in orders)
 
-    def constant(self, tau, y):
+    def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         level = y.astype(int)
         inner, shape = (level > 0) & (level < self.own), np.broadcast_shapes(tau[0].shape, y.shape)
         value, slope = np.zeros(shape), np.zeros((self.own, *shape))
@@ -365,33 +370,33 @@ class OrdinalResponse(AbstractResponse):
             slope[m] = np.where(here, -gap / np.expm1(gap), 0.0)
         return value, slope
 
-    def check(self, y):
+    def check(self, y: np.ndarray) -> None:
         domain(y, (y >= 0) & (y < self.levels) & (y == np.floor(y)), "ordinal", f"among 0, …, {self.levels - 1}")
 
-    def start(self, y):
+    def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         return losses.Ordinal(self.levels).start(y, np.ones(len(y)))
 
-    def natural(self, tau):
+    def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         return {"thresholds": thresholds(tau)}
 
-    def unconstrained(self, parameters):
+    def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         return losses.Ordinal(self.levels).unconstrained(parameters)
 
-    def mean(self, eta, tau):
+    def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
         seen = scipy.special.expit(np.moveaxis(thresholds(tau) - eta, 0, -1))
         edge = np.zeros((*seen.shape[:-1], 1))
         return np.diff(np.concatenate([edge, seen, edge + 1], -1), axis=-1)
 
-    def scale(self, y):
+    def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
 
 
-def thresholds(tau: NDArray) -> NDArray:
+def thresholds(tau: np.ndarray) -> np.ndarray:
     """Compute the thresholds c from τ, `[own, ...]`."""
     return tau[0] + np.concatenate([np.zeros((1, *tau.shape[1:])), np.cumsum(np.exp(tau[1:]), 0)])
 
 
-def ways(y: NDArray, trials: NDArray) -> NDArray[np.float64]:
+def ways(y: np.ndarray, trials: np.ndarray) -> NDArray[np.float64]:
     """Compute minus the logarithm of the number of orders of y successes in some trials."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)

@@ -24,7 +24,7 @@ from .quadrature import marginal_means
 TABLE_DIFFERENCE = 1e-4
 
 
-def vector(model: AbstractMixed, fit: Any) -> NDArray:
+def vector(model: AbstractMixed, fit: Any) -> np.ndarray:
     """Return θ of a fit of the model."""
     if not isinstance(getattr(fit, "objective", None), AbstractObjective):
         raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")

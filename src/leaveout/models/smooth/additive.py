@@ -54,6 +54,9 @@ class Roughness(penalties.AbstractPenalty):
 class Reader:
     """Columns of a design from a table: linear terms by formulaic, then the smooth terms."""
 
+    linear: Any
+    smooths: tuple[Bound, ...]
+
     def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
         self.linear, self.smooths = linear, smooths
 

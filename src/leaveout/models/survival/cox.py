@@ -23,7 +23,7 @@ they are computed pair by pair: the r of those at risk add up to A, so no row ha
 """
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, compiled, static
+from ..._runtime.jax import Module, PyTree, Scalar, compiled, static
 from ...data.arrays import Names, codes, index_of, matched
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned, float64, stored
@@ -145,7 +145,7 @@ class Cox(AbstractObjective):
         parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
         self.order, self.first, self.last, self.group, self.tied = parts
 
-    def under(self, penalty: penalties.AbstractPenalty | Callable | None) -> Self:
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
 
         Parameters
@@ -170,7 +170,7 @@ class Cox(AbstractObjective):
         return self.design.shape[0]
 
     @property
-    def parameters(self):
+    def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
             unconstrained=self._unconstrained,
@@ -196,7 +196,7 @@ class Cox(AbstractObjective):
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
         return coef
 
-    def loss(self, theta, weights):
+    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         found = self.sums(theta, weights)
         seen = found.deaths > 0
         count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
@@ -208,7 +208,7 @@ class Cox(AbstractObjective):
             total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
 
-    def sums(self, theta: Array, weights: Array) -> Sums:
+    def sums(self, theta: Array, weights: Arrays) -> Sums:
         """Compute the sums of which the partial likelihood is made.
 
         Parameters
@@ -225,13 +225,13 @@ class Cox(AbstractObjective):
         """
         eta = self._predictor(theta, slice(None))
         shift = jax.lax.stop_gradient(jnp.max(eta))
-        risk, times = weights * jnp.exp(eta - shift), jnp.zeros(len(self.last))
+        risk, times = jnp.exp(eta - shift) * weights, jnp.zeros(len(self.last))
         summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
         died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
         return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
 
     @property
-    def costs(self):
+    def costs(self) -> Costs:
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
     def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
@@ -241,18 +241,18 @@ class Cox(AbstractObjective):
         ones = jnp.ones(self.num_units)
         return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
 
-    def predict(self, theta, weights, index, kind):
+    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         eta = self._predictor(theta, index)
         return eta if kind == "link" else jnp.exp(eta)
 
-    def _predictor(self, theta: Array, index: Array | slice) -> Array:
+    def _predictor(self, theta: Array, index: Arrays | slice) -> Array:
         return pick(self.design, index) @ theta + shift(self.offset, index)
 
     @property
-    def units(self):
+    def units(self) -> Units:
         order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known = {"features": columns, "predict_new": self._predict_new}
+        known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
         return Units(names=self.labels.index, score="−log partial likelihood", response=order, **known)
 
     def _predict_new(self, fit, X, kind, offset):
@@ -267,11 +267,11 @@ class Cox(AbstractObjective):
         return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
 
     @property
-    def convex(self):
+    def convex(self) -> bool:
         return not isinstance(self.penalty, penalties.Custom)
 
     @property
-    def note(self):
+    def note(self) -> str:
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 

@@ -1,0 +1,60 @@
+"""Docstrings: their examples run, those of public names are complete, and few open with a pronoun that refers to nothing."""
+
+import doctest
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leaveout as lo
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from docstrings import MODULES, SOURCE, docstrings, lacks, opening_with_a_pronoun, public
+
+PRONOUNS = 0.002  # the largest share of docstrings that may open with one
+EXAMPLES = [path for path in MODULES if ">>> " in (SOURCE / path).read_text()]
+
+
+class Runner(doctest.DocTestRunner):
+    """Runs examples; those that need a package that is not installed are noted, and end there."""
+
+    lacking: tuple[str, ...] = ()
+
+    def report_unexpected_exception(self, out, test, example, exc_info):
+        error = exc_info[1]
+        extra = isinstance(error, ImportError) and not (error.name or "").startswith("leaveout")
+        if extra or str(error).startswith("datasets:"):
+            self.lacking += (f"{test.name.rpartition('.')[2]}: {str(error)[:80]}",)
+        else:
+            super().report_unexpected_exception(out, test, example, exc_info)
+
+
+def not_fetched(*_, **__):
+    raise OSError("tests fetch nothing")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=str)
+def test_examples_run(path, monkeypatch):
+    monkeypatch.setattr("pooch.retrieve", not_fetched)
+    runner, out = Runner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS), io.StringIO()
+    for name, line, text in docstrings(path):
+        lacked = len(runner.lacking)
+        example = doctest.DocTestParser().get_doctest(text, {"lo": lo, "np": np}, name, str(path), line)
+        failed = runner.run(example, out=out.write).failed if example.examples else 0
+        assert not failed or len(runner.lacking) > lacked, out.getvalue()
+    if runner.lacking:
+        pytest.skip("; ".join(runner.lacking))
+
+
+def test_public_names_are_documented():
+    found = {name: sorted(lacking) for name, value in public().items() if (lacking := lacks(name, value))}
+    assert not found, f"incomplete docstrings: {found}"
+
+
+def test_few_docstrings_open_with_a_pronoun():
+    found = [docstring for path in MODULES for docstring in docstrings(path)]
+    odd = opening_with_a_pronoun(found)
+    assert len(odd) <= PRONOUNS * len(found), odd

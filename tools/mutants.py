@@ -1,0 +1,170 @@
+"""Do the quick tests notice small faults? The program plants each in a copy of the library and runs the nearest tests on it.
+
+    python tools/mutants.py [word ...]                 faults whose name, symbol or file holds one of the words; all by default
+    python tools/mutants.py --sample 25 [--seed 1]     so many of them, drawn at random
+
+`faults.py` lists the faults. The tests must pass without a fault; a fault with which they fail is "killed". A fault that
+survives wants a test. The exit status is 1 if any survives.
+"""
+
+import argparse
+import ast
+import functools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from faults import FAULTS, Fault
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "leaveout"
+PASSED, FAILED = 0, 1  # exit statuses of pytest
+
+
+class Definition(NamedTuple):
+    """Where a function, method, class or constant stands: the lines from `first` to `last` of `path`, counted from 0."""
+
+    path: Path
+    module: str
+    name: str
+    first: int
+    last: int
+
+
+def definitions(body: list[ast.stmt], path: Path, module: str, owner: str = "") -> Iterator[Definition]:
+    """The functions, classes, methods and constants of a module, with their decorators; not what stands inside functions."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            yield Definition(path, module, owner + node.name, first - 1, node.end_lineno)
+            if isinstance(node, ast.ClassDef):
+                yield from definitions(node.body, path, module, f"{owner}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(part, ast.Name):
+                        yield Definition(path, module, owner + part.id, node.lineno - 1, node.end_lineno)
+        elif isinstance(node, ast.If):
+            yield from definitions(node.body + node.orelse, path, module, owner)
+
+
+@functools.cache
+def package_definitions() -> tuple[Definition, ...]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        module = ".".join(parts[:-1] if path.stem == "__init__" else parts)
+        found += definitions(ast.parse(path.read_text(encoding="utf-8")).body, path, module)
+    return tuple(found)
+
+
+def find(symbol: str) -> Definition:
+    """The one definition that `symbol` names. Raises `LookupError` if there is none, or if there are several."""
+    found = [
+        definition
+        for definition in package_definitions()
+        if symbol == definition.name
+        or (symbol.endswith(f".{definition.name}") and f".{definition.module}.{definition.name}".endswith(f".{symbol}"))
+    ]
+    if len(found) != 1:
+        places = ", ".join(f"{definition.module}.{definition.name}" for definition in found) or "nothing"
+        raise LookupError(f"{symbol} must name one function, class, method or constant of the package; it names {places}.")
+    return found[0]
+
+
+def plant(fault: Fault, text: str, definition: Definition) -> str:
+    """The module's text with the fault. Raises `LookupError` unless `old` occurs once in the symbol's source."""
+    lines = text.splitlines(keepends=True)
+    source = "".join(lines[definition.first : definition.last])
+    count = source.count(fault.old)
+    if count != 1 or fault.old == fault.new:
+        raise LookupError(
+            f"{fault.symbol}: {fault.name}: {fault.old!r} must occur once and be changed; it occurs {count} times."
+        )
+    return "".join([*lines[: definition.first], source.replace(fault.old, fault.new), *lines[definition.last :]])
+
+
+def test_files(fault: Fault) -> list[str]:
+    """The paths of the tests that must catch a fault. Raises `LookupError` if a stem stands for no file, or for several."""
+    paths = []
+    for stem in fault.tests.split():
+        found = [
+            path for path in sorted((ROOT / "tests").rglob("test_*.py")) if f"/{path.with_suffix('')}".endswith(f"/{stem}")
+        ]
+        if len(found) != 1:
+            raise LookupError(f"{fault.name}: {stem} must be one test file; {len(found)} have the name. Write room/{stem}.")
+        paths.append(str(found[0].relative_to(ROOT)))
+    return paths
+
+
+def copy_package(fault: Fault | None, folder: Path) -> Path:
+    """Copy `src` into `folder`, with the fault planted if there is one."""
+    source = folder / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    if fault is not None:
+        definition = find(fault.symbol)
+        path = source / definition.path.relative_to(ROOT / "src")
+        path.write_text(plant(fault, path.read_text(encoding="utf-8"), definition), encoding="utf-8")
+    return source
+
+
+def run_tests(files: list[str], fault: Fault | None = None) -> tuple[int, str]:
+    """Run the quick tests of `files` on a copy of the package: pytest's exit status, and what it printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = copy_package(fault, Path(folder))
+        environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        where = [sys.executable, "-c", "import leaveout; print(leaveout.__file__)"]
+        answer = subprocess.run(where, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if not answer.stdout.startswith(str(source)):
+            raise RuntimeError(f"Python does not import the copy: {answer.stdout}{answer.stderr}")
+        options = ["-m", "pytest", "-x", "-q", "-m", "not slow", "-n", "0", "-p", "no:cacheprovider"]
+        run = subprocess.run([sys.executable, *options, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+        return run.returncode, run.stdout + run.stderr
+
+
+def choose(words: list[str], sample: int | None, seed: int) -> list[Fault]:
+    """The faults whose name, symbol or file holds one of the words, or a random sample of them in the order of the list."""
+    chosen = [
+        fault
+        for fault in FAULTS
+        if not words
+        or any(word in f"{find(fault.symbol).path.relative_to(PACKAGE)} {fault.symbol} {fault.name}" for word in words)
+    ]
+    if sample is None or sample >= len(chosen):
+        return chosen
+    return [chosen[k] for k in sorted(random.Random(seed).sample(range(len(chosen)), sample))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="of the name, the symbol or the file of a fault")
+    parser.add_argument("--sample", type=int, help="how many of the faults to plant, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    options = parser.parse_args()
+    chosen = choose(options.words, options.sample, options.seed)
+    for files in dict.fromkeys(tuple(test_files(fault)) for fault in chosen):
+        status, printed = run_tests(list(files))
+        if status != PASSED:
+            raise SystemExit(f"{printed}\n{' '.join(files)} must pass without a fault.")
+    survived = 0
+    for fault in chosen:
+        began = time.monotonic()
+        status, printed = run_tests(test_files(fault), fault)
+        if status not in (PASSED, FAILED):
+            raise SystemExit(f"{printed}\n{fault.symbol}: {fault.name}: the tests could not be run.")
+        survived += status == PASSED
+        verdict = "killed  " if status == FAILED else "SURVIVED"
+        print(f"{verdict}  {time.monotonic() - began:5.1f} s  {fault.symbol}: {fault.name}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} faults killed")
+    raise SystemExit(survived > 0)
+
+
+if __name__ == "__main__":
+    main()
