@@ -20,7 +20,7 @@ MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly
 AT_ONCE = 4096  # blocks drawn together
 NEVER = -1e9  # log-odds of a pair that is in no cluster
 # PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over four kinds of
-# simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is a little better (experiments/linkage_law.py).
+# simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is little better (experiments/linkage_law.py).
 PULL = 0.2  # strength of that tie
 MATCHED, TURNS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
 
