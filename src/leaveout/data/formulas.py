@@ -2,7 +2,8 @@
 
 import re
 
-STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"  # of patsy and formulaic, which learn from the rows
+# functions of patsy and formulaic that learn from the rows
+STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"
 CALL = re.compile(
     rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\("
 )

@@ -44,7 +44,7 @@ Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
-FOLDS = 10  # of "cv+" without a plan
+FOLDS = 10  # number of folds of "cv+" without a plan
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
@@ -52,7 +52,7 @@ SPANNED = 1e-8  # share of a row along unseen directions that counts as rounding
 
 
 class Refits(NamedTuple):
-    """The raveled θ of every refit, NaN where there is none, with a bound on its distance from the exact one.
+    """The raveled θ of every refit, NaN if it does not exist, with a bound on its distance from the exact one.
 
     The distance is in the norm of H. A flag tells whether a theorem proves the bound.
     """

@@ -361,7 +361,7 @@ class _Logarithmic:
     def total(p, axis=0):
         top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
         top = jnp.where(jnp.isfinite(top), top, 0.0)
-        value = jnp.sum(jnp.exp(p - top), axis)  # where is used twice, as log has no derivative at zero
+        value = jnp.sum(jnp.exp(p - top), axis)  # `where` is used twice, as log has no derivative at zero
         some = value > 0
         return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(top, axis)
 

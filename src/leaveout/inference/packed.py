@@ -55,7 +55,7 @@ class Passed(NamedTuple):
 
     where: Packed
     matrix: Table  # M divided by its largest entry
-    log_normaliser: Weight  # what each step adds to log Z
+    log_normaliser: Weight  # contribution of each step to log Z
     forward: Steps  # α
     backward: Steps  # β
     own: Steps  # ε
@@ -67,7 +67,7 @@ class Passed(NamedTuple):
         return self.matrix * _moved(self.where, self.forward, weight[:, None] * self.ahead)
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
-        """Change of `states` and `pairs(weight)` along a direction of the potentials."""
+        """Compute the change of `states` and `pairs(weight)` along a direction of the potentials."""
         turned = self.matrix * transition
         a, b = self.forward * emission, np.zeros_like(emission)
         for before, here in self.where.moves:
@@ -94,7 +94,7 @@ def _moved(where: Packed, before: Steps, here: Steps) -> Table:
 
 
 def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
-    """Forward–backward pass; a normaliser that underflows makes log Z infinite."""
+    """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
     top, peak = emission.max(1), transition.max()
     own, matrix = np.exp(emission - top[:, None]), np.exp(transition - peak)
     forward, total = np.empty_like(own), np.empty(len(own))

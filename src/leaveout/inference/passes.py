@@ -1,13 +1,14 @@
 """Sums over all configurations of a field, by passes over its tree of cliques, in NumPy.
 
-Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack holds the potentials of the sites, those
-of the edges, and then a message for each clique. On the way up, a clique's table is the sum of what it reads from the stack, a
-sparse 0/1 matrix A times it; summing out its own sites r leaves a message over its separator s:
+Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack has the potentials of the sites, those of
+the edges, and then a message for each clique. On the way up, a clique's table is A times the stack, with a sparse 0/1 matrix A;
+summing out its own sites r leaves a message over its separator s:
 
     a = A stack,      m(s) = log Σ_r exp a(r, s),      P(r | s) = exp(a(r, s) − m(s)).
 
-At the roots m is log Z. On the way down, belief(r, s) = P(r | s) belief(s), and what was read has the marginals Aᵀ belief. So P
-determines everything: its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is taken twice.
+At the roots m is log Z. On the way down, belief(r, s) = P(r | s) belief(s), and the entries of the stack have the marginals
+Aᵀ belief. So P determines everything. Its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is computed
+twice.
 
 Cliques at one height that sum out equally many configurations are one step. Tables too large for a matrix are added up, and
 summed over, as arrays of many axes.
@@ -26,11 +27,11 @@ from jaxtyping import Float, Int
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 MAX_MATRIX_ENTRIES = 2**16  # entries of a table above which it has no matrix
-MAX_COMPILED_ENTRIES = 2**21  # entries of all tables, from which matrices of the larger take too long to make
-GATHERED_TABLE_ENTRIES = 2**8  # entries of the tables that potentials of a wide one are gathered in
-PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes that a pass takes along
-RECENT = 4  # passes that are remembered
-MEMORY = 4.0 * 2**30  # bytes, if nothing else is said
+MAX_COMPILED_ENTRIES = 2**21  # entries of all tables from which matrices of the larger ones take too long to build
+GATHERED_TABLE_ENTRIES = 2**8  # entries of the tables in which potentials of a wide clique are gathered
+PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes of a pass
+RECENT = 4  # number of passes in the cache
+MEMORY = 4.0 * 2**30  # default limit of memory in bytes
 
 Stack = Float[np.ndarray, "numbers lanes"]
 Tangent = Float[np.ndarray, "numbers lanes tangents"]
@@ -53,7 +54,7 @@ class Narrow:
         of_edges = (rows >= edges.start) & (rows < edges.stop)
         self.rows, self.rest = np.concatenate([rows[~of_edges], rows[of_edges]]), int(np.sum(~of_edges))
         self.back = scipy.sparse.csr_array(scipy.sparse.csr_array(reads.T)[self.rows])
-        self.back_rest = self.back[: self.rest]  # without the edges, whose marginals are not always wanted
+        self.back_rest = self.back[: self.rest]  # without the edges, whose marginals are not always needed
 
     @property
     def entries(self) -> int:
@@ -70,7 +71,7 @@ class Narrow:
 class CliquePass:
     """One large clique; `inputs` are the places of the messages that it reads, and their shapes.
 
-    A shape is 1 along the sites that the message does not have.
+    A shape has a 1 for every site that is not in the message.
     """
 
     shape: tuple[int, ...]
@@ -168,11 +169,11 @@ class Passes:
 
     @property
     def lanes(self) -> int:
-        """Number of fields that a pass takes along."""
+        """Number of fields in one pass."""
         return max(1, PASS_TABLE_ENTRIES // self.entries)
 
     def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
-        """Memory for the tables of all steps, in one piece: many pieces would scatter over the memory."""
+        """Allocate the tables of all steps in one piece, so that they are contiguous."""
         whole, start, tables = np.empty((self.entries, *lanes)), 0, []
         for step in self.steps:
             tables.append(whole[start : start + step.entries].reshape(step.configurations, -1, *lanes))
@@ -208,7 +209,7 @@ class Passes:
         return Upward(stack[self.roots].sum(0), conditionals)
 
     def down(self, known: Upward, *, edges: bool) -> Downward:
-        """Pass downward: all marginals, those of edges only if wanted."""
+        """Pass downward: all marginals, those of edges only on request."""
         out = np.zeros((self.size, len(known.log_partition)))
         out[self.roots] = 1.0
         separators = []
@@ -245,9 +246,9 @@ class Passes:
         return stack
 
     def both(self, potentials: Stack, *, edges: bool) -> tuple[Upward, Downward]:
-        """Pass up and down, or reuse the passes if these potentials were seen a moment ago.
+        """Pass up and down, or reuse the last passes over these potentials.
 
-        Marginals and their tangents are asked for one after the other.
+        Marginals and their tangents are usually needed one after the other.
         """
         for before, up, down in list(self.recent):
             if before.shape == potentials.shape and (down.edges or not edges) and np.array_equal(before, potentials):
@@ -275,7 +276,7 @@ class Passes:
 
 @functools.lru_cache(maxsize=16)
 def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf) -> Passes:
-    """Passes over a graph, made once; `edges` are the bytes of int64 `[edges, 2]`."""
+    """Return the passes over a graph, built once; `edges` are the bytes of int64 `[edges, 2]`."""
     return Passes(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2), num_states, memory)
 
 
@@ -285,7 +286,7 @@ def _scopes(num_sites: int, edges: bytes, num_states: int) -> Scopes:
 
 
 def _numbers(cliques: list[Clique], layout: Passes) -> int:
-    """Number of numbers that are in memory at once for one field, where derivatives are taken."""
+    """Count the numbers in memory at once for one field and its derivatives."""
     K = layout.num_states
     stack = layout.num_sites * K + layout.num_edges * K**2 + sum(K ** len(clique.separator) for clique in cliques)
     return 2 * layout.entries + 2 * K ** max(len(clique.scope) for clique in cliques) + 2 * stack
@@ -362,7 +363,7 @@ class _Builder:
         return steps, np.array(roots), self.size
 
     def places(self) -> list[tuple[int, int, Clique]]:
-        """Step of every clique that sums something out, and where its separator's configurations begin in it."""
+        """Return the step of every clique that sums something out, and the first of its separator's configurations there."""
         found = []
         for step, (_, members) in enumerate(self.groups):
             first = self.start[members[0]]
@@ -398,7 +399,7 @@ class _Builder:
         return Narrow(reads, configurations, writes, self.layout.edges)
 
     def _reads(self, number: int) -> list[np.ndarray]:
-        """Places in the stack of everything that a clique reads, for each entry of the table."""
+        """Return the places in the stack that a clique reads, for each entry of the table."""
         K, clique = self.K, self.cliques[number]
         axis = {site: at for at, site in enumerate(clique.scope)}
         shape = (K,) * len(clique.scope)

@@ -26,7 +26,7 @@ def from_pytorch_crf(
     emissions : tensor or array, shape (steps, batch, K)
         Emissions as given to the layer's `forward`; `[batch, steps, K]` if `layer.batch_first` is true.
     tags : tensor or array, shape (steps, batch)
-        Labels, likewise.
+        Labels, in the same form.
     mask : tensor or array, shape (steps, batch), optional
         Ones for steps, zeros for padding behind them.
     penalty : AbstractPenalty, optional

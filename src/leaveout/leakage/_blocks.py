@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
 AT_ONCE = 4096  # blocks drawn together
 NEVER = -1e9  # log-odds of a pair that is in no cluster
-# strength that ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over
-PULL = 0.2
-# four kinds of simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is a little better
-# (experiments/linkage_law.py)
+# PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over four kinds of
+# simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is little better (experiments/linkage_law.py).
+PULL = 0.2  # strength of that tie
 MATCHED, TURNS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
 
 
@@ -140,7 +139,8 @@ def _dense(
 
 def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
     """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
-    bound = blocks.times.sum(1, keepdims=True) / 4 + PULL  # of the curvature: no indicator varies by more than a quarter
+    # bound of the curvature, as the variance of an indicator is at most a quarter
+    bound = blocks.times.sum(1, keepdims=True) / 4 + PULL
     root = np.sqrt(PULL / bound)
     weight = ahead = blocks.weight
     for _ in range(TURNS):

@@ -111,7 +111,7 @@ class Linkage(Printed):
             The column of probabilities; by default `match_probability`, `probability`, `match_weight` (log₂ of the odds), or
             the third of three.
         unlisted : float, optional
-            The probability of an unlisted pair inside a cluster; one half says nothing. By default it is estimated from the
+            The probability of an unlisted pair inside a cluster; one half is uninformative. By default it is estimated from the
             table (`absent`).
 
         Returns

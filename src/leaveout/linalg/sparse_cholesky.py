@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
     shape: tuple[int, int, int]  # fronts, columns and rows of each
     columns: slice  # the columns of all fronts, in the order of elimination
-    rows: Int[np.ndarray, "fronts r"]  # where there
+    rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination
     at: slice  # place of the fronts in the workspace
     above: Int[np.ndarray, " entries"]  # places in the workspace to which the updated rows are added
     summed: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place

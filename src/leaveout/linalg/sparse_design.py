@@ -30,7 +30,7 @@ class SparseDesign(Module):
 
     @classmethod
     def of(cls, rows: Any, ones: bool = False) -> "SparseDesign":
-        """Copy SciPy's compressed rows, with a column of ones behind them if asked for."""
+        """Copy SciPy's compressed rows, with a last column of ones on request."""
         n, p = rows.shape
         data, indices, indptr = rows.data, rows.indices, rows.indptr
         if ones:

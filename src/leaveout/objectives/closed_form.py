@@ -23,8 +23,8 @@ from .objective import AbstractObjective
 GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
 WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
 STATE_ENTRIES = 2**21  # entries of weights and states that are in memory together
-STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # of a first derivative
-BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # of a second one
+STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and weights of a first derivative
+BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # places and weights of a second derivative
 
 State = np.ndarray | None
 Looked = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]

@@ -119,7 +119,7 @@ class Units:
     names : pandas.Index, optional
         Labels of the units.
     serial : bool or None, default: False
-        True if neighbouring units depend on one another, so that standard errors go by blocks; None if nobody knows.
+        True if neighbouring units depend on one another, so that standard errors go by blocks; None if unknown.
     blocks : array of int, shape (units,), optional
         Blocks of neighbouring units, where neighbours are not the next in order.
     observed : array of bool, shape (units,), optional
@@ -311,7 +311,7 @@ class AbstractObjective(Module):
     """Weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays.
 
     Subclasses write `num_units` and `loss`. Weight zero must mean deletion, for values and for derivatives. Records that only
-    some models fill (`units`, `parameters`, `costs`) are made when they are asked for and are no part of the pytree.
+    some models fill (`units`, `parameters`, `costs`) are built on demand and are not part of the pytree.
 
     See Also
     --------

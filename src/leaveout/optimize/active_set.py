@@ -101,7 +101,7 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
 
 def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
-    """Model in the coordinates of its rows, if `curvature` asks for it; else the objective itself."""
+    """Return the model in coordinates of its rows if `curvature` is "rows", else the objective itself."""
     if curvature != "rows":
         return objective
     if not isinstance(objective, AbstractRegression):

@@ -154,7 +154,7 @@ def descended_from(
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton steps follow
         for told in StartRunner(starts, F, minimise, bar).each():
             runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
-            bar.advance(max(len(runs) - bar.done, 0))  # of runs from the checkpoint or another process
+            bar.advance(max(len(runs) - bar.done, 0))  # counts runs from the checkpoint or another process
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 

@@ -1,4 +1,4 @@
-"""Graphs as callers hand them in, distances between their sites, and blocks of neighbouring sites."""
+"""Readers of graphs, distances between their sites, and blocks of neighbouring sites."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def read_edges(
 ) -> tuple[Edges, int, pd.Index | None]:
     """Read each undirected edge once, in the order given; return the edges, the number of sites and their labels.
 
-    `edges` is `[edges, 2]`, numbers of sites or labels that are no whole numbers; a symmetric sparse adjacency matrix; a
+    `edges` is `[edges, 2]`, numbers of sites or labels that are not whole numbers; a symmetric sparse adjacency matrix; a
     networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of
     its ids). Weights of edges are ignored. If the data have labels `names`, sites are numbered as there.
 
@@ -31,7 +31,7 @@ def read_edges(
         pairs, count, own = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
         pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
-        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # of either kind of libpysal's
+        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # for both kinds of libpysal's graphs
         own = None if ids is None else pd.Index(ids)
     else:
         pairs, own = _of_pairs(caller, edges, names)
@@ -136,13 +136,13 @@ def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_arr
     for _ in range(reach):
         near = (near @ step).sign()
         found = found + near
-    found.data = reach + 2 - found.data  # sites are as far apart as they are missing from the smaller neighbourhoods
+    found.data = reach + 2 - found.data  # the distance of two sites is the number of smaller neighbourhoods that lack the pair
     found.sort_indices()
     return found
 
 
 def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
-    """Label `count` blocks of neighbouring sites of nearly one size, by cutting the graph in two again and again."""
+    """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the graph."""
     label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
 
     def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:

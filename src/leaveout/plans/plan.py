@@ -444,7 +444,7 @@ def _some(numbers: Iterable[int]) -> str:
     return ", ".join(listed[:5]) + (f", … ({len(listed)} in all)" if len(listed) > 5 else "")
 
 
-# of one refit: units, weights, whether each is scored
+# entries of one refit: units, weights, whether each is scored
 Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 

@@ -22,10 +22,10 @@ from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
 PASS = 2**15  # numbers `[refits, units]` at a time, which fit into a cache
-GROUP, HERD = 16, 2**21  # refits of a product with all rows, or that share of p; and numbers, at most
+GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, or p divided by it; largest number of entries
 # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
 CACHED_ROW_ENTRIES = 2**22
-WHITEN_TOGETHER = 4  # as many of them are asked for: then they are whitened together
+WHITEN_TOGETHER = 4  # all rows are whitened if this times the listed ones exceeds their number
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 PLAIN = 1e-8  # share of the largest eigenvalue of H above which an eigenvalue is not rounding
 KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead

@@ -62,7 +62,7 @@ HESSIANS = 10  # approximate number of Hessians that Newton's method takes
 # Operations of a gradient from which Newton's method takes refits one by one. For a chain of 5,000 steps and 11 parameters
 # (2e5) a refit took 30 ms, and 130 ms side by side.
 SINGLY = 1e5
-HURRY = 2  # steps for the error of a refit that is reported elsewhere
+HURRY = 2  # steps to estimate the error of a refit whose reported losses are at another candidate
 UNSOLVED = 2.0  # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
 ASTRAY = 0.5  # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
 # Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the

@@ -46,7 +46,7 @@ TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs n
 class FirstStep:
     """Batch after one step with each refit's own Hessian at θ̂.
 
-    It has held predictors, the refits that have none, and the raveled θ, which single rows compute only when it is asked for.
+    It has held predictors, the refits without such a Hessian, and the raveled θ, which single rows compute on demand.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows):

@@ -78,7 +78,7 @@ def bent(
 
 
 def _padded(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
-    """Lanes, the last one repeated up to a power of eight, but hardly more than there are."""
+    """Repeat the last lane up to a power of eight, or up to the total."""
     size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), MIN_SIDE_REFITS), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 

@@ -75,7 +75,7 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveReque
 
 
 def spread(asked: CurveRequest) -> CoefficientSpread:
-    """Return the standard deviations of the curves, from penalties as priors or from the neighbourhoods of a plan."""
+    """Compute the covariance of θ̂, from penalties as priors or from the neighbourhoods of a plan."""
     fit, model, plan = asked.fit, asked.model, asked.plan
     data = data_of(model)
     here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)

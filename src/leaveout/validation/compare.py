@@ -29,8 +29,8 @@ FEW, CLOSE, SIGN = (
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
 SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
-TABLE_DIGITS = 6  # of numbers, as they are printed
-TABLE_WIDTH = 80  # of a terminal
+TABLE_DIGITS = 6  # digits of printed numbers
+TABLE_WIDTH = 80  # width of a terminal
 
 
 class Compared(NamedTuple):

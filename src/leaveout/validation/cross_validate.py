@@ -49,7 +49,7 @@ MILD = (
     RESULTS.not_converged,
     RESULTS.other_minimum,
     RESULTS.leaving,
-)  # that an emptied refit may hide behind
+)  # codes that the code of an emptied refit replaces
 DEFAULT_REFIT = Certified()
 
 

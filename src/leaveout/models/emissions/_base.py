@@ -244,7 +244,7 @@ class AbstractEmission(Module):
     def has_density(
         self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
     ) -> Bool[np.ndarray, " steps"]:
-        """Tell which steps have a density: those observed in all channels, and whose regressors are. Others have weight zero.
+        """Tell which steps have a density: those observed in all channels, with observed regressors. Others have weight zero.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class AbstractEmission(Module):
         return ~np.isnan(x).any(axis=1)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
-        """Compute `log_density` of every step in every state. Override it where tables or matrix products are faster.
+        """Compute `log_density` of every step in every state. Override it if tables or matrix products are faster.
 
         Parameters
         ----------

@@ -337,7 +337,7 @@ def _rising(size, y, xp, special):
     return xp.where(size > STIRLING, series, special.gammaln(small + y) - special.gammaln(small) - y * xp.log(small))
 
 
-KINDS = ("Poisson", "gamma", "compound")  # of Tweedie losses, convex under the log link
+KINDS = ("Poisson", "gamma", "compound")  # kinds of Tweedie losses that are convex under the log link
 
 
 class Tweedie(AbstractMeanLoss):

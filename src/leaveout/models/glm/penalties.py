@@ -346,9 +346,9 @@ class Box(AbstractPenalty):
     Parameters
     ----------
     low : float or array, shape (features,), default: 0.0
-        Lower bound, `-inf` where there is none.
+        Lower bound, `-inf` for none.
     high : float or array, shape (features,), default: inf
-        Upper bound, `inf` where there is none.
+        Upper bound, `inf` for none.
 
     Raises
     ------

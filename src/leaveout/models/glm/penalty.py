@@ -147,7 +147,7 @@ class AbstractPenalty(Module):
         Returns
         -------
         tuple of array of float, shape (features,)
-            Lower and upper bounds, infinite where there are none.
+            Lower and upper bounds, infinite if there are none.
         """
         return np.full(features, -np.inf), np.full(features, np.inf)
 
@@ -177,7 +177,7 @@ class AbstractPenalty(Module):
         Returns
         -------
         Norms or None
-            The weights and the groups; None where there are none.
+            The weights and the groups; None if there are none.
         """
         del features
         return None

@@ -24,7 +24,7 @@ LATENT = {
     "transition": SIMPLEX,
     "coupling": REAL,
     "external": REAL,
-}  # where parameters of the states' distribution live
+}  # domains of the parameters of the states' distribution
 
 
 class AbstractHiddenStates(AbstractObjective):

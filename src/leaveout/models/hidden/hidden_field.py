@@ -25,7 +25,7 @@ from .observations import FieldLabels
 
 AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
 SAME_STATE = 1e-4  # relative difference of the parameters of two states below which they are one
-PRECISE = {"gtol": 1e-7}  # of the steps of expectation–maximisation
+PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
 
 
 class AbstractHiddenField(AbstractHiddenStates):

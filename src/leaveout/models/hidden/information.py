@@ -55,7 +55,7 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Tell whether the scores of all steps fit into memory, and weights are those of steps or sequences."""
+    """Tell whether the scores of all steps fit into memory, and weights act on observations or sequences, not on steps."""
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= INFORMATION_ENTRIES

@@ -27,7 +27,8 @@ from .grouped import split
 from .quadrature import backward, cholesky, forward, marginal_losses
 from .responses import AbstractResponse, ResponseRows
 
-STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10  # of Newton's method: the step after one so short is rounding
+# of Newton's method: largest number of steps, length of a last step, and of a step that is rounding
+STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10
 CROSSED_FACTOR_REUSE = 0.05  # ratio of successive steps above which the factor is computed anew
 MAX_DENSE_EFFECTS = 6000  # largest number of effects of the other factors, for which a dense matrix is kept
 SCHUR_ENTRIES = 2**22  # entries of U S⁻¹ in memory at once

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from .responses import AbstractResponse, ResponseRows
 
-# Nodes of an integral over one effect, and fewer that must agree; else it is summed at even distances, as far off the mode,
-# from so many intervals on, which are halved until the logarithm stays; NaN after so many that have it move by more.
+# Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
+# distances: their reach from the mode, the first and the largest number of intervals, the change of the logarithm at which
+# halving ends, and the change at the largest number from which the result is NaN.
 NODES, FEWER, AGREED = 25, 15, 1e-6
 REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
 OVERFLOW = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
