@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 import leaveout as lo
-from leaveout.data.arrays import matched
+from leaveout.data.arrays import match_labels
 
 rng = np.random.default_rng(0)
 N = 40
@@ -173,12 +173,12 @@ def test_a_default_index_in_another_order_is_one_of_labels():
 def test_labels_that_are_there_twice():
     twice = pd.Index(["a", "b", "b"])
     x, y = pd.Series([1.0, 2.0, 3.0], twice), pd.Series([4.0, 5.0, 6.0], twice)
-    assert matched("here", x=x, y=y)[2] is y
+    assert match_labels("here", x=x, y=y)[2] is y
     with pytest.raises(ValueError, match=r"here: y and x have the same labels, but some are there twice, as 'b'"):
-        matched("here", x=x, y=y[::-1])
+        match_labels("here", x=x, y=y[::-1])
     several = pd.MultiIndex.from_product([[1, 2], ["u", "v"]])
     x, y = pd.Series(np.arange(4), several), pd.Series(np.arange(4), several)
-    np.testing.assert_array_equal(matched("here", x=x, y=shuffled(y))[2], np.arange(4))
+    np.testing.assert_array_equal(match_labels("here", x=x, y=shuffled(y))[2], np.arange(4))
 
 
 @pytest.mark.parametrize("of", [ordinary, shuffled])
@@ -201,7 +201,7 @@ def test_splits_by_labelled_truths():
     tests = [pd.Series(np.arange(N) % 4 == k, index=LABELS) for k in range(4)]
     want = lo.from_splits([(~test.to_numpy(), test.to_numpy()) for test in tests], N)
     got = lo.from_splits([(shuffled(~test, k), shuffled(test, k + 5)) for k, test in enumerate(tests)], N)
-    np.testing.assert_array_equal(got.matched("here", fit.objective.units.names).matrix(), want.matrix())
+    np.testing.assert_array_equal(got.match_labels("here", fit.objective.units.names).matrix(), want.matrix())
 
 
 def test_nodes_of_a_graph_are_sites():
@@ -215,7 +215,7 @@ def test_nodes_of_a_graph_are_sites():
     np.testing.assert_array_equal(named.edges, want.edges)
     plan = lo.neighbourhoods(graph, 1)
     rows = lambda plan: sorted(map(tuple, plan.matrix()))  # a refit a node, in the order of the graph
-    assert rows(plan.matched("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
+    assert rows(plan.match_labels("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
     with pytest.raises(ValueError, match="the graph and x do not have the same labels"):
         lo.MRF(CASES.rename({"a": "z"}), graph, lo.emissions.Poisson(), 2, coupling=0.4)
     with pytest.raises(ValueError, match="edges name site 'j', which the data do not have"):

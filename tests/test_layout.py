@@ -26,14 +26,14 @@ ROOMS = re.findall(
 # Modules that import one another, as each needs the other's types or makes the other's objects.
 TIED = (
     "refit._descent refit._expansion",
-    "out_of_core.iterated out_of_core.scan",
+    "out_of_core.row_refits out_of_core.scan",
     "models.glm.penalties models.glm.penalty",
     "leakage._linkage leakage._models",
     "models.survival.cox models.survival.partial_likelihood",
     "models.crf.crf models.crf.sparse_features",
     "models.latent.mixed models.latent.singular models.latent.tables",
     "models.glm.active_coefficients models.glm.distributions models.glm.dual models.glm.glm models.glm.gram models.glm.rows",
-    "refit._anchor refit._conjugate refit._cubic refit._enclosure refit._linear refit._newton refit._sampled",
+    "refit._anchor refit._conjugate refit._cubic refit._enclosure refit._linear refit._newton refit._row_sample",
 )
 FILES = {
     tuple(path.relative_to(SOURCE).with_suffix("").parts[: -1 if path.stem == "__init__" else None]): path

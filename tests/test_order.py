@@ -21,7 +21,7 @@ class Chord(lo.AbstractRefit):
         for _ in range(self.steps):
             state.u = state.u - state.gradient(np.arange(len(state.u)))
         none = np.zeros(len(state.u))
-        return RefitBatch(state.theta, none + np.inf, none.astype(int), moved=none)
+        return RefitBatch(state.theta, none + np.inf, none.astype(int), step_length=none)
 
 
 ORDERS = {

@@ -78,7 +78,7 @@ def heart() -> pd.DataFrame:
         runs = [clocked(lambda how=how: ours(**how)) for _ in range(5 if "gradient" in name else 1)]
         found, own = runs[0][0], float(np.median([run[1] for run in runs]))
         predicted = lo.cross_predict(found.fit, plan, lo.NewtonStep())
-        rows[name] = {"fits": len(found.made), **found.hyper, "LOO AUC": roc_auc_score(data.y, predicted), "seconds": own}
+        rows[name] = {"fits": len(found.all_trials), **found.hyper, "LOO AUC": roc_auc_score(data.y, predicted), "seconds": own}
         print(f"{name}\n{found}\n")
     table = pd.DataFrame.from_dict(rows, orient="index")
     for name, row in rows.items():
@@ -109,7 +109,12 @@ def penalties() -> pd.DataFrame:
     for name, run in runs.items():
         run()
         found, seconds = clocked(run)
-        rows[name] = {"fits": len(found.made), "LOO loss": found.best.value, "optimism": found.optimism, "seconds": seconds}
+        rows[name] = {
+            "fits": len(found.all_trials),
+            "LOO loss": found.best.value,
+            "optimism": found.optimism,
+            "seconds": seconds,
+        }
     host = LogisticRegressionCV(Cs=50, cv=10, l1_ratios=(0,), scoring="neg_log_loss", max_iter=1000)
     rows["one for all, scikit-learn, ten folds"] = {"fits": 501, "seconds": clocked(lambda: host.fit(X, y))[1]}
     table = pd.DataFrame.from_dict(rows, orient="index")

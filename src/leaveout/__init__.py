@@ -6,7 +6,7 @@ from warnings import warn as _warn
 
 import lazy_loader as _lazy
 
-from ._runtime.provided import provide as _provide
+from ._runtime.providers import provide as _provide
 
 _found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # modules are imported when one of their names is used
 __version__ = _version("leaveout")

@@ -64,7 +64,7 @@ def network() -> lo.Fit:
 
 
 def killed(kills: int, *verbs: str) -> list[str]:
-    words = [sys.executable, "-m", "tests.killed", str(kills), *verbs]
+    words = [sys.executable, "-m", "tests.interrupted_program", str(kills), *verbs]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT, cwd=ROOT)
     return done.stdout.splitlines()
 

@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def chain(x, states=2, **more):
-    return lo.HMM(np.asarray(x, float), lo.emissions.Poisson(**more), states).padded
+    return lo.HMM(np.asarray(x, float), lo.emissions.Poisson(**more), states).padded_chain
 
 
 def asked(program, hmm):
@@ -40,7 +40,7 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     first = asked(fresh(folder), chain(X))
     kept = list(folder.iterdir())
     assert len(kept) == 1
-    monkeypatch.setattr(_programs.Program, "_traced", lambda *args: pytest.fail("traced again"))
+    monkeypatch.setattr(_programs.Program, "_export", lambda *args: pytest.fail("traced again"))
     monkeypatch.setattr(_programs.Program, "anew", property(lambda self: pytest.fail("traced again")))
     assert asked(fresh(folder), chain(X)) == first
     other = asked(fresh(folder), chain(X[::-1].copy()))  # data of the same shapes
@@ -76,7 +76,7 @@ def test_code_of_others_is_never_kept(folder):
     class Mine(lo.emissions.Poisson):
         pass
 
-    hmm = lo.HMM(X.astype(float), Mine(), 2).padded
+    hmm = lo.HMM(X.astype(float), Mine(), 2).padded_chain
     assert np.isfinite(asked(fresh(folder), hmm))
     program = _programs.Program(lambda scale, x: scale(x), lambda: folder)
     assert program((lambda x: 2 * x, np.ones(2)), {}).tolist() == [2, 2]
@@ -90,7 +90,7 @@ def test_code_that_calls_back_is_not_kept_and_not_traced_twice(folder, monkeypat
     monkeypatch.setattr(_programs, "TRUSTED", (*_programs.TRUSTED, __name__))
     ones = np.ones(2, np.float32)
     assert _programs.Program(double, lambda: folder)((ones,), {}).tolist() == [2, 2]
-    monkeypatch.setattr(_programs.Program, "_traced", lambda *args: pytest.fail("traced again"))
+    monkeypatch.setattr(_programs.Program, "_export", lambda *args: pytest.fail("traced again"))
     assert _programs.Program(double, lambda: folder)((ones,), {}).tolist() == [2, 2]
 
 
@@ -120,4 +120,4 @@ def test_a_caller_who_debugs_gets_what_is_traced(folder):
     with jax.debug_nans(True):
         asked(fresh(folder), chain(X))
     assert not folder.exists()
-    assert _jax._cached() is not None
+    assert _jax._set_up_cache() is not None

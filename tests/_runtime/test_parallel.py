@@ -194,10 +194,10 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
 def test_what_is_sent():
     """Once where it comes twice, a fit once for all that is made of it; an error that no pickle takes by what it says."""
     array = np.arange(2e5).reshape(-1, 2)
-    sent = pickle.loads(pickle.dumps(_workers._Sent(lambda k: (array, array[0].sum() + k))))
-    assert sent.made() is sent.made() and sent.made()(1)[1] == 2
+    sent = pickle.loads(pickle.dumps(_workers._Parcel(lambda k: (array, array[0].sum() + k))))
+    assert sent.load() is sent.load() and sent.load()(1)[1] == 2
     assert sum(part.nbytes for part in sent.arrays) < 2 * array.nbytes and len(sent.code) < 2**12
-    one, other = (_workers._Sent(lambda k=k: (k, FIT)).made()() for k in (1, 2))
+    one, other = (_workers._Parcel(lambda k=k: (k, FIT)).load()() for k in (1, 2))
     assert one[1] is other[1] and one[1] is not FIT and np.array_equal(one[1].vector, FIT.vector)
     assert type(_workers._portable(_Stubborn(1, 2))) is RuntimeError and _workers.workers(1) == 1
 
@@ -213,9 +213,9 @@ class _Stubborn(Exception):
 def test_memory_maps_go_by_their_names(tmp_path):
     rng.standard_normal((1000, 4)).tofile(tmp_path / "rows")
     rows = np.memmap(tmp_path / "rows", float, "r", shape=(1000, 4))
-    sent = _workers._Sent(lambda: rows[10:20])
+    sent = _workers._Parcel(lambda: rows[10:20])
     assert len(sent.code) < 2**12 and not sent.arrays
-    back = sent.made()()
+    back = sent.load()()
     assert isinstance(back, np.memmap) and np.array_equal(back, rows[10:20])
 
 

@@ -43,7 +43,7 @@ def test_in_a_notebook_it_needs_widgets(monkeypatch, there):
     monkeypatch.setitem(sys.modules, "IPython", sys)
     monkeypatch.setattr(_progress, "_console", lambda: Console(force_jupyter=True))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: sys if there else None)
-    assert _progress._watched() == there
+    assert _progress._has_viewer() == there
 
 
 def test_in_a_file_there_is_nothing(monkeypatch):

@@ -67,7 +67,7 @@ def test_copies_across_a_split_are_what_the_library_says_of_them(folder):
         KNeighborsRegressor(), X.to_numpy(), frame["cost"].to_numpy(), scoring="mse", cv=[(rows[: N // 2], rows[N // 2 :])],
         linkage=lo.leakage.Linkage.from_duplicates(np.c_[rows[:COPIED], rows[-COPIED:]], N), listed=(0.8, 0.7, 0.88),
     )  # fmt: skip
-    assert f"{'purge':<16}{more._told('purge')}" in part.output and more.table.score["purge"] > want.table.score["purge"]
+    assert f"{'purge':<16}{more._describe('purge')}" in part.output and more.table.score["purge"] > want.table.score["purge"]
     by_number = run("records.csv", "--target", "cost", "--duplicates", "copies.csv", "--test", "61-100,101-120", *QUICK)
     told = lambda run: [line for line in run.output.splitlines() if line.startswith(("purge", "naive", "verdict"))]
     assert told(by_number) == told(done)
@@ -115,7 +115,7 @@ def test_labels_make_probabilities_of_scores_or_alone_rates_of_clusters(folder):
     )  # fmt: skip
     known = pd.read_csv("labels.csv"), pd.read_csv("scored.csv")
     want = report(lo.leakage.Linkage.from_labelled(*known, frame["id"]))
-    assert f"{'purge':<16}{want._told('purge')}" in done.output and "coarser         none: not asked for" in done.output
+    assert f"{'purge':<16}{want._describe('purge')}" in done.output and "coarser         none: not asked for" in done.output
     clusters = np.r_[np.arange(N // 2), np.arange(N // 2)]  # of which each is two records
     frame.assign(cluster=clusters).to_csv("records.csv", index=False)
     both = frame["id"].to_numpy()[np.c_[np.arange(40), np.r_[np.arange(60, 90), np.arange(10)[::-1] + 100]]]

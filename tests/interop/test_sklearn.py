@@ -31,7 +31,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import LinearSVC
 
 import leaveout as lo
-from leaveout.interop.sklearn import described, placed
+from leaveout.interop.sklearn import describe, with_parameters
 
 rng = np.random.default_rng(0)
 N = 120
@@ -283,20 +283,20 @@ def test_a_host_with_the_parameters_of_a_refit_is_the_hosts_own_refit():
     keep = np.arange(N) >= 30
     again = clone(host).fit(X[keep], Y["heavy"][keep])
     parameters = {"coef": again.coef_, "intercept": np.asarray(again.intercept_), "scale": np.asarray(again.scale_)}
-    mine = placed(host, parameters)
+    mine = with_parameters(host, parameters)
     np.testing.assert_array_equal(mine.predict(X), again.predict(X))
     assert mine.scale_ == again.scale_ and host.scale_ != again.scale_
 
 
 def test_what_a_host_minimises_is_read_before_it_is_fitted():
-    host = described(LogisticRegression(C=0.5, class_weight={0: 2.0}))
+    host = describe(LogisticRegression(C=0.5, class_weight={0: 2.0}))
     assert (host.loss, host.ridge, host.intercept, host.labels, host.class_weight) == ("logistic", 2.0, True, True, {0: 2.0})
-    poisson = described(PoissonRegressor(alpha=3.0, fit_intercept=False))
-    assert (poisson.loss, poisson.ridge, poisson.averaged, poisson.intercept) == ("poisson", 3.0, True, False)
-    assert described(LinearSVC(C=4.0)).whole and described(LinearSVC(C=4.0)).ridge == 0.25
-    assert described(Ridge(2.0)).chosen == "" and "alpha" in described(RidgeCV().fit(X, Y["real"])).chosen
+    poisson = describe(PoissonRegressor(alpha=3.0, fit_intercept=False))
+    assert (poisson.loss, poisson.ridge, poisson.average, poisson.intercept) == ("poisson", 3.0, True, False)
+    assert describe(LinearSVC(C=4.0)).whole and describe(LinearSVC(C=4.0)).ridge == 0.25
+    assert describe(Ridge(2.0)).choice_note == "" and "alpha" in describe(RidgeCV().fit(X, Y["real"])).choice_note
     with pytest.raises(NotFittedError):
-        described(RidgeCV())
+        describe(RidgeCV())
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_injected_records_never_score_and_levels_share_their_draws(mechanism, le
             rows = drawn.train[b, level]
             assert len(set(rows)) == 34  # without replacement
             injected = set(rows) & set(fold.test)
-            scored = set(fold.test[drawn.scored[b, level]])
+            scored = set(fold.test[drawn.score_mask[b, level]])
             assert not injected & scored and injected | scored == set(fold.test)
             assert before <= injected
             before = injected
@@ -218,7 +218,7 @@ def test_injected_records_never_score_and_levels_share_their_draws(mechanism, le
                 assert len({fold.clusters[row] for row in injected}) == j and len(injected) == 2 * j  # halves of five
     again = part.draw(5, 6)  # a draw depends on its own number only
     np.testing.assert_array_equal(again.train[0], drawn.train[2])
-    np.testing.assert_array_equal(again.scored[0], drawn.scored[2])
+    np.testing.assert_array_equal(again.score_mask[0], drawn.score_mask[2])
 
 
 def test_every_record_is_as_likely_to_be_drawn_as_another():
@@ -235,7 +235,7 @@ def test_levels_begin_at_zero_and_hold_a_tenth_of_the_test_records():
     plan = plan_injection(made, Injection(), 0)
     assert len(plan) == 4 and all(len(part.levels) == 12 for part in plan)
     assert plan[0].levels[0] == 0 and 10 in plan[0].levels and plan[0].levels[-1] == 50
-    assert plan[0].size == 285 and plan[0].left == 15
+    assert plan[0].size == 285 and plan[0].num_left == 15
 
 
 def test_the_folds_do_not_depend_on_how_the_clusters_are_called():

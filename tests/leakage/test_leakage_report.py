@@ -147,7 +147,7 @@ def test_joins_are_the_likeliest_first_and_none_too_large(most):
     filed = rng.permutation(np.repeat(np.arange(50), 2))
     left, right = (rng.integers(0, 100, 120) for _ in range(2))
     p = rng.random(120)
-    found = _splits.capped(filed, left, right, p, most)
+    found = _splits.join_capped(filed, left, right, p, most)
     sizes = {frozenset(np.flatnonzero(filed == c)) for c in range(50)}
     for k in np.argsort(-p):  # by hand
         a, b = (next(s for s in sizes if row in s) for row in (left[k], right[k]))
@@ -216,7 +216,7 @@ def test_what_training_adds_is_a_sum_over_pairs_of_folds():
     moved = {(i, j): lost(i, j) - lost(i, i) for i, j in itertools.permutations(range(4), 2)}
     mean = np.mean(list(moved.values()))
     by_hand = sum((moved[i, j] - mean) * (moved[j, i] - mean) for i, j in moved)
-    assert by_hand > 0 and _errors.as_trained(report.answers["naive"].moved) == pytest.approx(by_hand)
+    assert by_hand > 0 and _errors.as_trained(report.answers["naive"].fold_effects) == pytest.approx(by_hand)
     across = np.array([[np.nan, 1.0, -2.0], [-3.0, np.nan, 0.0], [4.0, 0.0, np.nan]])
     assert _errors.as_trained(across) == 0.0 and _errors.as_trained(-across.T) == 0.0
     assert _errors.as_trained(np.where(np.eye(4, dtype=bool), np.nan, 0.3)) == pytest.approx(0.0, abs=1e-12)
@@ -344,7 +344,7 @@ def test_learners_are_compared_over_the_same_clusters():
     difference = a.table.score["both"] - b.table.score["both"]
     assert abs(table.difference[other]) == pytest.approx(abs(difference))
     change = a.answers["both"].influence - b.answers["both"].influence
-    moved = a.answers["naive"].moved - b.answers["naive"].moved
+    moved = a.answers["naive"].fold_effects - b.answers["naive"].fold_effects
     variance = _errors.over_units(change[a.tested], a.clusters[:, a.tested]).value + _errors.as_trained(moved)
     assert table.se_difference[other] == pytest.approx(variance**0.5)
     assert table["mean"][best] == max(a.table.score["both"], b.table.score["both"])  # more is better
@@ -383,7 +383,7 @@ def test_a_fit_is_made_once_for_what_it_is_to_predict():
     model = LinearRegression().fit(X[train], y[train])
     for predicted, rows in zip(found, (first, second, first), strict=True):
         np.testing.assert_allclose(predicted, model.predict(X[rows]))
-    assert work.made == 2 and len(work([_study.Ask(train, second)])) == 1 and work.made == 2
+    assert work.num_made == 2 and len(work([_study.Ask(train, second)])) == 1 and work.num_made == 2
 
 
 TEXT = pd.DataFrame({"a": np.arange(192.0), "hue": "red"})

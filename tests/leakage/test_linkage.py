@@ -88,7 +88,7 @@ def test_blocks_are_those_of_networkx():
         nodes = int(rng.integers(2, 15))
         graph = nx.gnm_random_graph(nodes, int(rng.integers(1, 2 * nodes)), seed=int(rng.integers(10**6)))
         edges = np.array(graph.edges).reshape(-1, 2)
-        block = _blocks.biconnected(nodes, *edges.T)
+        block = _blocks.biconnected_blocks(nodes, *edges.T)
         mine = {frozenset(map(frozenset, edges[block == k].tolist())) for k in block}
         assert mine == {frozenset(map(frozenset, one)) for one in nx.biconnected_component_edges(graph)}
 
@@ -242,11 +242,11 @@ def test_two_sides_of_a_fixed_split():
 
 def test_rows_that_no_pair_names():
     grows = Linkage.from_pairs([(0, 1, 0.9)])
-    assert grows.sized(5).num_rows == 5 and grows.sized(5).groups().tolist() == [0, 0, 1, 2, 3]
+    assert grows.for_rows(5).num_rows == 5 and grows.for_rows(5).groups().tolist() == [0, 0, 1, 2, 3]
     with pytest.raises(ValueError, match="about 2 rows, the data have 1"):
-        grows.sized(1)
+        grows.for_rows(1)
     with pytest.raises(ValueError, match="about 4 rows, the data have 5"):
-        Linkage.from_pairs([(0, 1, 0.9)], 4).sized(5)
+        Linkage.from_pairs([(0, 1, 0.9)], 4).for_rows(5)
 
 
 def test_a_linkage_pickles_and_repeats():
@@ -266,7 +266,9 @@ def test_rates_as_given():
     assert {one.p_test[0] for one in exact.shares_drawn([fold])} == {exact.shares([fold]).p_test[0]}
     known = Linkage.from_rates(0.9, 0.81, labelled=(200, 400))
     again = Linkage.from_rates(tuple(known.rates.loc["precision"]), tuple(known.rates.loc["recall"]))
-    assert again.given[0].labelled == pytest.approx(200, rel=1e-6) and again.given[1].labelled == pytest.approx(400, rel=1e-6)
+    assert again.given[0].num_labelled == pytest.approx(200, rel=1e-6) and again.given[1].num_labelled == pytest.approx(
+        400, rel=1e-6
+    )
     drawn = np.array([one.p_test[0] for one in known.shares_drawn([fold])])
     slope = (20 - 2) / 19 / (2 * 0.9)  # of 1 − √recall
     assert drawn.std() == pytest.approx(slope * np.sqrt(0.81 * 0.19 / 400), rel=0.25)

@@ -15,9 +15,9 @@ from leaveout._runtime import parallel as _workers
 from leaveout.leakage import RecordLeakage, SplitLeakage, _run, leakage_corrected
 from leaveout.leakage._hosts import make_learner, prepare
 from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
-from leaveout.leakage._scoring import predicted, resolve_score
+from leaveout.leakage._scoring import predict_for_score, resolve_score
 from leaveout.leakage._spread import left_out, units
-from leaveout.validation.standard_errors import InfluenceSpread, Trained
+from leaveout.validation.standard_errors import InfluenceSpread, TrainingInfluence
 
 QUIET = pytest.mark.filterwarnings("ignore:leakage_corrected:UserWarning")
 SMALL = lo.leakage.Injection(num_boot=12, num_levels=6)
@@ -98,7 +98,7 @@ def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
         found.append(result.solved.estimate)
         naive.append(result.naive)
         score = resolve_score(scoring, model, y)
-        truth.append(score(y[own] * 1.0, predicted(model, x[own], np.array([0, 1]), score.needs)))
+        truth.append(score(y[own] * 1.0, predict_for_score(model, x[own], np.array([0, 1]), score.needs)))
     error = np.std(np.subtract(found, truth), ddof=1) / 2 + 0.01
     assert abs(np.mean(found) - np.mean(truth)) < 3 * error < abs(np.mean(naive) - np.mean(truth)) * 1.5
 
@@ -153,14 +153,14 @@ def test_the_error_of_a_mean_is_that_of_its_clusters():
     ).freedom == pytest.approx(11)
     assert InfluenceSpread(tested, np.repeat([0, 1, 2, 3], [9, 1, 1, 1])).freedom < 3
     change = np.array([0.1, -0.2, 0.05, 0.05])
-    both = InfluenceSpread(tested, unit, Trained(change, unit))
+    both = InfluenceSpread(tested, unit, TrainingInfluence(change, unit))
     assert both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2)) and both.minus(both).error == 0
     moved = np.array([[np.nan, 0.3, 0.1], [0.2, np.nan, 0.0], [0.0, 0.1, np.nan]])
     less = moved - 0.7 / 6
     pairs = 2 * (less[0, 1] * less[1, 0] + less[0, 2] * less[2, 0] + less[1, 2] * less[2, 1])
-    crossed = InfluenceSpread(tested, unit, moved=moved)
+    crossed = InfluenceSpread(tested, unit, fold_effects=moved)
     assert crossed.error**2 == pytest.approx(4 / 3 * np.sum(sums**2) + max(pairs, 0)) and pairs > 0
-    assert crossed.minus(crossed).error == 0 and crossed.minus(InfluenceSpread(tested, unit, moved=moved / 2)).error > 0
+    assert crossed.minus(crossed).error == 0 and crossed.minus(InfluenceSpread(tested, unit, fold_effects=moved / 2)).error > 0
 
 
 def test_draws_stop_when_they_buy_little():
@@ -338,7 +338,7 @@ def test_singletons_have_no_half_to_inject():
     )
     drawn = result.plan[0].draw(0, 5)
     alone = np.isin(few[result.plan[0].fold.test], [100, 101, 102])
-    assert drawn.scored[:, :, alone].all() and 0 < result.unshown < 0.02 and not result.refusal
+    assert drawn.score_mask[:, :, alone].all() and 0 < result.unshown < 0.02 and not result.refusal
     assert any("falls on tested records with no mate left" in flag for flag in result.flags)
 
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import get_scorer, make_scorer
 from sklearn.svm import LinearSVC
 
-from leaveout.leakage._scoring import predicted, resolve_score
+from leaveout.leakage._scoring import predict_for_score, resolve_score
 
 RNG = np.random.default_rng(0)
 N = 90
@@ -51,7 +51,7 @@ class Positive(LinearRegression):
 def test_scores_are_scikit_learns_and_influences_are_slopes_in_the_weights(estimator, y, name):
     model = (Positive() if estimator.__class__ is Ridge else estimator).fit(X[:40], y[:40])
     score, scorer = resolve_score(name, model, y), get_scorer(name)
-    target, prediction = score.target(y), predicted(model, X, np.unique(y), score.needs)
+    target, prediction = score.target(y), predict_for_score(model, X, np.unique(y), score.needs)
     theirs = lambda weight: scorer(model, X, y, sample_weight=weight)
     assert score.more_is_better and score(target, prediction) == pytest.approx(theirs(np.ones(N)), rel=1e-9)
     assert score(target, prediction, WEIGHT) == pytest.approx(theirs(WEIGHT), rel=1e-9)
@@ -80,7 +80,7 @@ def test_rows_that_do_not_belong_are_taken_out_again_exactly():
         model = (Ridge() if y is NUMBER else LogisticRegression()).fit(X[40:], y[40:])
         for name in names:
             score = resolve_score(name, model, y)
-            target, prediction = score.target(y), predicted(model, X, np.unique(y), score.needs)
+            target, prediction = score.target(y), predict_for_score(model, X, np.unique(y), score.needs)
             mixed = score(target[rows], prediction[rows], weight)
             assert mixed == pytest.approx(score(target[own], prediction[own]), rel=1e-9), name
 

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, Ridge
 
 import leaveout as lo
-from leaveout.linalg.bounds import bounded
+from leaveout.linalg.bounds import solve_box
 from tests.optimize.test_active_set import SLOPES, beyond, made
 
 Box, INF = lo.penalties.Box, np.inf
@@ -140,7 +140,7 @@ def test_a_quadratic_between_bounds(seed):
     target, size = rng.standard_normal(40), np.sqrt(np.sum(rows**2, axis=0))
     low, high = -rng.exponential(size=p) / size / 4, rng.exponential(size=p) / size / 4
     known = scipy.optimize.lsq_linear(rows, target, (low, high), method="bvls", tol=1e-14).x
-    theta = bounded(rows.T @ rows, rows.T @ target, np.zeros(p), (low, high), np.clip(0.0, low, high))
+    theta = solve_box(rows.T @ rows, rows.T @ target, np.zeros(p), (low, high), np.clip(0.0, low, high))
     assert 0 < np.sum((theta == low) | (theta == high)) < p
     np.testing.assert_allclose(theta * size, known * size, atol=1e-9)
 

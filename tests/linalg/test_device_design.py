@@ -72,7 +72,7 @@ def test_products_are_those_of_numpy(there):
     alike(one.extents(roots, None).size, other.extents(roots, None).size, 1e-13)
     lower = np.tril(roots[0])
     alike(one.extent(lower, None).norm, other.extent(lower, None).norm, 1e-13)
-    alike(one.whitened(units, lower), other.whitened(units, lower), 1e-13)
+    alike(one.whiten(units, lower), other.whiten(units, lower), 1e-13)
     alike(one.take(units[0]).predictors(theta), other.take(units[0]).predictors(theta), 1e-13)
     alike(one.take(slice(5, 9)).rows(slice(None)), other.take(slice(5, 9))[:])
     alike(one.below(roots[0]).rows(slice(None)), other.below(roots[0]), 1e-13)

@@ -157,7 +157,7 @@ def test_rounding_of_large_predictors_is_an_error():
     X, y = some(0, p=2)
     X[:, 1] += 1e3
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    look, bulk = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.anchored(fit).bulk
+    look, bulk = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.linear_cache(fit).bulk
     assert (look.half >= 1e-16 * bulk).all() and (look.half <= 1e-11 * bulk).all() and bulk.max() > 10
 
 
@@ -184,12 +184,12 @@ def test_a_heavy_row_of_high_leverage_lies_in_its_ball():
     true = lo.cross_predict(fit, PLAN, lo.Exact(1e-12), "link")
     look = linear.one_row(fit, np.arange(60), np.zeros(60))
     kept = 1 - lo.leverage(fit)
-    np.testing.assert_allclose(look.kept, np.asarray(kept), rtol=1e-6)
+    np.testing.assert_allclose(look.kept_share, np.asarray(kept), rtol=1e-6)
     assert (np.abs(look.center - true) <= look.half + 1e-9).all()
-    norm, table = anchors.anchored(fit).norm, anchors.anchored(fit).table
-    after = table.ball(look.moved, look.kept, np.ones(60)).after
+    norm, table = anchors.linear_cache(fit).norm, anchors.linear_cache(fit).table
+    after = table.ball(look.step_length, look.kept_share, np.ones(60)).after
     with np.errstate(invalid="ignore"):
-        assert (look.half >= np.where(np.isfinite(after), norm / np.sqrt(look.kept) * after, 0.0)).all()
+        assert (look.half >= np.where(np.isfinite(after), norm / np.sqrt(look.kept_share) * after, 0.0)).all()
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.04])
@@ -237,7 +237,7 @@ def test_the_metric_is_the_folds_own(plan):
     X, y = some(2)
     for penalty in (lo.penalties.Ridge(3.0), lo.penalties.per_weight(lo.penalties.Ridge(0.05))):
         fit = lo.fit(lo.GLM(X, y, "logistic", penalty))
-        anchor = anchors.anchored(fit)
+        anchor = anchors.linear_cache(fit)
         for k in range(plan.num_refits):
             rows = plan.one(k).rows
             weights = np.ones((1, 60))
@@ -248,7 +248,7 @@ def test_the_metric_is_the_folds_own(plan):
             metric = anchors.FoldMetric(anchor, rows, anchors.entries(rows, 60))
             gradient = np.random.default_rng(k).normal(size=(1, len(whole)))
             np.testing.assert_allclose(whole @ metric.solve(gradient, np.arange(1))[0], gradient[0], rtol=1e-7, atol=1e-9)
-            assert metric.kept[0] <= np.linalg.eigvalsh(whole)[0] * (1 + 1e-9)
+            assert metric.kept_share[0] <= np.linalg.eigvalsh(whole)[0] * (1 + 1e-9)
 
 
 def test_estimates_of_large_problems_are_called_so(monkeypatch):
@@ -290,14 +290,14 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     X, y = some(4)
     X[0] *= 5
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
-    anchor, unit = anchors.anchored(fit), np.arange(60)
+    anchor, unit = anchors.linear_cache(fit), np.arange(60)
     look = linear.one_row(fit, unit, np.zeros(60))
-    z = anchor.whitened(unit)
+    z = anchor.whiten(unit)
     G, (third,) = z @ z.T, anchor.model.loss.derivatives(anchor.eta, y, (3,))
-    D = G * (anchor.slope / look.kept)
+    D = G * (anchor.slope / look.kept_share)
     each = third[:, None] * D**2 * G
     np.fill_diagonal(each, 0.0)
-    by_hand = -0.5 * each.sum(0) / look.kept
+    by_hand = -0.5 * each.sum(0) / look.kept_share
     term = linear.sampled.next_term(anchor, look, None)
     np.testing.assert_allclose(term.move, by_hand, rtol=1e-4, atol=1e-4 * np.abs(by_hand).max())
     sample = linear.sampled.next_term(anchor, look, 20_000)
@@ -313,7 +313,7 @@ def test_one_rate_without_one_count_is_where_the_next_term_says():
         y, w = rng.poisson(3.0, 30) + 1.0, rng.uniform(0.5, 1.5, 30)
         w[:10] *= scale
         fit = lo.fit(lo.GLM(np.ones((30, 1)), y, "poisson", sample_weight=w, intercept=False))
-        anchor, lost = anchors.anchored(fit), rng.uniform(0.2, 1.0, 30) * w
+        anchor, lost = anchors.linear_cache(fit), rng.uniform(0.2, 1.0, 30) * w
         look = linear.one_row(fit, np.arange(30), 1 - lost / w)
         true = np.log((w @ y - lost * y) / (w.sum() - lost))
         center, half = linear.cubic.settled(anchor, look)
@@ -341,12 +341,12 @@ def test_the_next_term_of_all_rows_leaves_what_is_proved(kind):
     plan = lo.Plan(np.arange(81), np.arange(80), part, np.zeros(80, bool), 80)
     theta = lo.fold_parameters(exact, plan, lo.Exact(1e-13))
     true = np.einsum("np,np->n", X, theta["coef"]) + theta["intercept"]
-    anchor, look = anchors.anchored(fit), linear.one_row(fit, np.arange(80), part)
+    anchor, look = anchors.linear_cache(fit), linear.one_row(fit, np.arange(80), part)
     z, (third,) = anchor.rows, anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-    along = look.lost * (anchor.slope + anchor.curvature * (look.center - anchor.eta))
+    along = look.lost_curvature * (anchor.slope + anchor.curvature * (look.center - anchor.eta))
     gram = z @ z.T
-    stays = anchor.weight[:, None] - np.diag(look.lost)
-    by_hand = -0.5 * along**2 * np.sum(stays * third[:, None] * gram**3, axis=0) / look.kept
+    stays = anchor.weight[:, None] - np.diag(look.lost_curvature)
+    by_hand = -0.5 * along**2 * np.sum(stays * third[:, None] * gram**3, axis=0) / look.kept_share
     center, half = linear.cubic.settled(anchor, look)
     np.testing.assert_allclose(center - look.center, by_hand, rtol=1e-8, atol=1e-12)
     assert (np.abs(center - true) <= half + 1e-11).all()

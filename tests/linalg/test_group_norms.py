@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.linalg.group_norms import TURN, Norms, descended
+from leaveout.linalg.group_norms import TURN, Norms, descend_by_groups
 from tests.optimize.test_active_set import SLOPES, beyond, made
 
 SLOPES = {"squared": lambda eta, y: (0.5 * (eta - y) ** 2, eta - y)} | SLOPES
@@ -177,7 +177,7 @@ def test_blocks_descend_to_a_quadratics_minimum():
     X, label = rng.standard_normal((30, 9)) + rng.standard_normal((30, 1)), np.r_[np.repeat(np.arange(4), 2), 9]
     norms = Norms(np.full(4, 5.0), label == np.arange(4)[:, None])
     gram, pull = X.T @ X, X.T @ (X[:, 0] + rng.standard_normal(30))
-    theta = descended(gram, pull, norms, rng.standard_normal(9), 1e-12)
+    theta = descend_by_groups(gram, pull, norms, rng.standard_normal(9), 1e-12)
     slope, length = gram @ theta - pull, norms.lengths(theta)
     assert 0 < (length > 0).sum() < 4
     np.testing.assert_allclose(

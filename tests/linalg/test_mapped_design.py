@@ -46,7 +46,7 @@ def test_every_plan_and_strategy_gives_the_numbers_of_a_copy(loss, penalty):
     given = {"ridge": RIDGE, "averaged": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}
     R = given.get(penalty, lo.penalties.PseudoHuber(0.5, 0.3))
     copy, single = (lo.fit(lo.GLM(x, y[loss], loss, R)) for x in (X.astype(float), X))
-    assert isinstance(single.objective.design, _mapped.Mapped)
+    assert isinstance(single.objective.design, _mapped.MappedDesign)
     alike(copy.vector, single.vector)
     plans = {"loo": lo.leave_one_out(N), "folds": lo.kfold(N, 3), "bootstrap": lo.bootstrap(N, 4)}
     for name, refit in (
@@ -93,11 +93,11 @@ def test_maps_stay_maps(tmp_path):
     map_[:] = X
     map_ = np.memmap(tmp_path / "rows", np.float64, "r", shape=X.shape)
     model = lo.GLM(map_, y["logistic"], "logistic", RIDGE)
-    assert _mapped.mapped(model.design.source) and np.shares_memory(model.design.source, map_)
+    assert _mapped.is_mapped(model.design.source) and np.shares_memory(model.design.source, map_)
     alike(lo.fit(model).vector, lo.fit(lo.GLM(np.array(map_), y["logistic"], "logistic", RIDGE)).vector)
     again = pickle.loads(pickle.dumps(model))
     alike(lo.fit(again).vector, lo.fit(model).vector)
-    assert not _mapped.mapped(np.array(map_)) and not _mapped.elsewhere(np.array(map_))
+    assert not _mapped.is_mapped(np.array(map_)) and not _mapped.elsewhere(np.array(map_))
 
 
 def test_nan_is_named_by_column_and_row():

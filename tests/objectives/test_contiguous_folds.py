@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.objectives.batched import Derived, function
+from leaveout.objectives.batch_functions import DerivedBatch, function
 from leaveout.objectives.contiguous_folds import Runs, runs
 from leaveout.refit import _descent, _expansion
 from leaveout.refit._expansion import Expansion
@@ -70,12 +70,12 @@ def test_one_pass_says_what_a_pass_of_each_fold_says(plan):
     with jax.enable_x64(True):
         found = runs(objective, fit.theta, rows)
         losses, joint = found.scores(theta)
-        each = Derived(objective, fit.theta, rows)
+        each = DerivedBatch(objective, fit.theta, rows)
         at, everyone = np.tile(theta, (len(joint), 1)), np.arange(len(joint))
         wanted, value = each.losses(at, everyone), each.look(at, everyone)[0]
         full = function(objective, fit.theta).look(theta)[0]
     seen = rows.held & objective.dense[np.minimum(rows.index, 79)]
-    np.testing.assert_allclose(found.scored(losses, rows)[seen], wanted[seen], atol=1e-12)
+    np.testing.assert_allclose(found.place_scores(losses, rows)[seen], wanted[seen], atol=1e-12)
     np.testing.assert_allclose(joint, full - value, atol=1e-10)
 
 
@@ -101,7 +101,7 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
     fit, rows = fitted(), whole(windows())
     with jax.enable_x64(True):
         told = runs(fit.objective, fit.theta, rows)
-        expansion, each = Expansion(fit, rows, told), Derived(fit.objective, fit.theta, rows)
+        expansion, each = Expansion(fit, rows, told), DerivedBatch(fit.objective, fit.theta, rows)
         lanes, off = np.arange(len(rows.index)), []
         direction = np.random.default_rng(2).standard_normal((len(lanes), fit.num_params))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -112,7 +112,9 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
             gradient = expansion.start + np.einsum("nij,nj->ni", 0.5 * (flat + bent), u)
             losses = expansion.losses + np.einsum("nli,ni->nl", slopes, u) + 0.5 * np.einsum("nlij,ni,nj->nl", curves, u, u)
             true = fit.whiten(each.gradient(fit.at(u), lanes)), each.losses(fit.at(u), lanes)
-            off.append([np.linalg.norm(gradient - true[0]), np.linalg.norm(expansion.runs.scored(losses, rows) - true[1])])
+            off.append(
+                [np.linalg.norm(gradient - true[0]), np.linalg.norm(expansion.runs.place_scores(losses, rows) - true[1])]
+            )
     order = np.log2(np.array(off[:-1]) / off[1:])
     assert (np.abs(order - [2, 3]) < 0.15).all(), order
 
@@ -136,7 +138,7 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     theta = minimiser(fit.objective, fit.theta, plan.matrix()[outlier])
     with jax.enable_x64(True):
         rows = plan.one(outlier).rows
-        from_scratch = Derived(fit.objective, fit.theta, rows).losses(theta[None], np.zeros(1, int))[0]
+        from_scratch = DerivedBatch(fit.objective, fit.theta, rows).losses(theta[None], np.zeros(1, int))[0]
     at = slice(*plan.indptr[outlier : outlier + 2])
     np.testing.assert_allclose(np.nan_to_num(found.losses[at]), from_scratch, atol=found.error[outlier] + 1e-9)
 
@@ -154,7 +156,7 @@ def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeyp
 def test_no_update_takes_one_pass(cheap, monkeypatch):
     passes, scores = [], Runs.scores
     monkeypatch.setattr(Runs, "scores", lambda self, theta: passes.append(1) or scores(self, theta))
-    monkeypatch.setattr(Derived, "losses", lambda *args: pytest.fail("a pass of each fold"))
+    monkeypatch.setattr(DerivedBatch, "losses", lambda *args: pytest.fail("a pass of each fold"))
     found = lo.fold_parameters(fitted(), lo.leave_one_out(80), lo.NoUpdate())
     assert len(found["rate"]) == 80
     estimate = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Exact(1e-3), audit=0)

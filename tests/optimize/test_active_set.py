@@ -238,7 +238,7 @@ def test_a_margin_is_proved_by_no_less_than_it_is():
         refits = [least_squares(X, y, own, alpha)[0] for own in plan.matrix()]
         same = np.array([np.array_equal(np.sign(coef), np.sign(fit.parameters["coef"])) for coef in refits])
         assert 0 < same.sum() < 80
-        np.testing.assert_array_equal(told.kept, same)  # of least squares nothing bends: the margins are exact
+        np.testing.assert_array_equal(told.keeps, same)  # of least squares nothing bends: the margins are exact
 
 
 HOSTS = {
@@ -371,7 +371,7 @@ def test_runs_of_one_strength_after_another(begun, monkeypatch):
         left += len(np.setdiff1d(before.active, run.active[: run.size[0]]))
     for k, own, few in _lasso._along(rows, runs):
         coef, intercept = least_squares(X, y, w, alphas[k])
-        np.testing.assert_allclose(rows.shifted(own.theta), [*coef, intercept], atol=1e-7)
+        np.testing.assert_allclose(rows.shift_back(own.theta), [*coef, intercept], atol=1e-7)
         x, rest = rows.x[:, own.active], rows.x[:, own.others]
         inverse = np.linalg.inv(x.T @ x)
         np.testing.assert_allclose(own.h, np.diag(x @ inverse @ x.T), atol=1e-6 if few else 1e-10)
@@ -381,7 +381,7 @@ def test_runs_of_one_strength_after_another(begun, monkeypatch):
             np.testing.assert_allclose(few.beside[:, own.others], rest[few.some] - along @ x.T @ rest, atol=1e-8)
             np.testing.assert_allclose(few.spread[own.active], np.diag(inverse), rtol=1e-7)
             apart = rest - x @ inverse @ (x.T @ rest)
-            np.testing.assert_allclose(few.left[own.others], np.sum(apart**2, axis=0), rtol=1e-6)
+            np.testing.assert_allclose(few.residual_diagonal[own.others], np.sum(apart**2, axis=0), rtol=1e-6)
         seen.append(k)
     assert seen == list(range(count)) and left > 0 and len(runs) < count
 
@@ -477,7 +477,7 @@ def test_down_the_slope_to_the_lowest_of_a_path():
     found = lo.tune(lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20)
     path = lo.path(model, np.geomspace(0.5, 60, 12), plan, lo.Exact())
     assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(found.estimate)
-    assert len(found.made) <= 20 and found.best.value < path.best.mean + 1e-3
+    assert len(found.all_trials) <= 20 and found.best.value < path.best.mean + 1e-3
     assert found.estimate.mean == pytest.approx(found.best.value, rel=1e-6)
     ill = lo.GLM(X, (y > 1) * 1.0, "logistic", lo.penalties.Lasso(1.0))
     with pytest.raises(TypeError, match="under an l1 penalty or bounds goes by the loss"):

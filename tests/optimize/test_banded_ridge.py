@@ -69,7 +69,7 @@ def test_slopes_are_differences(plan):
     rows, everyone, step = BandedRows(lo.BandedRidge(X, Y, sample_weight=w), PLANS[plan]), np.arange(4), 1e-4
     at = lambda rho: BandedFactor(rows, np.exp(rho))
     rho = np.array([0.3, -0.5, 1.5])
-    told = at(rho).told(everyone)
+    told = at(rho).target_losses(everyone)
     np.testing.assert_allclose(told.loss, at(rho).losses(everyone), rtol=1e-12)
     for b, way in enumerate(step * np.eye(3)):
         ends = at(rho + way), at(rho - way)
@@ -77,7 +77,7 @@ def test_slopes_are_differences(plan):
             told.slope[:, b], (ends[0].losses(everyone) - ends[1].losses(everyone)) / (2 * step), atol=1e-6
         )
         left = [np.concatenate(one.residuals(rows.y)[1]) for one in ends]
-        scored = np.concatenate([fold.scored for fold in rows.folds])
+        scored = np.concatenate([fold.score_mask for fold in rows.folds])
         moved = (left[0] - left[1])[scored] / (2 * step)
         np.testing.assert_allclose(told.curvature[:, b, b], np.sum(moved**2, axis=0) / rows.total, rtol=1e-4)
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout.objectives.batched import function
+from leaveout.objectives.batch_functions import function
 from leaveout.optimize import bfgs as _bfgs
 from leaveout.optimize.bfgs import BFGS, curves_down, newton_step
 from leaveout.refit import _descent
@@ -39,7 +39,7 @@ def test_what_is_learnt_is_the_inverse_of_broydens_family():
     way, dense = BFGS(F, np.full(6, -1.0), lambda g: start @ g), start.copy()
     for _ in range(12):
         theta, gradient = way.theta, way.gradient
-        assert way._moved(float(gradient @ way.step))
+        assert way._move(float(gradient @ way.step))
         s, y = way.theta - theta, way.gradient - gradient
         part = np.eye(6) - np.outer(s, y) / (s @ y)
         dense = part @ dense @ part.T + np.outer(s, s) / (s @ y)
@@ -159,7 +159,7 @@ def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refi
             for _ in range(3):
                 vector = vector - np.linalg.solve(F.hessian(vector), F.look(vector)[1])
             assert np.linalg.eigvalsh(F.hessian(vector))[0] > 0
-            each = network.objective.score(F.placed(vector), np.ones(120), held, np.ones(len(held)))
+            each = network.objective.score(F.to_tree(vector), np.ones(120), held, np.ones(len(held)))
             off = abs(found.losses[plan.refit == fold].sum() - float(np.sum(each)))
             assert off <= found.error[fold] + 1e-9
             lengths.append(np.linalg.norm((vector - network.vector) @ network.factor))

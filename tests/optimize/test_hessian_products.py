@@ -9,7 +9,7 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout.objectives.batched import function
+from leaveout.objectives.batch_functions import function
 from leaveout.optimize.hessian_products import Solve
 from tests.helpers import OBJECTIVES, flat, minimiser
 
@@ -105,20 +105,20 @@ def test_solves_learn_from_those_before():
     dense = lo.anchor(fit.objective, fit.parameters, curvature="dense")
     with jax.enable_x64(True):
         inside = np.asarray(fit.whiten(np.asarray(fit.whiten(dense.hessian)).T))
-        directions, images, _ = fit.learnt
+        directions, images, _ = fit.learned_inverse
         np.testing.assert_allclose(directions @ inside, images, atol=1e-6 * np.abs(images).max())
         np.testing.assert_allclose(directions @ images.T, np.eye(len(directions)), atol=1e-6)
-        np.testing.assert_allclose(fit.learnt.about(images), directions, atol=1e-6 * np.abs(directions).max())
+        np.testing.assert_allclose(fit.learned_inverse.about(images), directions, atol=1e-6 * np.abs(directions).max())
         weights = np.ones(300)
         weights[:30] = 0.0
         F, b = function(fit.objective, fit.theta, weights), rng.standard_normal((1, fit.num_params))
         own = np.array([fit.whiten(F.products(fit.vector)(fit.unwhiten(e))) for e in np.eye(fit.num_params)])
         counts = []
-        for learnt in (None, fit.learnt):
+        for learnt in (None, fit.learned_inverse):
             solve = Solve(F.of, fit.coordinates, fit.null_space, learnt, keep=10_000)
             u = solve(fit.vector[None], b, np.zeros(1, int), 1e-10)
             np.testing.assert_allclose(u[0], np.linalg.solve(own, b[0]), rtol=1e-6, atol=1e-7 * np.abs(u).max())
-            counts.append(len(solve.kept))
+            counts.append(len(solve.directions))
         assert counts[1] < 0.7 * counts[0]
 
 

@@ -17,7 +17,7 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout.out_of_core import batches as _batches, iterated as _iterated, pass_runner as _runner, passes as _passes
+from leaveout.out_of_core import batches as _batches, pass_runner as _runner, passes as _passes, row_refits as _iterated
 
 N, P, ALPHA = 900, 4, 0.7
 RIDGE = lo.penalties.Ridge(ALPHA)
@@ -148,7 +148,7 @@ def test_rows_of_a_map_are_opened_by_other_processes(tmp_path):
     """By the name of the file and where they stand in it."""
     np.arange(5000.0).tofile(tmp_path / "rows")
     whole = np.memmap(tmp_path / "rows", float, "r", offset=80, shape=(900, 4))
-    for part in _batches.opened("scan", whole, np.arange(900.0), None, None, None).parts:
+    for part in _batches.open_parts("scan", whole, np.arange(900.0), None, None, None).parts:
         again = pickle.loads(pickle.dumps(part.rows))
         assert isinstance(again.x, np.memmap) and np.array_equal(again.x, part.rows.x)
         assert again.x[0, 0] == 10 + 4 * part.start
@@ -343,13 +343,11 @@ def test_tallies_make_the_table_of_all():
     """Bins of M k on one grid for all: bounds no lower than those by their own largest, and hardly higher."""
     frame = table()
     fit = lo.fit(lo.GLM(frame[NAMES], frame.y, "logistic", RIDGE))
-    from leaveout.refit._anchor import anchored
+    from leaveout.refit._anchor import linear_cache
 
-    at = anchored(fit)
+    at = linear_cache(fit)
     parts = at.model.loss, at.model.y, at.eta, at.reference, at.weight * at.size, at.norm
-    halves = [
-        _passes.RadiusTable.tallied(parts[0], *(part[some] for part in parts[1:])) for some in (slice(400), slice(400, N))
-    ]
+    halves = [_passes.RadiusTable.tally(parts[0], *(part[some] for part in parts[1:])) for some in (slice(400), slice(400, N))]
     made = _passes.RadiusTable.of(at.model.loss, sum(halves))
     slope, kept, grown = 10.0 ** np.arange(-6, 0, 0.5), np.ones(12), np.ones(12)
     own, other = at.table.ball(slope, kept, grown), made.ball(slope, kept, grown)

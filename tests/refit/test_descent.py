@@ -10,7 +10,7 @@ import pytest
 import scipy.optimize
 
 import leaveout as lo
-from leaveout.objectives.batched import Derived, function, whole
+from leaveout.objectives.batch_functions import DerivedBatch, function, whole
 from leaveout.optimize.newton import newton
 from leaveout.refit import _descent
 from leaveout.refit._descent import RefitDescent
@@ -117,7 +117,7 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
         state.begin()
         towards = (2 * y[0] - 1) * fit.whiten(X[0])  # the loss falls along it, down to nothing
         state.u = 300 * towards[None] / np.linalg.norm(towards)
-        error = state.judged(np.array([0]), np.array([600.0]))[0]
+        error = state.loss_change(np.array([0]), np.array([600.0]))[0]
         losses = lambda u: float(unit_loss(fit.at(u), (X[0], y[0])))
         along = state.step[0], fit.whiten(state.F.slopes(state.theta(), np.array([0])))[0]
         ways = [sign * 600 * v / np.linalg.norm(v) for v in along for sign in (1, -1)]
@@ -158,14 +158,14 @@ def of_few_parameters():
 @pytest.mark.parametrize("start", ["far", "near"])
 def test_a_hessian_serves_while_its_steps_shrink(start, monkeypatch):
     objective, rows, best = of_few_parameters()
-    made, hessian = np.zeros(40), Derived.hessian
+    made, hessian = np.zeros(40), DerivedBatch.hessian
 
     def counted(F, theta, lanes):
         made[lanes] += 1
         return hessian(F, theta, lanes)
 
-    monkeypatch.setattr(Derived, "hessian", counted)
-    F = Derived(objective, np.zeros(3), rows)
+    monkeypatch.setattr(DerivedBatch, "hessian", counted)
+    F = DerivedBatch(objective, np.zeros(3), rows)
     begun = np.zeros((40, 3)) if start == "far" else best + 1e-6
     with jax.enable_x64(True):
         found = newton(F, begun, np.arange(40), np.zeros((0, 3)), origin=np.zeros(3))
@@ -183,6 +183,6 @@ def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     state.u[0] += 100.0  # higher than where the fit is
     state.size[1] = np.inf  # far from its end
     with jax.enable_x64(True):
-        begun = state._begun(state.F, np.arange(40), np.arange(40))
+        begun = state._start(state.F, np.arange(40), np.arange(40))
     np.testing.assert_allclose(begun[2:], best[2:], atol=1e-9)
     np.testing.assert_array_equal(begun[:2], np.tile(state.center, (2, 1)))

@@ -324,7 +324,7 @@ def test_the_next_term_corrects_one_step(monkeypatch):
     X = rng.normal(size=(150, 5))
     y = (rng.random(150) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5)))
-    anchor, unit = linear.anchored(fit), np.arange(150)
+    anchor, unit = linear.linear_cache(fit), np.arange(150)
     look = linear.one_row(fit, unit, np.zeros(150))
     exact = lo.cross_predict(fit, lo.leave_one_out(150), lo.Exact(1e-12), "link")
     term = linear.sampled.next_term(anchor, look, None)
@@ -391,8 +391,8 @@ def test_the_longest_step_and_the_largest_error_are_audited_first_of_those_estim
     candidates = _audit.Candidates(SimpleNamespace(error=error, proved=proved), 3)
     for some in np.split(np.arange(4), 2):
         candidates.add(some, moved[some], None)
-    assert list(candidates.chosen(2).items()) == [(2, "longest step"), (3, "largest error")]
-    assert len(candidates.chosen(9)) == 3
+    assert list(candidates.choose(2).items()) == [(2, "longest step"), (3, "largest error")]
+    assert len(candidates.choose(9)) == 3
 
 
 def test_how_much_is_audited(monkeypatch):
@@ -464,5 +464,5 @@ def test_rows_of_a_penalty_are_what_it_is():
     """Σ_j weight_j ψ(rows_jᵀ coef), ψ(t) = √(1 + t²) − 1, of two of them with a part that is quadratic."""
     coef = np.array([0.7, -1.3, 0.2])
     penalty = lo.penalties.PseudoHuber([0.3, 0.0, 2.0], 0.05) + lo.penalties.PseudoHuber(4.0, 0.2)
-    bent = penalty.bent(3)
+    bent = penalty.curved_terms(3)
     assert float(penalty(coef)) == pytest.approx(bent.weight @ (np.sqrt(1 + (bent.rows @ coef) ** 2) - 1), rel=1e-6)

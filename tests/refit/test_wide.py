@@ -67,9 +67,9 @@ def test_probes_tell_leverages_without_bias_and_how_far_they_are():
     X, y, _ = table(2)
     at = _wide.wide(lo.fit(lo.GLM(X, y, "logistic", RIDGE)))
     probes, groups = _probes.Probes(at), 10
-    probes.groups += [probes._drawn() for _ in range(1)]
+    probes.groups += [probes._draw() for _ in range(1)]
     while len(probes.groups) < groups:
-        probes.groups.append(probes._drawn())
+        probes.groups.append(probes._draw())
     h, _, spread = probes._means(groups)
     design = scipy.sparse.hstack([X, np.ones((N, 1))]).toarray()
     curvature = at.curvature

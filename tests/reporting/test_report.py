@@ -140,7 +140,7 @@ def test_pictures_show_every_row(pages):
     against, carried = page.data["picture-against"], page.data["picture-carried"]
     points = pd.DataFrame(against["layer"][1]["data"]["values"])
     np.testing.assert_array_equal(points["loss"], cv.per_unit())
-    np.testing.assert_array_equal(points["none"], cv.averaged(cv.baseline))
+    np.testing.assert_array_equal(points["none"], cv.average(cv.baseline))
     bars = carried["layer"][0]["data"]["values"]
     assert bars[0]["label"] == "p5" and bars[0]["share"] == pytest.approx(cv.per_unit()[5] / cv.per_unit().sum())
     for spec in (against, carried, *(data for name, data in read(pages["several"]).data.items() if "picture" in name)):

@@ -647,7 +647,7 @@ def test_what_one_fit_does_not_tell_the_host_fits_itself(monkeypatch):
     def told(*args, **more):
         raise lo.IndefiniteHessianError("the Hessian is not positive definite")
 
-    monkeypatch.setattr("leaveout.sklearn._validation.fitted", told)
+    monkeypatch.setattr("leaveout.sklearn._validation.fit_host", told)
     host, y = LinearRegression(), Y["real"]
     with pytest.warns(UserWarning, match=r"LinearRegression is fitted anew in each of 3 folds.*not positive definite"):
         found = lo.sklearn.cross_validate(host, X, y, cv=3, scoring="r2")

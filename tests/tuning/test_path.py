@@ -10,10 +10,10 @@ from sklearn.linear_model import RidgeCV
 
 import leaveout as lo
 from leaveout.linalg.enclosure_theorem import RadiusTable
-from leaveout.refit import _stacked
-from leaveout.refit._anchor import anchored
+from leaveout.refit import _penalty_stack
+from leaveout.refit._anchor import linear_cache
 from leaveout.refit._one_row import one_row
-from leaveout.refit._sampled import next_term
+from leaveout.refit._row_sample import next_term
 from leaveout.tuning import path as _path
 from leaveout.tuning.ridge_path import ridges
 from tests.helpers import cox, regression, toy_hmm
@@ -207,8 +207,8 @@ KINDS = ("logistic", "logistic, weights and offset", "logistic, no intercept", "
 @pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep()], ids=lambda refit: type(refit).__name__)
 def test_rows_side_by_side_are_refits(kind, affordable, refit, monkeypatch):
     """Errors hold, those that are proved without exception; and no penalty went the general way."""
-    monkeypatch.setattr(_stacked, "AFFORDABLE", affordable)
-    monkeypatch.setattr(_stacked, "SIZES", (32, 2048))
+    monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
+    monkeypatch.setattr(_penalty_stack, "SIZES", (32, 2048))
     monkeypatch.setattr(_path, "run_refits", None)
     objective, plan = glm(kind), lo.leave_one_out(80)
     found = lo.path(objective, [0.3, 1.0, 30.0, 3.0], plan, refit)
@@ -289,7 +289,7 @@ def alone(seed=0):
 @pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep()], ids=lambda refit: type(refit).__name__)
 def test_rows_without_which_nothing_is_determined(affordable, refit, monkeypatch):
     """What looks settled by the full fit's Hessian is not: that is no metric of theirs."""
-    monkeypatch.setattr(_stacked, "AFFORDABLE", affordable)
+    monkeypatch.setattr(_penalty_stack, "AFFORDABLE", affordable)
     penalties = [lo.penalties.Zero(), lo.penalties.Ridge(1e-3), lo.penalties.Ridge(1e-7)]
     found = lo.path(alone(), penalties, lo.leave_one_out(60), refit)
     for point in found.points:
@@ -326,12 +326,12 @@ def stack_of(objective, alphas, plan):
     named = {alpha: lo.penalties.Ridge(alpha) for alpha in alphas}
     model = _path._predictors(objective, list(named.values()))
     theta = np.stack(list(_path._minimisers(objective, model, named).values()))
-    leaving = _stacked.Leaving(plan.index, plan.weight, plan.held)
-    return _stacked.Stack(model, _path._seconds(objective, list(named.values())), theta, leaving, len(theta))
+    leaving = _penalty_stack.Leaving(plan.index, plan.weight, plan.held)
+    return _penalty_stack.Stack(model, _path._seconds(objective, list(named.values())), theta, leaving, len(theta))
 
 
 def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
-    monkeypatch.setattr(_stacked, "SIZES", (40, 50))
+    monkeypatch.setattr(_penalty_stack, "SIZES", (40, 50))
     objective, alphas, plan = glm("poisson, weights"), [0.5, 2.0, 40.0], lo.leave_one_out(80)
     stack = stack_of(objective, alphas, plan)
     lanes = np.arange(0, 240, 3)
@@ -339,7 +339,7 @@ def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
     whole, some = stack.term(lanes, look, None), stack.term(lanes, look, 40)
     for k in range(3):
         fit = lo.fit(lo.GLM(*rows_of(objective), **settings(objective), penalty=lo.penalties.Ridge(alphas[k])))
-        anchor, unit = anchored(fit), np.arange(80)
+        anchor, unit = linear_cache(fit), np.arange(80)
         own = one_row(fit, unit, np.zeros(80))
         mine = np.flatnonzero(stack.penalty[lanes] == k)
         row = look.unit[mine]
@@ -349,20 +349,20 @@ def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
         term = next_term(anchor, own, None)
         np.testing.assert_allclose(whole.move[mine], term.move[row], rtol=1e-4, atol=1e-4 * np.abs(term.move).max())
         np.testing.assert_allclose(whole.size[mine], term.size[row], rtol=1e-4, atol=1e-4 * term.size.max())
-        z = anchor.whitened(unit)
+        z = anchor.whiten(unit)
         cube = (z @ z[row].T) ** 3 * (1 - np.equal.outer(unit, row))
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-        along = own.lost * (anchor.slope + anchor.curvature * (own.center - anchor.eta))
-        index, chance = (part[:40] for part in stack._drawn)
+        along = own.lost_curvature * (anchor.slope + anchor.curvature * (own.center - anchor.eta))
+        index, chance = (part[:40] for part in stack._row_sample)
         each = (anchor.weight * third)[index, None] * cube[index] / (40 * chance[:, None])
-        scale = 0.5 * (along**2 / own.kept)[row]
+        scale = 0.5 * (along**2 / own.kept_share)[row]
         np.testing.assert_allclose(some.move[mine], -scale * each.sum(0), rtol=1e-4, atol=1e-4 * np.abs(term.move).max())
         np.testing.assert_allclose(some.spread[mine], scale * np.sqrt((each**2).sum(0)), rtol=1e-4, atol=1e-9)
 
 
 def test_a_row_far_out_hides_no_terms(monkeypatch):
     """Of rows a thousand times as long, whose curvature is next to nothing, the others' terms are told as well."""
-    monkeypatch.setattr(_stacked, "SIZES", (40, 50))
+    monkeypatch.setattr(_penalty_stack, "SIZES", (40, 50))
     X, y = rows_of(glm("logistic"))
     X = X.copy()
     X[5] *= 1e4
@@ -372,7 +372,7 @@ def test_a_row_far_out_hides_no_terms(monkeypatch):
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     unit = np.delete(np.arange(80), 5)
     found = stack.term(unit, stack.look.take(unit), None)
-    term = next_term(anchored(fit), one_row(fit, np.arange(80), np.zeros(80)).take(unit), None)
+    term = next_term(linear_cache(fit), one_row(fit, np.arange(80), np.zeros(80)).take(unit), None)
     np.testing.assert_allclose(found.move, term.move, rtol=1e-3, atol=1e-4 * np.abs(term.move).max())
     assert (stack.term(unit, stack.look.take(unit), 40).spread > 0).all()
 
@@ -386,8 +386,8 @@ def test_columns_that_nearly_repeat_lose_no_digits_of_the_next_term(offset):
     z = stack.design.x @ stack.root[0]
     cube = (z @ z.T) ** 3 * (1 - np.eye(80))
     row, third = stack.look, stack.model.loss.derivatives(stack.eta[0], y, (3,))[0]
-    along = row.lost * (stack.slope[0] + stack.curvature[0] * (row.center - stack.eta[0]))
-    off = found.move + 0.5 * along**2 / row.kept * (third @ cube)
+    along = row.lost_curvature * (stack.slope[0] + stack.curvature[0] * (row.center - stack.eta[0]))
+    off = found.move + 0.5 * along**2 / row.kept_share * (third @ cube)
     assert not stack.bad.any() and np.abs(off).max() < 1e-4 * np.abs(found.move).max()
 
 
@@ -395,7 +395,7 @@ def test_balls_of_a_path_are_around_its_candidates(monkeypatch):
     """A gradient's ball is as far from θ̂ as its candidate, in the norm of H."""
     stack, seen, ball = stack_of(glm("poisson"), [1.0], lo.leave_one_out(80)), [], RadiusTable.ball
     monkeypatch.setattr(RadiusTable, "ball", lambda *args: (seen.append(args[4]), ball(*args))[1])
-    _stacked.ChordIteration(stack, np.arange(80)).step()
+    _penalty_stack.ChordIteration(stack, np.arange(80)).step()
     X, hessian = stack.design.x, np.linalg.inv(stack.root[0] @ stack.root[0].T)
     for i in range(80):
         own = hessian - stack.curvature[0, i] * np.outer(X[i], X[i])
@@ -420,19 +420,19 @@ def test_groups_of_penalties_are_one_path(monkeypatch):
     """As many as fit into a cache at a time, with what all together may cost."""
     objective, plan = glm("poisson"), lo.leave_one_out(80)
     whole = lo.path(objective, ALPHAS, plan)
-    monkeypatch.setattr(_stacked, "TOGETHER", 200)
+    monkeypatch.setattr(_penalty_stack, "TOGETHER", 200)
     parts = lo.path(objective, ALPHAS, plan)
     for one, other in zip(whole.estimates, parts.estimates, strict=True):
         np.testing.assert_allclose(one.losses, other.losses, rtol=1e-10)
         np.testing.assert_allclose(one.error, other.error, rtol=1e-6)
-    assert len(_stacked.groups(6, whole.points[0].fit.predictors)) == 3
+    assert len(_penalty_stack.groups(6, whole.points[0].fit.predictors)) == 3
 
 
 def test_copies_are_told_of_every_estimate(monkeypatch):
     """Whichever way it was made."""
     X, y = rows_of(glm("poisson"))
     X[3], y[3] = X[9], y[9]
-    monkeypatch.setattr(_stacked, "TOGETHER", 1)
+    monkeypatch.setattr(_penalty_stack, "TOGETHER", 1)
     named = [lo.penalties.Ridge(1.0), lo.penalties.Ridge(2.0), lo.penalties.PseudoHuber(1.0, 0.1)]
     found = lo.path(lo.GLM(X, y, "poisson"), named, lo.leave_one_out(80))
     assert all("2 rows are seen by their own refits in a copy" in str(each) for each in found.estimates)
@@ -475,8 +475,8 @@ def test_of_each_penalty():
 
 
 def test_an_audit_that_misses_is_taken_seriously(monkeypatch):
-    missed = _path.audited
-    monkeypatch.setattr(_path, "audited", lambda *args: missed(*args).assign(beyond=True))
+    missed = _path.audit_table
+    monkeypatch.setattr(_path, "audit_table", lambda *args: missed(*args).assign(beyond=True))
     found = lo.path(least_squares(), [0.1, 1.0], lo.leave_one_out(60))
     assert "cross-validated by itself" in str(found) and all(len(e.audit) for e in found.estimates)
     monkeypatch.undo()

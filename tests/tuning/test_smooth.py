@@ -16,9 +16,9 @@ import leaveout as lo
 from leaveout.models.smooth import bases as bases
 from leaveout.optimize.hessian_factor import IndefiniteHessianError
 from leaveout.tuning.curves import _jackknife, _scoring
-from leaveout.tuning.hypergradient import shared
+from leaveout.tuning.hypergradient import loss_shares
 from leaveout.tuning.smooth import _least, data_of
-from leaveout.tuning.smoothing_criterion import Neighbourhoods, PenalisedRows, Restricted, minimum
+from leaveout.tuning.smoothing_criterion import Neighbourhoods, PenalisedRows, RestrictedLikelihood, minimum
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 
@@ -163,7 +163,7 @@ def criterion(plan, loss="poisson", y="count"):
     more = {"sample_weight": data.exposure, "offset": data.v / 5}
     model = lo.Additive(f"{y} ~ {terms}", data, loss=loss, **more)
     of = data_of(model)
-    return model, Neighbourhoods(of, plan, shared(plan, of.weight), np.asarray(model.parameters.start(0)))
+    return model, Neighbourhoods(of, plan, loss_shares(plan, of.weight), np.asarray(model.parameters.start(0)))
 
 
 def differences(value, rho):
@@ -200,7 +200,7 @@ def test_a_restricted_likelihood_is_that_of_the_mixed_model():
     data = table()
     model = lo.Additive("y ~ s(x, k=7) + s(z, k=5, bs='ps') + v", data)
     of = data_of(model)
-    ours = Restricted(of, True, np.zeros(of.x.shape[1]))
+    ours = RestrictedLikelihood(of, True, np.zeros(of.x.shape[1]))
 
     def direct(rho):  # y ~ N(Xb, s² (I + Z Z'))
         values, vectors = np.linalg.eigh(of.penalty(rho))
@@ -221,7 +221,7 @@ def test_a_restricted_likelihood_is_that_of_the_mixed_model():
 
 def test_a_restricted_likelihood_of_counts_has_the_slope_of_itself():
     _, V = criterion(lo.leave_one_out(60))
-    ours, rho = Restricted(V.model, False, V.theta), np.array([0.7, -0.4])
+    ours, rho = RestrictedLikelihood(V.model, False, V.theta), np.array([0.7, -0.4])
     np.testing.assert_allclose(ours(rho).slope, differences(lambda rho: ours(rho).value, rho), rtol=1e-5)
 
 

@@ -215,20 +215,20 @@ def test_closed_forms_are_tuned_by_gradient(tmp_path):
 
 def test_the_smoothed_area_and_its_slope():
     eta, weight = rng.standard_normal(N), rng.gamma(2.0, size=N)
-    value, slope = _hyper.smoothed(Y, eta, weight)
+    value, slope = _hyper.smoothed_area(Y, eta, weight)
     pairs = [(i, j) for i in range(N) for j in range(N) if Y[i] > Y[j]]
     mass = np.array([weight[i] * weight[j] for i, j in pairs])
     apart = np.array([(eta[i] - eta[j]) / (_hyper.AREA_STEP_WIDTH * np.std(eta)) for i, j in pairs])
     assert value == pytest.approx(-np.average(scipy.special.expit(apart), weights=mass))
     for k in (0, 7, 30):
         e = 1e-5 * (np.arange(N) == k)
-        change = (_hyper.smoothed(Y, eta + e, weight)[0] - _hyper.smoothed(Y, eta - e, weight)[0]) / 2e-5
+        change = (_hyper.smoothed_area(Y, eta + e, weight)[0] - _hyper.smoothed_area(Y, eta - e, weight)[0]) / 2e-5
         assert slope[k] == pytest.approx(change, rel=1e-4, abs=1e-9)
     rho = np.array([1.3, 0.4])
-    found = looked(two, rho, LOO, _hyper.smoothed)[1]
+    found = looked(two, rho, LOO, _hyper.smoothed_area)[1]
     predicted = lambda rho: lo.cross_predict(lo.fit(two(*rho)), LOO, lo.NewtonStep(), kind="link")
     np.testing.assert_allclose(
-        found.slope, differences(lambda r: _hyper.smoothed(Y, predicted(r), np.ones(N))[0], rho), rtol=1e-5
+        found.slope, differences(lambda r: _hyper.smoothed_area(Y, predicted(r), np.ones(N))[0], rho), rtol=1e-5
     )
 
 
@@ -239,9 +239,9 @@ def test_the_gradient_finds_the_minimum_by_steps_of_two_e_folds():
     found = lo.tune(two, SPACE, LOO)
     grid = np.geomspace(1e-3, 1e5, 25)
     least = min(scratch([a, b], LOO) for a in grid for b in grid)
-    assert found.best.value <= least + 1e-3 * found.estimate.scale and len(found.made) < 40
+    assert found.best.value <= least + 1e-3 * found.estimate.scale and len(found.all_trials) < 40
     assert found.estimate.mean == pytest.approx(found.best.value, abs=1e-8) == found.trials["mean"].min()
-    places = np.log([list(trial.hyper.values()) for trial in found.made])
+    places = np.log([list(trial.hyper.values()) for trial in found.all_trials])
     for k in range(1, len(places)):
         assert np.abs(places[:k] - places[k]).max(1).min() <= 2 + 1e-9
     assert "by gradient" in str(found) and "for having been chosen" in str(found) and "<table>" in found._repr_html_()
@@ -264,8 +264,8 @@ def test_ten_penalties_take_some_dozens_of_fits():
     found = lo.tune(
         lambda **a: model.under(lo.penalties.Ridge([*a.values()])), dict.fromkeys(names, (1e-2, 1e4)), lo.kfold(150, 10, seed=0)
     )
-    assert len(found.made) < 50 and "not converged" not in str(found)
-    slope = found.made[[trial is found.best for trial in found.made].index(True)].slope
+    assert len(found.all_trials) < 50 and "not converged" not in str(found)
+    slope = found.all_trials[[trial is found.best for trial in found.all_trials].index(True)].slope
     inside = [slope[name] for name in names if name not in found.at_bound]
     assert np.abs(inside).max() < 0.02 * found.estimate.scale
 
@@ -276,11 +276,11 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
     build = lambda a, b: noise.under(lo.penalties.Ridge(a))
     found = lo.tune(build, {"a": (1e-2, 1e3), "b": (1.0, 2.0)}, lo.leave_one_out(40), start={"a": 900.0, "b": 1.5})
     assert found.at_bound == ["a"] and "at a bound      a: look further" in str(found)
-    assert "flat            along b wherever" in str(found) and list(found.made[0].hyper.values()) == pytest.approx(
+    assert "flat            along b wherever" in str(found) and list(found.all_trials[0].hyper.values()) == pytest.approx(
         [900.0, 1.5]
     )
     short = lo.tune(two, SPACE, LOO, trials=2)
-    assert len(short.made) == 2 and "not converged: stopped after 2 fits" in str(short)
+    assert len(short.all_trials) == 2 and "not converged: stopped after 2 fits" in str(short)
 
 
 def test_the_path_is_that_of_path():
@@ -318,13 +318,13 @@ def test_optuna_prunes_what_is_no_better():
     two = lambda a, b: clear.under(lo.penalties.Ridge([a, a, b, b]))
     space = {"a": (1e-2, 1e4), "b": (1e-2, 1e4)}
     found, again = (lo.tune(two, space, LOO, lo.Exact(), "optuna", trials=15, seed=1) for _ in range(2))
-    assert [trial.hyper for trial in found.made] == [trial.hyper for trial in again.made]
-    truth = [exact_mean(lo.fit(two(**trial.hyper)), LOO) for trial in found.made]
-    assert found.best.hyper == found.made[int(np.argmin(truth))].hyper
+    assert [trial.hyper for trial in found.all_trials] == [trial.hyper for trial in again.all_trials]
+    truth = [exact_mean(lo.fit(two(**trial.hyper)), LOO) for trial in found.all_trials]
+    assert found.best.hyper == found.all_trials[int(np.argmin(truth))].hyper
     for said in ("pruned by its fit", "pruned by its step"):
-        some = [k for k, trial in enumerate(found.made) if trial.said == said]
+        some = [k for k, trial in enumerate(found.all_trials) if trial.message == said]
         assert some and all(truth[k] > min(truth[:k]) for k in some)
-    assert "pruned" in str(found) and found.made[0].said == ""
+    assert "pruned" in str(found) and found.all_trials[0].message == ""
 
 
 def test_optuna_takes_choices_and_goes_on_after_failures():
@@ -338,14 +338,14 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
     space = {"a": (1.0, 100.0), "columns": [[0], [0, 1], [2, 3]]}
     plan = lo.kfold(N, 4, seed=0)
     found = lo.tune(build, space, plan, sampler="optuna", trials=12, metric="auc", start={"a": 5.0, "columns": [0, 1]})
-    assert found.made[0].hyper == {"a": 5.0, "columns": [0, 1]}
-    failed = [trial for trial in found.made if trial.hyper["a"] > 30]
-    assert failed and all("no minimiser" in trial.said and trial.estimate is None for trial in failed)
+    assert found.all_trials[0].hyper == {"a": 5.0, "columns": [0, 1]}
+    failed = [trial for trial in found.all_trials if trial.hyper["a"] > 30]
+    assert failed and all("no minimiser" in trial.message and trial.estimate is None for trial in failed)
     assert found.trials["auc"].max() == pytest.approx(found.estimate.metrics["auc"])
     areas = [
         lo.cross_validate(lo.fit(build(**trial.hyper)), plan, lo.NewtonStep(), metric="auc", audit=0).metrics["auc"]
-        for trial in found.made
-        if not trial.said
+        for trial in found.all_trials
+        if not trial.message
     ]
     np.testing.assert_allclose(areas, found.trials["auc"].dropna(), rtol=1e-12)
     assert "trials; the first: no fit" in str(found)
@@ -362,11 +362,11 @@ def test_without_optuna_it_says_what_to_install(monkeypatch):
 def test_optimism_is_that_of_its_definition():
     plan = lo.groups(np.arange(N) // 3)
     found = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, plan, sampler="path", trials=9)
-    losses = np.array([trial.estimate.per_unit() for trial in found.made])
+    losses = np.array([trial.estimate.per_unit() for trial in found.all_trials])
     draws, best = np.random.default_rng(0), losses[losses.mean(1).argmin()]
     total = []
     for _ in range(_tune.OPTIMISM_DRAWS):
-        label = _search.grouped(found.estimate, draws)
+        label = _search.group_units(found.estimate, draws)
         assert all(len(set(label[plan.clusters == c])) == 1 for c in np.unique(plan.clusters)) and label.max() == 2
         excess = [np.sum(losses[losses[:, label != g].mean(1).argmin()][label == g] - best[label == g]) for g in range(3)]
         total.append(np.sum(excess) / N)
@@ -377,7 +377,7 @@ def test_optimism_down_a_slope_is_that_of_descents_on_the_others():
     """Each of three groups: the criterion of the other two at its minimum, found by another program."""
     build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, seed=0)
     found = lo.tune(build, {"a": (1e-1, 1e3)}, plan)
-    ((label, chosen),) = found.how.nested
+    ((label, chosen),) = found.how.nested_trials
     losses = lambda x: lo.cross_validate(lo.fit(build(np.exp(x))), plan, lo.NewtonStep(), audit=0).per_unit()
     excess = []
     for g, trial in enumerate(chosen):
@@ -393,7 +393,7 @@ def test_optimism_of_models_that_are_luck():
     """Of forty trials that differ by noise alone the lowest is low by luck: nested, it is as good as any other, on average."""
     first = lo.tune(two, SPACE, LOO, trials=2, nested=0)
     assert np.isnan(first.optimism) and "not told" in str(first)
-    plan, how = lo.leave_one_out(400), _search.Ended("by Optuna", "")
+    plan, how = lo.leave_one_out(400), _search.SearchEnd("by Optuna", "")
     base = lo.cross_validate(lo.fit(lo.GLM(np.ones((400, 1)), X[np.arange(400) % N, 0], "squared", intercept=False)), plan)
     seems, nested = [], []
     for seed in range(12):
@@ -562,7 +562,7 @@ def test_a_number_has_no_area():
 def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch):
     if sampler == "optuna":
         pytest.importorskip("optuna")
-    made, judged = [], _search.TrialStudy.judged
+    made, judged = [], _search.TrialStudy.judge
 
     def stopping(self, hyper, *args, **more):
         if len(made) == 3:
@@ -570,12 +570,12 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
         made.append(judged(self, hyper, *args, **more))
         return made[-1]
 
-    monkeypatch.setattr(_search.TrialStudy, "judged", stopping)
+    monkeypatch.setattr(_search.TrialStudy, "judge", stopping)
     with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
         lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
     assert "With checkpoint=FILE the next such call goes on" in str(stop.value)
     found = stop.value.partial
-    assert list(found.made) == made and found.estimate.mean == min(trial.value for trial in made)
+    assert list(found.all_trials) == made and found.estimate.mean == min(trial.value for trial in made)
     assert "stopped" in str(found) and found.hyper == min(made, key=lambda trial: trial.value).hyper
 
 
@@ -594,7 +594,7 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
     build = lambda a: MODEL.under(lo.penalties.Ridge(a))
     with pytest.raises(lo.Interrupted, match="tune: stopped after 2 trials") as stop:
         lo.tune(build, {"a": (1e-3, 1e3)}, PLANS["wide folds"], sampler="path", trials=5)
-    assert len(stop.value.partial.made) == 2
+    assert len(stop.value.partial.all_trials) == 2
 
 
 def test_the_shell_offers_a_checkpoint_where_there_is_one(tmp_path, monkeypatch):

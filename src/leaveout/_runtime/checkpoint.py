@@ -37,22 +37,22 @@ class Journal:
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
-        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _told(caller, of)
-        self.path, self.position, self.saved = Path(file), 0, time.monotonic()
+        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _hash_dependencies(caller, of)
+        self.path, self.position, self.num_saved = Path(file), 0, time.monotonic()
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
         if self.path.is_dir():
             raise ValueError(f"{self.name} is a folder; name a file in it.")
         try:
             self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
-            self.count = self._opened()
+            self.count = self._open()
         except sqlite3.OperationalError as error:
             why = "is in use by another process" if "locked" in str(error) else f"cannot be opened ({error})"
             raise ValueError(f"{self.name} {why}; name another file.") from error
         except sqlite3.DatabaseError as error:
-            raise self._damaged(str(error)) from error
+            raise self._damage_error(str(error)) from error
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         """Open or create the tables, and count the steps in them."""
         base = self.base
         base.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -77,7 +77,7 @@ class Journal:
             self.base.close()
             raise ValueError(f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file.")
 
-    def _damaged(self, why: str) -> ValueError:
+    def _damage_error(self, why: str) -> ValueError:
         self.base.close()
         return ValueError(f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file.")
 
@@ -91,25 +91,25 @@ class Journal:
         try:
             blob, digest = self.base.execute("SELECT arrays, digest FROM steps WHERE number = ?", [self.position]).fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
-            raise self._damaged(f"step {self.position} cannot be read") from error
+            raise self._damage_error(f"step {self.position} cannot be read") from error
         if digest != self._digest(blob):
-            raise self._damaged(f"step {self.position} is not what was written")
+            raise self._damage_error(f"step {self.position} is not what was written")
         self.position += 1
         with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
             return dict(arrays)
 
-    def add(self, told: StepResult) -> None:
+    def add(self, result: StepResult) -> None:
         """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
-        np.savez(stream, allow_pickle=False, **told)
+        np.savez(stream, allow_pickle=False, **result)
         blob = stream.getvalue()
         try:
             self.base.execute("INSERT INTO steps VALUES (?, ?, ?)", [self.position, blob, self._digest(blob)])
             self.position += 1
-            if time.monotonic() - self.saved > PAUSE:
+            if time.monotonic() - self.num_saved > PAUSE:
                 self.base.execute("COMMIT")
                 self.base.execute("BEGIN EXCLUSIVE")
-                self.saved = time.monotonic()
+                self.num_saved = time.monotonic()
         except sqlite3.Error as error:  # the run continues if the disk is full
             warnings.warn(f"{self.name} cannot be written ({error}): what comes is not kept.", stacklevel=2)
             _journal.set(None)
@@ -128,7 +128,7 @@ class Journal:
 _journal: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
-def _told(caller: str, of: dict[str, Any]) -> dict[str, str]:
+def _hash_dependencies(caller: str, of: dict[str, Any]) -> dict[str, str]:
     """Hash each thing that a run depends on."""
     found = {}
     for name, value in of.items():
@@ -163,8 +163,8 @@ def depends(**of: Any) -> None:
     """Record that the steps from here on also depend on these values. Raises ValueError if they were others in the file."""
     journal = _journal.get()
     if journal is not None:
-        own = _told(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
-        told = kept(lambda: {name: np.array(digest) for name, digest in own.items()})
+        own = _hash_dependencies(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
+        told = read_or_make(lambda: {name: np.array(digest) for name, digest in own.items()})
         journal.check(own, {name: str(digest) for name, digest in told.items()})
 
 
@@ -181,11 +181,11 @@ def again() -> StepResult:
     return journal.next()
 
 
-def keep(told: StepResult) -> None:
+def keep(result: StepResult) -> None:
     """Keep the result of a step, if there is a file."""
     journal = _journal.get()
     if journal is not None:
-        journal.add(told)
+        journal.add(result)
 
 
 @contextlib.contextmanager
@@ -198,7 +198,7 @@ def making() -> Iterator[None]:
         _journal.reset(before)
 
 
-def kept(make: Callable[[], StepResult]) -> StepResult:
+def read_or_make(make: Callable[[], StepResult]) -> StepResult:
     """Result of a step: read from the file if it is there, else `make()`."""
     if there():
         return again()

@@ -10,7 +10,7 @@ def kind_of(objective: Any) -> str:
     return getattr(kind, "shown", kind.__name__)
 
 
-class Printed:
+class PrintedResult:
     """Base of results that print as lines of a name and a text."""
 
     def _lines(self) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ class Program:
 
     def __init__(self, function: Callable[..., Any], folder: Callable[[], Path | None]):
         self.function, self.folder = function, folder
-        self.known = dict[Hashable, Callable | None]()
+        self.by_key = dict[Hashable, Callable | None]()
 
     @functools.cached_property
     def anew(self) -> Callable[..., Any]:
@@ -68,15 +68,15 @@ class Program:
         shapes, config = tuple(map(_shape, leaves)), cast(Any, jax.config)
         key = (tree, shapes, config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision)
         try:
-            known = key in self.known
+            known = key in self.by_key
         except TypeError:  # a constant without a hash
             return self.anew(*args, **more)
         if not known:
-            self.known[key] = self._found(folder, leaves, tree)
-        program = self.known[key]
+            self.by_key[key] = self._load_or_trace(folder, leaves, tree)
+        program = self.by_key[key]
         return self.anew(*args, **more) if program is None else program(list(filter(_array, leaves)))
 
-    def _found(self, folder: Path, leaves: list, tree: Any) -> Callable | None:
+    def _load_or_trace(self, folder: Path, leaves: list, tree: Any) -> Callable | None:
         """The kept program, or the function traced now and kept; None if it cannot be named or exported."""
         import jax
 
@@ -90,7 +90,7 @@ class Program:
         file = folder / f"{self.function.__name__}-{name}"
         kept = _read(file)
         if kept is None:
-            kept = self._traced(leaves, tree)
+            kept = self._export(leaves, tree)
             _write(file, kept)
         exported, like = kept
         if exported is None:
@@ -98,7 +98,7 @@ class Program:
         run, structure = jax.jit(exported.call), jax.tree.structure(like)
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
-    def _traced(self, leaves: list, tree: Any) -> Kept:
+    def _export(self, leaves: list, tree: Any) -> Kept:
         """Exported program, and a tree in the shape of its result; a pair of None if it cannot be exported.
 
         A program that calls back to Python, for example, cannot.
@@ -167,12 +167,12 @@ def _read(file: Path) -> Kept | None:
         return None
 
 
-def _write(file: Path, kept: Kept) -> None:
+def _write(file: Path, keep: Kept) -> None:
     """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
-            beside.write(pickle.dumps(kept))
+            beside.write(pickle.dumps(keep))
         os.replace(beside.name, file)
         _forget(file.parent)
     except (OSError, pickle.PicklingError, TypeError, AttributeError):

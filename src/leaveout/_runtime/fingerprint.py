@@ -42,44 +42,44 @@ class _Hash:
     """Hash of the values added so far; an object that comes again is represented by the place where it came first."""
 
     def __init__(self, data: bool = True) -> None:
-        self.sum, self.seen, self.alive = hashlib.blake2b(digest_size=16), dict[int, int](), list[Any]()
+        self.sum, self.visited, self.alive = hashlib.blake2b(digest_size=16), dict[int, int](), list[Any]()
         self.data = data
 
     def add(self, value: Any) -> None:
         """Add a value of any kind."""
         if isinstance(value, bytes):
-            self._told("bytes", str(len(value)))
+            self._update("bytes", str(len(value)))
             return self.sum.update(value)
         if isinstance(value, PLAIN):
-            return self._told(type(value).__name__, repr(value))
+            return self._update(type(value).__name__, repr(value))
         if not self.data and hasattr(value, "__array__") and np.ndim(value):
-            return self._told("data", "")
+            return self._update("data", "")
         if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
             return self._array(np.asarray(value))
-        if id(value) in self.seen:
-            return self._told("again", str(self.seen[id(value)]))
-        self.seen[id(value)] = len(self.seen)
+        if id(value) in self.visited:
+            return self._update("again", str(self.visited[id(value)]))
+        self.visited[id(value)] = len(self.visited)
         self.alive.append(value)  # so that no other object gets its id
         if isinstance(value, np.ndarray):
             return self._parts(f"objects {value.shape}", value.ravel().tolist())
         if isinstance(value, types.ModuleType):
-            return self._told("module", value.__name__)
+            return self._update("module", value.__name__)
         if isinstance(value, type):
             return self._class(value)
         if inspect.isroutine(value) or isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
             return self._function(value)
         return self._object(value)
 
-    def _told(self, kind: str, text: str) -> None:
+    def _update(self, kind: str, text: str) -> None:
         self.sum.update(f"{kind}:{len(text)}:{text};".encode())
 
     def _array(self, value: np.ndarray) -> None:
-        self._told("array", f"{value.dtype.str}{value.shape}")
+        self._update("array", f"{value.dtype.str}{value.shape}")
         self.sum.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 
     def _parts(self, kind: str, parts: Iterable[Any]) -> None:
         listed = list(parts)
-        self._told(kind, str(len(listed)))
+        self._update(kind, str(len(listed)))
         for part in listed:
             self.add(part)
 
@@ -102,11 +102,11 @@ class _Hash:
             names = [field.name for field in dataclasses.fields(value)]
             return self._parts(kind, [(name, getattr(value, name, None)) for name in names])
         made = value.__reduce_ex__(4)
-        return self._told(kind, made) if isinstance(made, str) else self._parts(kind, map(_listed, made))
+        return self._update(kind, made) if isinstance(made, str) else self._parts(kind, map(_list_parts, made))
 
     def _class(self, value: type) -> None:
         """Add a class by its name, and the functions of the caller's own classes too."""
-        self._told("class", f"{value.__module__}.{value.__qualname__}")
+        self._update("class", f"{value.__module__}.{value.__qualname__}")
         own = [part for part in vars(value).values() if inspect.isfunction(part) and _own(part)]
         self._parts("functions", own)
 
@@ -119,7 +119,7 @@ class _Hash:
             value = inspect.unwrap(value)
         if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as compiled functions have
             return self._parts("wrapped", [value.__wrapped__])
-        self._told("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")
+        self._update("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")
         if inspect.isfunction(value):
             self._parts("given", [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())])
             if _own(value):
@@ -139,7 +139,7 @@ class _Trusting(_Hash):
 
     def __init__(self, trusted: Collection[str]) -> None:
         super().__init__()
-        self.trusted = trusted
+        self.trusted_values = trusted
 
     def _class(self, value: type) -> None:
         for cls in value.__mro__:
@@ -151,12 +151,12 @@ class _Trusting(_Hash):
     def _function(self, value: Any) -> None:
         if inspect.isfunction(value):
             self._home(value)
-            self._told("place", str((value.__code__.co_firstlineno, *value.__code__.co_positions())))
+            self._update("place", str((value.__code__.co_firstlineno, *value.__code__.co_positions())))
         super()._function(value)
 
     def _home(self, value: Any) -> Any:
         """Module that defines a trusted value; raises `Foreign` for others."""
-        if (value.__module__ or "").split(".")[0] not in self.trusted:
+        if (value.__module__ or "").split(".")[0] not in self.trusted_values:
             raise Foreign(f"{value.__module__}.{value.__qualname__}")
         return sys.modules.get(value.__module__)
 
@@ -175,6 +175,6 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _listed(part: Any) -> Any:
+def _list_parts(part: Any) -> Any:
     """Convert an iterator over an object's parts to a list."""
     return list(part) if hasattr(part, "__next__") else part

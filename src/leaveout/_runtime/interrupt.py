@@ -36,10 +36,10 @@ class Interrupted(KeyboardInterrupt):
         The result for what was done so far; None if there is no such result.
     """
 
-    def __init__(self, told: str, make: Callable[[], Any] | None = None):
+    def __init__(self, answer: str, make: Callable[[], Any] | None = None):
         part = "" if make is None else "; `partial` of this exception (sys.last_value.partial) is what is done so far"
-        super().__init__(f"{told}{part}. With checkpoint=FILE the next such call goes on from where this one ended.")
-        self.told, self.make = told, make
+        super().__init__(f"{answer}{part}. With checkpoint=FILE the next such call goes on from where this one ended.")
+        self.told, self.make = answer, make
 
     @functools.cached_property
     def partial(self) -> Any:
@@ -58,18 +58,18 @@ def stoppable(caller: str) -> Iterator[None]:
         raise Interrupted(f"{caller}: stopped") from None
 
 
-class Stopped(Exception):
+class ThreadStop(Exception):
     """Raised in a thread for which the main thread no longer waits."""
 
 
 def run_in_thread(run: Callable[[], Made]) -> Made:
     """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
 
-    Called from another thread it runs there, or raises `Stopped` if the main thread no longer waits.
+    Called from another thread it runs there, or raises `ThreadStop` if the main thread no longer waits.
     """
     told = _told.get()
     if told is not None and told.is_set():
-        raise Stopped
+        raise ThreadStop
     if threading.current_thread() is not threading.main_thread():
         return run()
     if not _beside:

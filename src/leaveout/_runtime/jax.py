@@ -36,7 +36,7 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        needed()
+        ensure_jax()
         return getattr(importlib.import_module(self._name), name)
 
 
@@ -62,11 +62,11 @@ _registering = threading.Lock()
 _scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
 
 
-def needed() -> None:
+def ensure_jax() -> None:
     """Import JAX if it is not imported yet, register classes as trees, and enter double precision if it is waiting."""
     import jax.flatten_util
 
-    _cached()
+    _set_up_cache()
     if _unregistered:
         with _registering:
             for cls in _unregistered:
@@ -79,7 +79,7 @@ def needed() -> None:
 
 
 @functools.cache
-def _cached() -> Path | None:
+def _set_up_cache() -> Path | None:
     """Set up the folder in which compiled programs are kept for other processes, and return it; None if none are kept.
 
     The folder is named by the environment variable `LEAVEOUT_CACHE`, else it is in the user's cache; "off" keeps nothing. A
@@ -114,7 +114,7 @@ def _host() -> str:
 def _double() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if "jax" in sys.modules:
-            needed()
+            ensure_jax()
             stack.enter_context(jax.enable_x64(True))
         elif getattr(_scope, "waiting", None) is None:
             _scope.waiting = stack
@@ -133,7 +133,7 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def carried(function: Callable[P, R]) -> Callable[P, R]:
+def carry_settings(function: Callable[P, R]) -> Callable[P, R]:
     """Prepare `function` for another thread: in double precision and on the device chosen here.
 
     Settings of JAX belong to a thread.
@@ -156,7 +156,7 @@ def numpy_of(value: Any) -> Any:
     return np if isinstance(value, NUMPY) else jnp
 
 
-def followed(value: Any) -> bool:
+def is_traced(value: Any) -> bool:
     """Tell whether a value contains a traced array, which has no value yet."""
     return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
@@ -166,7 +166,7 @@ def special_of(value: Any) -> Any:
     return scipy.special if isinstance(value, NUMPY) else jspecial
 
 
-def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+def call_traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     """Call a user's function under tracing; raises TypeError, with the line, if it needs the value of an array."""
     known = jax.errors
     try:
@@ -183,19 +183,19 @@ def traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> 
         ) from None
 
 
-def made(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
+def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
     """Return the function that `make()` returns, created at the first call."""
     make = functools.cache(make)
 
     @functools.wraps(make)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        needed()
+        ensure_jax()
         return make()(*args, **kwargs)
 
     return called
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compile_static(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` for the shapes of its arrays and the values of all else, as Equinox's `filter_jit` does.
 
     Ctrl-C does not wait for it.
@@ -204,7 +204,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     def make() -> Callable[P, R]:
         from .exported_programs import Program
 
-        program = Program(function, _cached)
+        program = Program(function, _set_up_cache)
         run = lambda args, more: jax.block_until_ready(program(args, more))
         double = float64(run)
 
@@ -212,7 +212,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
             leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
             if any(isinstance(leaf, tracer) for leaf in leaves):
                 return program.anew(*args, **more)
-            given = _sent((args, more), _place(leaves))
+            given = _put_tree((args, more), _place(leaves))
             config: Any = jax.config  # settings by `with` apply to the caller's thread only
             chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
 
@@ -224,7 +224,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
         return called
 
-    return functools.wraps(function)(made(make))
+    return functools.wraps(function)(make_on_first_call(make))
 
 
 def foreign(device: Any) -> Any:
@@ -251,10 +251,10 @@ def resident(tree: PyTree) -> PyTree:
 
     Those of a module are sent once, as its fields are never set again.
     """
-    return _sent(tree, _place(jax.tree.leaves(tree)))
+    return _put_tree(tree, _place(jax.tree.leaves(tree)))
 
 
-def _sent(tree: PyTree, place: Any) -> PyTree:
+def _put_tree(tree: PyTree, place: Any) -> PyTree:
     if place is None:
         return tree
     parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
@@ -275,27 +275,27 @@ def _twin(module: "Module", place: Any) -> Any:
     """Copy a module with its arrays on the device, once."""
     key = id(module), place
     if key not in _twins:
-        _twins[key] = _copied(module, place)
+        _twins[key] = _copy_module(module, place)
         weakref.finalize(module, _twins.pop, key, None)
     return _twins[key]
 
 
-def _copied(module: "Module", place: Any) -> Any:
+def _copy_module(module: "Module", place: Any) -> Any:
     if hasattr(module, "as_jax_sees_it"):
-        return _sent(module.as_jax_sees_it(), place)
+        return _put_tree(module.as_jax_sees_it(), place)
     out, values = object.__new__(type(module)), vars(module)
     fixed = {name: field.metadata.get("static") for name, field in _fields(type(module)).items()}
-    vars(out).update({name: values[name] if kept else _sent(values[name], place) for name, kept in fixed.items()})
+    vars(out).update({name: values[name] if kept else _put_tree(values[name], place) for name, kept in fixed.items()})
     return out
 
 
-def picked(part: Arrays, lanes: "np.ndarray") -> Arrays:
+def select_lanes(part: Arrays, lanes: "np.ndarray") -> Arrays:
     """Select refits from an array on any device."""
-    return part[lanes] if isinstance(part, np.ndarray) else _gathered(part, lanes)
+    return part[lanes] if isinstance(part, np.ndarray) else _gather_lanes(part, lanes)
 
 
-@compiled
-def _gathered(part: "Array", lanes: "Array") -> "Array":
+@compile_static
+def _gather_lanes(part: "Array", lanes: "Array") -> "Array":
     return part[lanes]
 
 
@@ -328,7 +328,7 @@ class Module(abc.ABC):  # noqa: B024
     def __new__(cls, *args: Any, **more: Any) -> Any:
         del args, more
         if _unregistered and "jax" in sys.modules:
-            needed()
+            ensure_jax()
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from .cache import cached_on
 from .checkpoint import StepResult, again, keep, making, there
 from .interrupt import side_by_side
-from .jax import carried, jax
+from .jax import carry_settings, jax
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -120,7 +120,7 @@ def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
     No part of it is a step of its own in the checkpoint.
     """
 
-    @carried
+    @carry_settings
     def made(item: Item) -> Made:
         with making():
             return make(item)
@@ -132,22 +132,22 @@ class _Waiting:
     """Items that workers have not returned yet."""
 
     def __init__(self, items: Iterator[Any]):
-        self.items, self.out, self.lock, self.closed = items, collections.deque[Any](), threading.Lock(), False
+        self.items, self.out, self.lock, self.is_closed = items, collections.deque[Any](), threading.Lock(), False
 
     def __iter__(self) -> Iterator[Any]:
         """Hand out items to any thread of joblib."""
         while True:
             with self.lock:
-                item = self if self.closed else next(self.items, self)
+                item = self if self.is_closed else next(self.items, self)
                 if item is self:
                     return
                 self.out.append(item)
             yield item
 
-    def left(self) -> "_Waiting":
+    def remaining(self) -> "_Waiting":
         """Return all items that were not returned, or not handed out."""
         with self.lock:
-            self.closed = True
+            self.is_closed = True
             return _Waiting(itertools.chain(self.out, self.items))
 
 
@@ -157,16 +157,16 @@ def _elsewhere(
     """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these die."""
     import joblib
 
-    sent, waiting, tries = _Sent(make), _Waiting(items), 0
+    sent, waiting, tries = _Parcel(make), _Waiting(items), 0
     while True:
         pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number)
-        made = pool(joblib.delayed(_made)(sent, item) for item in waiting)
+        made = pool(joblib.delayed(_compute)(sent, item) for item in waiting)
         try:
             for found in made:
                 item, tries = waiting.out.popleft(), 0
-                yield item, _told(found)
+                yield item, _unwrap(found)
             return
-        except _Raised as raised:
+        except _WorkerError as raised:
             raise raised.error from None
         except Exception as error:  # each backend raises its own errors
             tries += 1
@@ -176,37 +176,37 @@ def _elsewhere(
                     f"({type(error).__name__}: {error}): "
                     "is there memory for so many? With checkpoint=FILE the same call goes on from here."
                 ) from error
-            waiting = waiting.left()
+            waiting = waiting.remaining()
         finally:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # joblib warns of a generator that is not exhausted
                 made.close()
 
 
-class _Raised(Exception):
+class _WorkerError(Exception):
     """Error that the function itself raised in a worker, rather than the worker's failure."""
 
     def __init__(self, error: Exception):
         self.error = error
 
 
-class _Found(NamedTuple):
+class _Outcome(NamedTuple):
     """Result of an item in a worker: its value or the error raised, and the warnings issued."""
 
-    made: Any
+    value: Any
     error: Exception | None
-    warned: list[tuple[Warning | str, type[Warning]]]
+    warning_list: list[tuple[Warning | str, type[Warning]]]
 
 
-def _told(found: _Found) -> Any:
-    for message, category in found.warned:
+def _unwrap(outcome: _Outcome) -> Any:
+    for message, category in outcome.warning_list:
         warnings.warn(message, category, stacklevel=2)
-    if found.error is not None:
-        raise _Raised(found.error)
-    return found.made
+    if outcome.error is not None:
+        raise _WorkerError(outcome.error)
+    return outcome.value
 
 
-def _made(sent: "_Sent", item: Any) -> _Found:
+def _compute(parcel: "_Parcel", item: Any) -> _Outcome:
     """Compute an item in a worker."""
     import joblib
 
@@ -214,11 +214,11 @@ def _made(sent: "_Sent", item: Any) -> _Found:
     with warnings.catch_warnings(record=True) as heard, joblib.parallel_config("sequential"), single_threaded():
         warnings.simplefilter("always")
         try:
-            made = _step(sent.made())(item)
+            made = _step(parcel.load())(item)
         except Exception as error:
             failed = _portable(error)
             failed.add_note(f"In one of joblib's workers:\n{traceback.format_exc()}")
-    return _Found(made, failed, [(str(each.message), each.category) for each in heard])
+    return _Outcome(made, failed, [(str(each.message), each.category) for each in heard])
 
 
 def _portable(error: Exception) -> Exception:
@@ -230,7 +230,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-class _Sent:
+class _Parcel:
     """Function, or a part of one, on its way to workers.
 
     Its arrays are separate, so that joblib shares them, and so do parts that several functions share: a worker unpacks and
@@ -239,7 +239,7 @@ class _Sent:
 
     def __init__(self, make: Any):
         buffers: list[pickle.PickleBuffer] = []
-        self.name, self.parts, stream = uuid.uuid4().hex, dict[str, _Sent](), BytesIO()
+        self.name, self.parts, stream = uuid.uuid4().hex, dict[str, _Parcel](), BytesIO()
         try:
             _pickler(make, self.parts)(stream, 5, buffers.append).dump(make)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -253,7 +253,7 @@ class _Sent:
         """Size by which Dask decides which objects to put on workers."""
         return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
 
-    def made(self) -> Any:
+    def load(self) -> Any:
         """Unpickle a function once in each process; the last few are kept."""
         with _unpacking:
             found = _unpacked.pop(self.name, self)
@@ -266,20 +266,20 @@ class _Sent:
 class _Unpickler(pickle.Unpickler):
     """Unpickler that resolves shared parts from those already there or sent along."""
 
-    def __init__(self, sent: _Sent):
-        super().__init__(BytesIO(sent.code), buffers=sent.arrays)
-        self.parts = sent.parts
+    def __init__(self, parcel: _Parcel):
+        super().__init__(BytesIO(parcel.code), buffers=parcel.arrays)
+        self.parts = parcel.parts
 
     def persistent_load(self, name: str) -> Any:
-        return self.parts[name].made()
+        return self.parts[name].load()
 
 
 @cached_on
-def _sent(part: Any) -> _Sent:
-    return _Sent(part)
+def _send(part: Any) -> _Parcel:
+    return _Parcel(part)
 
 
-def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
+def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
@@ -288,20 +288,20 @@ def _pickler(root: Any, parts: dict[str, _Sent]) -> Any:
         def persistent_id(self, value: Any) -> str | None:
             if value is root or not getattr(type(value), "sent_alone", False):
                 return None
-            sent = _sent(value)
+            sent = _send(value)
             parts[sent.name] = sent
             return sent.name
 
         def reducer_override(self, value: Any) -> Any:
             if "jax" in sys.modules and isinstance(value, jax.Array):
                 return np.asarray, (np.asarray(value),)
-            known = named(value) if isinstance(value, np.memmap) else value
-            return super().reducer_override(value) if known is value else (remapped, (known,))
+            known = describe_rows(value) if isinstance(value, np.memmap) else value
+            return super().reducer_override(value) if known is value else (map_rows, (known,))
 
     return Pickler
 
 
-def named(array: np.ndarray) -> Any:
+def describe_rows(array: np.ndarray) -> Any:
     """Describe contiguous rows of a memory map by file, dtype, offset and shape; any other array is returned itself."""
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return array
@@ -311,9 +311,9 @@ def named(array: np.ndarray) -> Any:
     return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape
 
 
-def remapped(known: Any) -> np.ndarray:
+def map_rows(facts: Any) -> np.ndarray:
     """Open the array of such a description."""
-    if isinstance(known, np.ndarray):
-        return known
-    file, dtype, offset, shape = known
+    if isinstance(facts, np.ndarray):
+        return facts
+    file, dtype, offset, shape = facts
     return np.memmap(file, dtype, "r", offset, shape)

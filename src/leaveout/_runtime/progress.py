@@ -24,7 +24,7 @@ class Slow:
     """
 
     def __init__(self, label: str, total: int):
-        self.label, self.total, self.done = label, total, 0
+        self.label, self.total, self.num_done = label, total, 0
         self.changing = threading.Lock()
         self.clock: threading.Timer | None = None
 
@@ -36,11 +36,11 @@ class Slow:
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
         times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
         bar = Progress(*columns, *times, console=_console(), transient=True, speed_estimate_period=3600)
-        bar.add_task(self.label, total=self.total, completed=self.done)
+        bar.add_task(self.label, total=self.total, completed=self.num_done)
         return bar
 
     def __enter__(self) -> "Slow":
-        if _watched() and ONE.acquire(blocking=False):
+        if _has_viewer() and ONE.acquire(blocking=False):
             self.clock = threading.Timer(SECONDS_BEFORE_BAR, self._show)
             self.clock.daemon = True
             self.clock.start()
@@ -52,9 +52,9 @@ class Slow:
                 self.bar.start()
 
     def advance(self, count: int = 1) -> None:
-        self.done += count
+        self.num_done += count
         if "bar" in vars(self):
-            self.bar.update(self.bar.task_ids[0], completed=self.done)
+            self.bar.update(self.bar.task_ids[0], completed=self.num_done)
 
     def expect(self, total: int, label: str) -> None:
         """Set a total that is known only now."""
@@ -92,7 +92,7 @@ def _console() -> "Console":
     return Console(stderr=True)
 
 
-def _watched() -> bool:
+def _has_viewer() -> bool:
     """Tell whether a bar is visible: not in a file, nor in a notebook that cannot draw one."""
     asked = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
     if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):

@@ -97,11 +97,11 @@ def settle(
     floats = [name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)]
     if convention != BY_THE_FILE:
         return _as_told(frame, reread, [*words, *floats], convention)
-    texts = {name: cells for name in words if (cells := _numbered(frame[name], WAYS.values())) is not None}
+    texts = {name: cells for name in words if (cells := _match_cells(frame[name], WAYS.values())) is not None}
     signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
     if texts or (mark != "," and floats and all(_thousandths(frame[name]) for name in floats)):
         signs |= {name: Signs.of(cells.dropna().str.strip().unique()) for name, cells in reread(floats).items()}
-    decided = _decided(signs, used, mark, notes)
+    decided = _decimal_signs(signs, used, mark, notes)
     for name, cells in texts.items():
         if name in decided:
             frame[name] = _number(cells, OTHER[decided[name]], decided[name]).reindex(frame.index)
@@ -111,7 +111,7 @@ def settle(
     return frame
 
 
-def _decided(signs: dict[str, Signs], used: Container[str], mark: str, notes: list[str]) -> dict[str, str]:
+def _decimal_signs(signs: dict[str, Signs], used: Container[str], mark: str, notes: list[str]) -> dict[str, str]:
     """Decide the decimal sign of each column that has signs and is numeric by the convention of the file."""
     own = [name for name in signs if name in used]
     proved = {sign: name for name in reversed([*own, *(set(signs) - set(own))]) for sign in signs[name].decimal}
@@ -175,14 +175,14 @@ def _as_told(frame: pd.DataFrame, reread: Reread, names: list[str], convention: 
     written = pattern(convention.point, convention.thousands)
     texts = reread(names) if names else frame[[]]
     for name in names:
-        cells = _numbered(texts[name], [written])
+        cells = _match_cells(texts[name], [written])
         frame[name] = (
             texts[name] if cells is None else _number(cells, convention.thousands, convention.point).reindex(frame.index)
         )
     return frame
 
 
-def _numbered(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
+def _match_cells(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
     """Return the filled cells without spaces around them; None if one is not a number in these conventions."""
     filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
     known = np.zeros(len(filled), bool)
@@ -230,7 +230,7 @@ def _is_whole(column: pd.Series) -> bool:
     return bool(len(values) and (values == np.round(values)).all())
 
 
-def trimmed(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def trim_text(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """Strip the spaces around text, and report labels that differ in capitals only."""
     for name in frame:
         column = frame[name]
@@ -251,7 +251,7 @@ def trimmed(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     return frame
 
 
-def told(column: pd.Series) -> pd.Series:
+def parse_labels(column: pd.Series) -> pd.Series:
     """Return labels as numbers if each number is written in one way, else as text."""
     if pd.api.types.is_numeric_dtype(column):
         return column

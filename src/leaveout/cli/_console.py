@@ -47,7 +47,7 @@ class OneLine(TyperGroup):
         except typer.Abort:
             code = 1
         except Exception as error:
-            code = _ended(error)
+            code = _report_end(error)
         if code == STOPPED and sys.stdout is sys.__stdout__:  # its own process, in which threads may still run
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
@@ -55,7 +55,7 @@ class OneLine(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _ended(error: Any) -> int:
+def _report_end(error: Any) -> int:
     """Print how a command ended, and return its exit code."""
     if hasattr(error, "format_message"):  # errors of options, whose class is internal to typer
         message = error.format_message()

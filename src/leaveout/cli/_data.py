@@ -9,10 +9,10 @@ import pandas as pd
 
 import leaveout as lo
 
-from ..data.formulas import learned
-from ._cells import told
+from ..data.formulas import stateful_remark
+from ._cells import parse_labels
 from ._console import fail
-from ._files import WIDEST, FileTable, listed, shortened
+from ._files import WIDEST, FileTable, shorten_names, split_names
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
@@ -38,17 +38,17 @@ class Model:
     intercept: bool = True
 
 
-def named(model: Model, plan: str) -> set[str]:
+def named_columns(model: Model, plan: str) -> set[str]:
     """List every named column; empty if all remaining ones are features."""
-    names = {model.target, model.offset, model.weights, _group(plan), *listed(model.categorical)}
+    names = {model.target, model.offset, model.weights, _group(plan), *split_names(model.categorical)}
     if model.formula:
         return {*filter(None, names), *_words(model.formula)}
-    return {*filter(None, names), *listed(model.features)} if model.features else set()
+    return {*filter(None, names), *split_names(model.features)} if model.features else set()
 
 
 def labels(model: Model, plan: str) -> set[str]:
     """List the columns that a model and a plan use as labels, which are read as text."""
-    names = {_group(plan), *listed(model.categorical)}
+    names = {_group(plan), *split_names(model.categorical)}
     left, tilde, _ = (model.formula or "").partition("~")
     if model.loss.lower() in (*LABELS, "multinomial"):
         names |= {left.strip().strip("`") if tilde else model.target}
@@ -70,11 +70,11 @@ def columns_of(rows: FileTable, model: Model, plan: str = "") -> list[str]:
     else:
         if model.target is None:
             fail(f"name the column to predict by --target; {rows.has}")
-        used = listed(model.features) or [name for name in known if name not in (model.target, *given)]
-        used = [*used, model.target, *listed(model.categorical)]
+        used = split_names(model.features) or [name for name in known if name not in (model.target, *given)]
+        used = [*used, model.target, *split_names(model.categorical)]
     for name in (*used, *given):
         rows.column(name)
-    for option, names in (("--features", listed(model.features)), ("--categorical", listed(model.categorical))):
+    for option, names in (("--features", split_names(model.features)), ("--categorical", split_names(model.categorical))):
         if model.target in names:
             fail(f"--target {model.target} is among {option} too.")
     return [*used, *given]
@@ -94,7 +94,7 @@ def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Reg
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
     X, y, intercept = _by_formula(rows, model) if model.formula else (_design(rows, model, plan), None, model.intercept)
     target, said = _target(rows.frame[model.target] if y is None else y, name)
-    said = "; ".join(filter(None, (_features_said(list(X), model), said, learned(model.formula or ""))))
+    said = "; ".join(filter(None, (_features_said(list(X), model), said, stateful_remark(model.formula or ""))))
     own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
     more = {
         "offset": rows.numbers(model.offset, NUMBERS) if model.offset else None,
@@ -107,14 +107,14 @@ def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Reg
 
 def _features_said(columns: list[str], model: Model) -> str:
     """Describe the columns that became features, and the categories."""
-    levels = Counter(name for name in listed(model.categorical) for column in columns if column.startswith(f"{name}="))
+    levels = Counter(name for name in split_names(model.categorical) for column in columns if column.startswith(f"{name}="))
     numbers = [column for column in columns if column.partition("=")[0] not in levels]
     names = [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
-    return f"features: {shortened(names)}"
+    return f"features: {shorten_names(names)}"
 
 
 def _design(rows: FileTable, model: Model, plan: str) -> pd.DataFrame:
-    categorical, parts = listed(model.categorical), []
+    categorical, parts = split_names(model.categorical), []
     for name in features_of(rows, model, plan):
         if name in categorical:
             _levels(rows, name)
@@ -130,7 +130,7 @@ def _design(rows: FileTable, model: Model, plan: str) -> pd.DataFrame:
 
 def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
     """Build the columns of a model for the rows of a second file."""
-    categorical, parts = listed(model.categorical), []
+    categorical, parts = split_names(model.categorical), []
     for name in features_of(rows, model, plan):
         if name not in categorical:
             parts.append(pd.DataFrame({name: new.numbers(name, CATEGORY)}, index=new.frame.index))
@@ -146,8 +146,8 @@ def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: l
 def features_of(rows: FileTable, model: Model, plan: str) -> list[str]:
     """Select the columns of features, including categories."""
     others = (model.target, model.offset, model.weights, _group(plan))
-    features = listed(model.features) or [name for name in rows.frame.columns if name not in others]
-    return list(dict.fromkeys([*features, *listed(model.categorical)]))
+    features = split_names(model.features) or [name for name in rows.frame.columns if name not in others]
+    return list(dict.fromkeys([*features, *split_names(model.categorical)]))
 
 
 def _levels(rows: FileTable, name: str) -> None:
@@ -171,7 +171,7 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series,
     target = left.strip().strip("`") if tilde else model.target
     if target is None or model.target not in (None, target):
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
-    frame = rows.frame.assign(**{name: told(rows.frame[name]) for name in rows.frame.columns})
+    frame = rows.frame.assign(**{name: parse_labels(rows.frame[name]) for name in rows.frame.columns})
     rows = replace(rows, frame=frame)
     for name in columns_of(rows, model):
         if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
@@ -195,7 +195,7 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series,
 
 def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
     """Return the target in the form of the loss. Two text labels are 0 and 1, in their order."""
-    y = told(y) if loss in (*LABELS, "multinomial") else y
+    y = parse_labels(y) if loss in (*LABELS, "multinomial") else y
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
     if loss == "multinomial":
@@ -205,7 +205,7 @@ def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
     if text and loss in LABELS and len(levels) == 2:
         return (y == levels[1]).to_numpy(float), f"{y.name}: 1 is {str(levels[1])!r}, 0 is {str(levels[0])!r}"
     if text and loss in LABELS and pd.to_numeric(y, errors="coerce").notna().all():
-        fail(f"target {y.name!r} has {len(levels)} labels, {shortened([repr(x) for x in levels])}: write each in one way.")
+        fail(f"target {y.name!r} has {len(levels)} labels, {shorten_names([repr(x) for x in levels])}: write each in one way.")
     if text:
         way = "; --loss multinomial takes labels" if len(levels) > 2 else "; --loss logistic takes two labels"
         return FileTable(y.to_frame(), "").numbers(str(y.name), f"the {loss} loss needs numbers{way}"), ""
@@ -234,7 +234,7 @@ def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.
         binary = [(name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}]
         found = [repr(name) for name, column in binary if any(_alone(fold, column == value) for value in (0, 1))]
     else:
-        cells = {name: rows.frame[name].astype(str).to_numpy() for name in listed(model.categorical)}
+        cells = {name: rows.frame[name].astype(str).to_numpy() for name in split_names(model.categorical)}
         found = [
             f"{level!r} of {name!r}"
             for name, column in cells.items()

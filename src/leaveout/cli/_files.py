@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ._cells import BY_THE_FILE, Convention, as_labels, settle, trimmed
+from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import console, fail
 
 PARQUET = (".parquet", ".pq")
@@ -35,7 +35,7 @@ class FileTable:
     name: str
     note: str = ""
     columns: tuple[str, ...] = ()  # columns of the file, if there were too many to read
-    lost: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
+    missing_cells: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
 
     def column(self, name: str) -> pd.Series:
         """Return a column, or end with the names of the columns."""
@@ -79,12 +79,12 @@ def _is_padded(column: pd.Series) -> bool:
     return column.dtype.kind not in "biuf" and bool(column.astype(str).str.fullmatch(r"0\d+").any())
 
 
-def listed(text: str | None) -> list[str]:
+def split_names(text: str | None) -> list[str]:
     """Join names by commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def shortened(names: list[str]) -> str:
+def shorten_names(names: list[str]) -> str:
     """Join names in a line, the first ones if there are many."""
     return f"{', '.join(names[:NAMED]) or 'none'}{f', … {len(names) - NAMED} more' if len(names) > NAMED else ''}"
 
@@ -147,7 +147,7 @@ def read(
         frame = frame.drop(columns=bare)
     if frame.empty:
         fail(f"{name}: a header and no rows.")
-    frame = trimmed(frame, notes)
+    frame = trim_text(frame, notes)
     many = tuple(header) if len(header) > WIDEST else ()
     return FileTable(frame, name, "; ".join(notes), many, tuple(lost.items()))
 
@@ -233,7 +233,9 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
     if not len(count):
         return rows
     by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (", …" if len(count) > 8 else "")
-    words = [f"{cell!r} in {name} counts as missing; if it is a label, write it in another way" for name, cell in rows.lost]
+    words = [
+        f"{cell!r} in {name} counts as missing; if it is a label, write it in another way" for name, cell in rows.missing_cells
+    ]
     way = "; ".join(filter(None, (way, *words)))
     if not drop:
         fail(f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}.")
@@ -255,7 +257,7 @@ def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
     console.print(f"{name}: {file}", markup=False)
 
 
-def drawn(draw: Callable[[], Any], file: Path) -> None:
+def draw_to_file(draw: Callable[[], Any], file: Path) -> None:
     """Draw axes into a file, without a window and without the backend of a notebook."""
     with contextlib.suppress(ImportError):  # drawing reports a missing library
         import matplotlib
@@ -275,7 +277,7 @@ def picture(draw: Callable[[], Any], file: Path | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            drawn(draw, file)
+            draw_to_file(draw, file)
         except OSError as error:
             fail(f"{file}: it could not be written ({error.strerror}); name another file.")
     console.print(f"Picture: {file}", markup=False)

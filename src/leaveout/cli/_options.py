@@ -55,7 +55,7 @@ def writable(file: Path | None) -> Path | None:
     return file
 
 
-def numbered(file: Path | None, number: int) -> Path | None:
+def number_file(file: Path | None, number: int) -> Path | None:
     """Number a file for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
     return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
 
@@ -84,7 +84,7 @@ def muting(text: str | None) -> str | None:
     return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.") if wrong else text
 
 
-def kept(data: Path, *written: Path | None) -> None:
+def protect_input(data: Path, *written: Path | None) -> None:
     """Stop before a command writes over the file that it reads."""
     for file in written:
         if file is not None and file.resolve() == data.resolve():

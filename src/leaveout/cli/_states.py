@@ -15,9 +15,9 @@ import pandas as pd
 import leaveout as lo
 
 from ._console import fail
-from ._files import listed
-from ._options import REFITS, numbered
-from ._table import Heading, compared, findings
+from ._files import split_names
+from ._options import REFITS, number_file
+from ._table import Heading, compare_table, findings
 
 CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
@@ -68,7 +68,7 @@ class FittedModels:
         before = {name: {column: make(name) for column, make in own.items()} for name in self.estimates}
         made = [(name, self.models[name], self.fits[name]) for name in self.estimates]
         after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, model, fit in made}
-        rows, said = compared(self.estimates, before, after)
+        rows, said = compare_table(self.estimates, before, after)
         self.notes += said
         return rows
 
@@ -78,7 +78,7 @@ class FittedModels:
             fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
 
 
-def fitted(
+def fit_models(
     models: Mapping[str, lo.HMM | lo.MRF],
     folds: lo.Plan,
     refit: str,
@@ -89,13 +89,13 @@ def fitted(
     """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted."""
     found = FittedModels(models)
     for number, (name, model) in enumerate(models.items(), 1):
-        file = numbered(checkpoint, number)
+        file = number_file(checkpoint, number)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 found.fits[name] = lo.fit(model, num_starts=starts[0], seed=starts[1])
                 estimate = lo.cross_validate(found.fits[name], folds, REFITS[refit], checkpoint=file)
-                found.estimates[name] = estimate.muted(*listed(mute))
+                found.estimates[name] = estimate.muted(*split_names(mute))
             except (ValueError, TypeError, RuntimeError) as error:
                 found.failures[name] = str(error)
         found.notes += findings(name, found.estimates[name]) if name in found.estimates else []

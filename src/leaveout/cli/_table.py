@@ -35,7 +35,7 @@ NAME, WIDE = 40, 400  # largest width of the name of a model, and of a table
 PAIRED = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")
 
 
-def compared(
+def compare_table(
     estimates: dict[str, lo.Estimate], before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Comparison with one row for each model, further columns before and after the losses, and notes."""
@@ -66,10 +66,10 @@ def compared(
 
 def first(rows: pd.DataFrame) -> Any:
     """Return the model that `lo.compare` ranks first."""
-    return ranked(rows).index[0]
+    return rank_rows(rows).index[0]
 
 
-def ranked(rows: pd.DataFrame) -> pd.DataFrame:
+def rank_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Rank the rows as `lo.compare` does."""
     return rows.sort_values([name for name in ("missing", "mean") if name in rows], kind="stable")
 

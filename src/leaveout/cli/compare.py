@@ -11,7 +11,7 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, labels, named
+from ._data import LOSSES, PLANS, Model, columns_of, labels, named_columns
 from ._files import complete, read, save
 from ._options import (
     REFITS,
@@ -29,11 +29,11 @@ from ._options import (
     Table,
     Thousands,
     Weights,
-    kept,
-    numbered,
+    number_file,
+    protect_input,
 )
-from ._table import LOSSES as COLUMNS, Heading, compared, comparison, findings, page, ranked, show
-from .glm import OTHERS, Prepared, prepared, validated
+from ._table import LOSSES as COLUMNS, Heading, compare_table, comparison, findings, page, rank_rows, show
+from .glm import OTHERS, PreparedModel, prepare, validate
 
 KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
 HEADINGS: dict[str, Heading] = {"model": ("model", "s"), **COLUMNS, "flagged": ("flagged", "d")}
@@ -75,31 +75,31 @@ def compare(
 
     leaveout compare visits.csv --target visits --features age --model loss=poisson --model loss=squared --score squared-error
     """
-    kept(data, out, plot, report, checkpoint)
+    protect_input(data, out, plot, report, checkpoint)
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     common = Model(target, loss, l2, features, categorical, None, offset, weights)
-    models = {text: _changed(common, text) for text in model}
+    models = {text: _change_model(common, text) for text in model}
     words = {name for one in models.values() for name in labels(one, plan)}
-    known = {name for one in models.values() for name in named(one, plan)}
+    known = {name for one in models.values() for name in named_columns(one, plan)}
     rows = read(data, known, words.__contains__, convention(decimal, thousands))
     used = [name for one in models.values() for name in columns_of(rows, one, plan)]
     rows = complete(rows, used, drop_missing, OTHERS)
-    ready: dict[str, Prepared] = {}
+    ready: dict[str, PreparedModel] = {}
     for text, one in models.items():
         with one_line(f"{text}: "):
-            ready[text] = prepared(one, rows, plan, seed)
+            ready[text] = prepare(one, rows, plan, seed)
     estimates: dict[str, lo.Estimate] = {}
     notes = [rows.note]
     for number, (text, model_and_folds) in enumerate(ready.items(), 1):
         with one_line(f"{text}: "):
-            estimates[text], _, said = validated(model_and_folds, REFITS[refit], score, mute, numbered(checkpoint, number))
+            estimates[text], _, said = validate(model_and_folds, REFITS[refit], score, mute, number_file(checkpoint, number))
         notes += [f"{text}: {said}" if said else "", *findings(text, estimates[text])]
     try:
-        table, more = compared(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
+        table, more = compare_table(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
     except ValueError as error:
         fail(f"{error} (here: --score squared-error)")
-    table = ranked(table)
+    table = rank_rows(table)
     console.print(f"{rows.name}: {len(rows.frame)} rows; {plan}, {refit}\n", markup=False)
     show(table, HEADINGS, [*notes, *more])
     save(table, out)
@@ -107,7 +107,7 @@ def compare(
     page(estimates, report, notes)
 
 
-def _changed(common: Model, text: str) -> Model:
+def _change_model(common: Model, text: str) -> Model:
     """Return a model changed by words `key=value`."""
     change: dict[str, Any] = {}
     words = [text.partition("=")] if text.strip().startswith("formula=") else [word.partition("=") for word in text.split()]

@@ -18,8 +18,8 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console, fail
-from ._files import content, listed, save, text
-from ._options import REFITS, Checkpoint, Mute, Refit, Report, at_least, kept, out_option
+from ._files import content, save, split_names, text
+from ._options import REFITS, Checkpoint, Mute, Refit, Report, at_least, out_option, protect_input
 from ._table import page
 
 ENTITY = re.compile(r"O|[BI]-.+")
@@ -70,7 +70,7 @@ def crf(
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
-    kept(train, out, report, checkpoint)
+    protect_input(train, out, report, checkpoint)
     tagged, name = _read(train, word, label, limit)
     if len(tagged.lengths) < 2:
         fail(f"{name}: it holds one sentence only; give one word a line, and a blank line after each sentence.")
@@ -81,7 +81,7 @@ def crf(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = lo.fit(model)
-        cv = lo.cross_validate(fit, plan, REFITS[refit], checkpoint=checkpoint).muted(*listed(mute))
+        cv = lo.cross_validate(fit, plan, REFITS[refit], checkpoint=checkpoint).muted(*split_names(mute))
         held_out = model.join(lo.cross_predict(fit, plan, REFITS[refit], kind="label"))
     kinds = len(set(tagged.labels))
     console.print(f"{name}: {n} sentences, {len(tagged.words)} words, {kinds} labels; {len(names)} indicators", markup=False)

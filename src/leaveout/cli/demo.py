@@ -15,7 +15,7 @@ from rich.table import Table
 import leaveout as lo
 
 from ._console import console
-from ._files import drawn
+from ._files import draw_to_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,7 +126,7 @@ def _race(
 def _picture(estimate: lo.Estimate, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     try:
-        drawn(lambda: lo.plot.losses(estimate), out / PICTURE)
+        draw_to_file(lambda: lo.plot.losses(estimate), out / PICTURE)
     except ImportError as error:
         console.print(f"\nNo picture: {error}", markup=False)
         return

@@ -12,8 +12,8 @@ import leaveout as lo
 
 from ._cells import Convention, convention
 from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, columns_of, labels, lone_levels, named, objective, plan_of
-from ._files import FileTable, complete, listed, picture, read, save
+from ._data import LOSSES, PLANS, Model, columns_of, labels, lone_levels, named_columns, objective, plan_of
+from ._files import FileTable, complete, picture, read, save, split_names
 from ._options import (
     REFITS,
     Categorical,
@@ -32,7 +32,7 @@ from ._options import (
     Seed,
     Thousands,
     Weights,
-    kept,
+    protect_input,
 )
 from ._table import page
 
@@ -72,10 +72,10 @@ def glm(
 
     leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
     """
-    kept(data, out, plot, report, checkpoint)
+    protect_input(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
-    estimate, fit, notes = answered(rows, prepared(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
+    estimate, fit, notes = answer(rows, prepare(model, rows, plan, seed), REFITS[refit], score, mute, checkpoint)
     if out is not None:
         table = estimate.table().rename(columns={"unit": "row"})
         place = rows.frame.index.get_indexer(pd.Index(table["row"]))
@@ -87,16 +87,16 @@ def glm(
     page(estimate, report, notes)
 
 
-def answered(
+def answer(
     rows: FileTable,
-    model: "Prepared",
+    model: "PreparedModel",
     refit: lo.AbstractRefit,
     score: str | None,
     mute: str | None,
     checkpoint: Path | None = None,
 ) -> tuple[lo.Estimate, lo.Fit, list[str]]:
     """Model of some rows, cross-validated and printed, with notes."""
-    estimate, fit, said = validated(model, refit, score, mute, checkpoint)
+    estimate, fit, said = validate(model, refit, score, mute, checkpoint)
     notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]
     console.print(f"{'; '.join(filter(None, notes))}\n", markup=False)
     console.print(str(estimate), markup=False)
@@ -107,20 +107,20 @@ def rows_of(data: Path, model: Model, plan: str, drop_missing: bool, written: Co
     """Read the complete rows of a file that a model and a plan need."""
     if model.formula and (model.features or model.categorical):
         fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
-    rows = read(data, named(model, plan), labels(model, plan).__contains__, written)
+    rows = read(data, named_columns(model, plan), labels(model, plan).__contains__, written)
     return complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """Model of the rows, with its folds and remarks on its target."""
 
     objective: lo.GLM | lo.Regression
     folds: lo.Plan
-    said: str
+    note: str
 
 
-def prepared(model: Model, rows: FileTable, plan: str, seed: int) -> Prepared:
+def prepare(model: Model, rows: FileTable, plan: str, seed: int) -> PreparedModel:
     """Check all input that can be checked before anything is fitted."""
     made, said = objective(rows, model, plan)
     with one_line(f"--plan {plan}: "):
@@ -131,22 +131,22 @@ def prepared(model: Model, rows: FileTable, plan: str, seed: int) -> Prepared:
             f"the levels {lone} have all their rows in one fold: without those nothing determines their coefficients; "
             "give a penalty (--l2 1.0), merge levels, or choose another plan."
         )
-    return Prepared(made, folds, said)
+    return PreparedModel(made, folds, said)
 
 
-def validated(
-    model: Prepared, refit: lo.AbstractRefit, score: str | None, mute: str | None, checkpoint: Path | None = None
+def validate(
+    model: PreparedModel, refit: lo.AbstractRefit, score: str | None, mute: str | None, checkpoint: Path | None = None
 ) -> tuple[lo.Estimate, lo.Fit, str]:
     """Fit and cross-validate a model; warnings become notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit = fitted(model)
+        fit = fit_model(model)
         named: Any = None if score is None else score.replace("-", "_")
-        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint).muted(*listed(mute))
-    return estimate, fit, noted(model.said, caught)
+        estimate = lo.cross_validate(fit, model.folds, refit, evaluate=named, checkpoint=checkpoint).muted(*split_names(mute))
+    return estimate, fit, join_notes(model.note, caught)
 
 
-def fitted(model: Prepared) -> lo.Fit:
+def fit_model(model: PreparedModel) -> lo.Fit:
     """Fit a model."""
     try:
         return lo.fit(model.objective)
@@ -154,7 +154,7 @@ def fitted(model: Prepared) -> lo.Fit:
         fail(f"{error} (here: --l2 1.0)")
 
 
-def noted(said: str, caught: list[warnings.WarningMessage]) -> str:
+def join_notes(said: str, caught: list[warnings.WarningMessage]) -> str:
     """Join the notes and the warnings of a call."""
     notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     return "; ".join(filter(None, (said, *dict.fromkeys(notes))))

@@ -13,9 +13,23 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail, one_line
-from ._files import FileTable, listed, read, save
-from ._options import Checkpoint, Data, Decimal, Mute, Plot, Refit, Report, Starts, StartSeed, States, Table, Thousands, kept
-from ._states import CRITERIA, emission_of, fitted, numbers
+from ._files import FileTable, read, save, split_names
+from ._options import (
+    Checkpoint,
+    Data,
+    Decimal,
+    Mute,
+    Plot,
+    Refit,
+    Report,
+    Starts,
+    StartSeed,
+    States,
+    Table,
+    Thousands,
+    protect_input,
+)
+from ._states import CRITERIA, emission_of, fit_models, numbers
 from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
@@ -69,10 +83,10 @@ def hmm(
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
-    kept(series, out, plot, report, checkpoint)
+    protect_input(series, out, plot, report, checkpoint)
     wanted = numbers(states)
-    used = [*listed(column), *listed(sequence), *listed(time)]
-    rows = read(series, used, listed(sequence).__contains__, convention(decimal, thousands))
+    used = [*split_names(column), *split_names(sequence), *split_names(time)]
+    rows = read(series, used, split_names(sequence).__contains__, convention(decimal, thousands))
     lengths = _lengths(rows.column(sequence.strip())) if sequence else None
     rows, steps = _steps(rows, (column, sequence, time), lengths)
     x = _series(rows, column, steps)
@@ -85,15 +99,15 @@ def hmm(
         folds = lo.leave_one_out(len(lengths)) if whole and lengths is not None else _plan(plan, len(x), seed)
     models: dict[str, lo.HMM] = {}
     for K in wanted:
-        with one_line(f"{_named(K)}: "):
+        with one_line(f"{_state_label(K)}: "):
             own = x if x.shape[1] > 1 else x.iloc[:, 0]
-            models[_named(K)] = lo.HMM(own, kind, K, lengths=lengths, drop="sequence" if whole else "observation")
+            models[_state_label(K)] = lo.HMM(own, kind, K, lengths=lengths, drop="sequence" if whole else "observation")
     missing = int(x.isna().any(axis=1).sum())
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
     what += "" if steps is None else f", named by {steps.name}"
     what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
+    found = fit_models(models, folds, refit, (starts, seed), mute, checkpoint)
     table = found.table(states=lambda name: models[name].num_states)
     show(table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
     save(table, out)
@@ -112,14 +126,14 @@ def _counts(emission: str, x: pd.DataFrame) -> str:
     )
 
 
-def _named(K: int) -> str:
+def _state_label(K: int) -> str:
     return f"{K} state{'s' if K > 1 else ''}"
 
 
 def _series(rows: FileTable, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
     """Return the columns of the series as numbers."""
     others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
-    names = listed(others.only(column))
+    names = split_names(others.only(column))
     return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names}, index=steps)
 
 
@@ -134,7 +148,7 @@ def _steps(
     column, sequence, time = names
     whose = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
     if time is None:
-        others = [name for name in rows.frame.columns if name not in (*listed(column), *listed(sequence))]
+        others = [name for name in rows.frame.columns if name not in (*split_names(column), *split_names(sequence))]
         dates = [found for name in others if (found := _dates(rows.frame[name])) is not None]
         rising = [found for found in dates if _rise(found, whose)]
         if dates and not rising:

@@ -32,12 +32,12 @@ from ._options import (
     Thousands,
     Weights,
     at_least,
-    kept,
-    numbered,
+    number_file,
     out_option,
+    protect_input,
 )
 from ._table import page
-from .glm import Prepared, prepared, rows_of, validated
+from .glm import PreparedModel, prepare, rows_of, validate
 
 HEADINGS = {
     "units": ("rows", "d"),
@@ -89,14 +89,14 @@ def influence(
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
-    kept(data, out, plot, report, checkpoint)
+    protect_input(data, out, plot, report, checkpoint)
     model = Model(target, loss, l2, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
-    ready = prepared(model, rows, plan, seed)
+    ready = prepare(model, rows, plan, seed)
     at = None if row is None else _row(rows, ready, row)
-    estimate, fit, said = validated(ready, REFITS[refit], None, None, checkpoint)
-    own = lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs, checkpoint=numbered(checkpoint, 2))
-    found = _renamed(own, rows, plan)
+    estimate, fit, said = validate(ready, REFITS[refit], None, None, checkpoint)
+    own = lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs, checkpoint=number_file(checkpoint, 2))
+    found = _rename_rows(own, rows, plan)
     with one_line(f"--by {by}: "):
         listed = found.top(top, by)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
@@ -109,7 +109,7 @@ def influence(
     page(estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)])
 
 
-def _row(rows: FileTable, model: Prepared, row: int) -> np.ndarray:
+def _row(rows: FileTable, model: PreparedModel, row: int) -> np.ndarray:
     """Return the features of a row of the file."""
     place = np.flatnonzero(rows.frame.index == row)
     if not len(place):
@@ -118,7 +118,7 @@ def _row(rows: FileTable, model: Prepared, row: int) -> np.ndarray:
     return made.design[place[0], : made.num_features]
 
 
-def _renamed(found: lo.Influence, rows: FileTable, plan: str) -> lo.Influence:
+def _rename_rows(found: lo.Influence, rows: FileTable, plan: str) -> lo.Influence:
     """Name the results by rows of the file, from 1, or by the names of groups."""
     kind, _, column = plan.strip().partition(":")
     if kind == "loo":

@@ -29,11 +29,11 @@ from ._options import (
     Seed,
     Thousands,
     Weights,
-    kept,
     one_of,
     out_option,
+    protect_input,
 )
-from .glm import fitted, noted, prepared, rows_of
+from .glm import fit_model, join_notes, prepare, rows_of
 
 METHODS = ("plus", "minmax", "cv+")
 PRINTED_ROWS = 10  # number of printed rows
@@ -69,8 +69,8 @@ def interval(
 
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
-    kept(data, out, checkpoint)
-    kept(new, out, checkpoint)
+    protect_input(data, out, checkpoint)
+    protect_input(new, out, checkpoint)
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
     written = convention(decimal, thousands)
@@ -79,15 +79,15 @@ def interval(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folds = "kfold:10" if method == "cv+" and plan == "loo" else plan
-        made = prepared(model, rows, folds, seed)
+        made = prepare(model, rows, folds, seed)
         others, X = _new(new, rows, model, folds, made.objective, drop_missing, written)
         shift = others.numbers(offset, "it must hold numbers") if offset else None
         with one_line(""):
             how: Any = method
             more: Any = {"plan": made.folds, "offset": shift, "refit": REFITS[refit], "checkpoint": checkpoint}
-            table = lo.interval(fitted(made), X, level, how, **more)
+            table = lo.interval(fit_model(made), X, level, how, **more)
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
-    console.print(f"{'; '.join(filter(None, (*told, noted(made.said, caught))))}\n", markup=False)
+    console.print(f"{'; '.join(filter(None, (*told, join_notes(made.note, caught))))}\n", markup=False)
     _show(table, others, target)
     table.insert(0, "row", np.asarray(others.frame.index))
     save(table, out)

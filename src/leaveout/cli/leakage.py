@@ -14,11 +14,23 @@ from rich.table import Table
 
 import leaveout as lo
 
-from ._cells import convention, told
+from ._cells import convention, parse_labels
 from ._console import console, fail
-from ._files import WIDEST, FileTable, complete, listed, picture, read, save, shortened
-from ._linked import RecordNames, columns_of, linkage_of, names_of, rates_of, split_of
-from ._options import Checkpoint, Data, Decimal, DropMissing, Features, Plot, Report, Thousands, kept, one_of, out_option
+from ._files import WIDEST, FileTable, complete, picture, read, save, shorten_names, split_names
+from ._linkage_options import RecordNames, columns_of, linkage_of, names_of, rates_of, split_of
+from ._options import (
+    Checkpoint,
+    Data,
+    Decimal,
+    DropMissing,
+    Features,
+    Plot,
+    Report,
+    Thousands,
+    one_of,
+    out_option,
+    protect_input,
+)
 from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
@@ -51,7 +63,7 @@ def leakage(
     share: Annotated[
         str | None,
         typer.Option(
-            "--listed",
+            "--split_names",
             help="Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
             "0.9,0.85,0.95; all, if not given.",
         ),
@@ -109,14 +121,14 @@ def leakage(
 
     leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
     """
-    kept(data, out, plot, checkpoint, report)
+    protect_input(data, out, plot, checkpoint, report)
     _one_way(pairs, duplicates, labelled, precision, recall, cluster, threshold, report)
     list_holds = _share(share, pairs or duplicates)
     beside = [word for word in (target, cluster, name, *columns_of(test, train)) if word]
     words = {*beside[1:], *([target] if model == "logistic" else ())}
     written = convention(decimal, thousands)
-    whole = read(data, {*beside, *listed(features)} if features else (), words.__contains__, written)
-    rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], listed(features), drop_missing)
+    whole = read(data, {*beside, *split_names(features)} if features else (), words.__contains__, written)
+    rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], split_names(features), drop_missing)
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in beside]
     of = RecordNames(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
@@ -133,12 +145,12 @@ def leakage(
         "n_jobs": jobs, "checkpoint": checkpoint,
         "injection": lo.leakage.Injection(cast(Literal["record", "split"], mechanism), levels, draws, train_size),
     }  # fmt: skip
-    X = pd.DataFrame(_features(rows, used, model), index=of.names[of.kept])
+    X = pd.DataFrame(_features(rows, used, model), index=of.names[of.kept_rows])
     found: lo.leakage.LeakageReport | lo.leakage.LeakageResult
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if linked is not None:
-            wanted: dict[str, Any] = {} if answers is None else {"answers": listed(answers)}
+            wanted: dict[str, Any] = {} if answers is None else {"answers": split_names(answers)}
             found = lo.leakage.leakage_report(
                 _model(model, classes), X, y, linkage=linked, listed=list_holds, **wanted, **given
             )
@@ -150,12 +162,12 @@ def leakage(
                 else rates_of(labelled, of, np.asarray(groups), written)
             )
             found = lo.leakage.leakage_corrected(_model(model, classes), X.to_numpy(), y, leakage=rates, **given)
-    console.print(f"{'features':<16}{shortened(used)}\n{found}", markup=False)
+    console.print(f"{'features':<16}{shorten_names(used)}\n{found}", markup=False)
     warned = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    _told(found, [rows.note, said], warned, out, plot, report)
+    _print_result(found, [rows.note, said], warned, out, plot, report)
 
 
-def _told(
+def _print_result(
     found: lo.leakage.LeakageReport | lo.leakage.LeakageResult,
     said: list[str],
     warned: list[str],
@@ -242,7 +254,7 @@ def _rows(rows: FileTable, beside: list[str], needed: list[str], features: list[
 
 def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
     """Return y, whether it has classes (text, 0 and 1, or any for `logistic`), and the model."""
-    column = told(rows.frame[target])
+    column = parse_labels(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
     if column.nunique() < 2:
         fail(f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart.")

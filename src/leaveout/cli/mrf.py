@@ -13,7 +13,7 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail, one_line
-from ._files import FileTable, listed, picture, read, save
+from ._files import FileTable, picture, read, save, split_names
 from ._options import (
     Checkpoint,
     Data,
@@ -28,10 +28,10 @@ from ._options import (
     Table,
     Thousands,
     drawable,
-    kept,
     one_of,
+    protect_input,
 )
-from ._states import CRITERIA, emission_of, fitted, numbers
+from ._states import CRITERIA, emission_of, fit_models, numbers
 from ._table import LOSSES, Heading, comparison, first, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
@@ -96,10 +96,10 @@ def mrf(
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
-    kept(counts, out, plot, chart, report, checkpoint)
-    kept(edges, out, plot, chart, report, checkpoint)
+    protect_input(counts, out, plot, chart, report, checkpoint)
+    protect_input(edges, out, plot, chart, report, checkpoint)
     grid = _grid(numbers(states), _couplings(coupling))
-    known, places = listed(covariates), listed(coordinates)
+    known, places = split_names(covariates), split_names(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
     rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site, convention(decimal, thousands))
@@ -117,7 +117,7 @@ def mrf(
     missing = int(x.isna().sum())
     what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fitted(models, folds, refit, (starts, seed), mute, checkpoint)
+    found = fit_models(models, folds, refit, (starts, seed), mute, checkpoint)
     table = found.table(
         states=lambda name: models[name].num_states,
         coupling=lambda name: float(found.fits[name].parameters["coupling"]),

@@ -13,11 +13,11 @@ import leaveout as lo
 
 from ._cells import convention
 from ._console import console, fail
-from ._data import LOSSES, Model, columns_of, features_of, labels, named
-from ._files import FileTable, complete, read, shortened
-from ._options import Data, Decimal, DropMissing, Features, Mute, Thousands, kept, pageable
+from ._data import LOSSES, Model, columns_of, features_of, labels, named_columns
+from ._files import FileTable, complete, read, shorten_names
+from ._options import Data, Decimal, DropMissing, Features, Mute, Thousands, pageable, protect_input
 from ._table import page as write
-from .glm import OTHERS, answered, prepared
+from .glm import OTHERS, answer, prepare
 
 MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are names or free text
 
@@ -47,19 +47,19 @@ def report(
 
     leaveout report visits.csv visits.html --target visits --groups clinic --l2 1
     """
-    kept(data, page)
+    protect_input(data, page)
     plan = f"groups:{groups}" if groups else "loo"
     asked = Model(target, loss or "", l2, features)
-    rows = read(data, named(asked, plan), labels(asked, plan).__contains__, convention(decimal, thousands))
-    model, said = _chosen(rows, asked, plan)
-    rows = _labelled(complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS), model)
-    estimate, _, notes = answered(rows, prepared(model, rows, plan, 0), lo.Certified(), None, mute)
+    rows = read(data, named_columns(asked, plan), labels(asked, plan).__contains__, convention(decimal, thousands))
+    model, said = _choose_model(rows, asked, plan)
+    rows = _label_target(complete(rows, columns_of(rows, model, plan), drop_missing, OTHERS), model)
+    estimate, _, notes = answer(rows, prepare(model, rows, plan, 0), lo.Certified(), None, mute)
     for note in said:
         console.print(note, markup=False)
     write(estimate, page, [*notes, *said])
 
 
-def _chosen(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]:
+def _choose_model(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]:
     """Choose the loss from the target, features and categories from the columns; return them with remarks."""
     columns_of(rows, model, plan)  # raises if a column is missing
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
@@ -74,7 +74,7 @@ def _chosen(rows: FileTable, model: Model, plan: str) -> tuple[Model, list[str]]
         )
     out = [name for name in names if name not in used]
     said = [f"{model.target} holds {what}: --loss {loss}, unless another is named" if what else ""]
-    said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shortened(out)}" if out else ""]
+    said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}" if out else ""]
     again = next((name for name in out if 1 < levels[name] <= len(rows.frame) / 2), None)
     if again is not None and plan == "loo":
         said.append(
@@ -101,7 +101,7 @@ def _loss(rows: FileTable, target: str) -> tuple[str, str]:
     return "squared", "numbers"
 
 
-def _labelled(rows: FileTable, model: Model) -> FileTable:
+def _label_target(rows: FileTable, model: Model) -> FileTable:
     """Convert two numbers that are not 0 and 1 to labels."""
     y = rows.frame[model.target]
     if model.loss != "logistic" or y.isin([0, 1]).all():

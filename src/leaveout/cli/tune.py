@@ -10,7 +10,7 @@ import leaveout as lo
 from ._cells import convention
 from ._console import console, fail, one_line
 from ._data import LOSSES, PLANS, Model, objective, plan_of
-from ._files import listed, picture, save
+from ._files import picture, save, split_names
 from ._options import (
     REFITS,
     Categorical,
@@ -28,8 +28,8 @@ from ._options import (
     Thousands,
     Weights,
     at_least,
-    kept,
     one_of,
+    protect_input,
 )
 from ._table import page
 from .glm import rows_of
@@ -80,15 +80,15 @@ def tune(
 
     leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
     """
-    kept(data, out, plot, report, checkpoint)
+    protect_input(data, out, plot, report, checkpoint)
     model = Model(target, loss, 0.0, features, categorical, formula, offset, weights)
     rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
     made, said = objective(rows, model, plan)
     ends = _range(l2)
     with one_line(f"--plan {plan}: "):
         folds = plan_of(plan, rows, seed)
-    columns = _places(made, listed(categorical)) if each else []
-    found, notes = _tuned(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed, checkpoint)
+    columns = _places(made, split_names(categorical)) if each else []
+    found, notes = _tune(made, columns, ends, folds, REFITS[refit], sampler, trials, metric, seed, checkpoint)
     console.print(f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}", markup=False)
     for note in filter(None, (said, *notes)):
         console.print(note, markup=False)
@@ -115,7 +115,7 @@ def _places(made: Any, categorical: list[str]) -> list[str]:
     return [f"l2[{column if column in categorical else name}]" for name, column in names]
 
 
-def _tuned(
+def _tune(
     made: Any, columns: list[str], ends: tuple[float, float], folds: lo.Plan, refit: lo.AbstractRefit, *how: Any
 ) -> tuple[lo.tuning.Tuning, list[str]]:
     """Tune, and return the result with the warnings as notes."""

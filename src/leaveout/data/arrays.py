@@ -77,7 +77,7 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
 
 
-def written(index: pd.Index) -> list[str]:
+def label_texts(index: pd.Index) -> list[str]:
     """Write labels as text. Dates that are all at midnight are written without the time."""
     return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
 
@@ -110,31 +110,31 @@ def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLi
         )
 
 
-def counted(index: pd.Index) -> bool:
+def is_default_index(index: pd.Index) -> bool:
     """Whether an index is 0, …, n − 1, which pandas gives to data without labels."""
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
 
 
-def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -> Int[np.ndarray, " units"] | None:
-    """Positions of the `wanted` labels, those of the argument `of`, in the index of `name`; None if rows go by position.
+def places(caller: str, name: str, index: pd.Index, of: str, request: pd.Index) -> Int[np.ndarray, " units"] | None:
+    """Positions of the `request` labels, those of the argument `of`, in the index of `name`; None if rows go by position.
 
     Raises ValueError if the two do not hold the same labels, or hold some twice and in another order.
     """
-    if index.equals(wanted):
+    if index.equals(request):
         return None
-    if len(index) == len(wanted) and index.is_unique and wanted.is_unique:
-        found = index.get_indexer(wanted)
+    if len(index) == len(request) and index.is_unique and request.is_unique:
+        found = index.get_indexer(request)
         if (found >= 0).all():
             return found
-    if len(index) == len(wanted) and (counted(index) or counted(wanted)):
+    if len(index) == len(request) and (is_default_index(index) or is_default_index(request)):
         return None
-    if set(index) == set(wanted):
-        twice = next(iter([*index[index.duplicated()], *wanted[wanted.duplicated()]]), None)
+    if set(index) == set(request):
+        twice = next(iter([*index[index.duplicated()], *request[request.duplicated()]]), None)
         raise ValueError(
             f"{caller}: {name} and {of} have the same labels, but some are there twice, as {twice!r}, and not in the same "
             f"order, so that their rows cannot be told apart. Sort them alike, or give {name} as an array, by position."
         )
-    other, own = index.difference(wanted, sort=False), wanted.difference(index, sort=False)
+    other, own = index.difference(request, sort=False), request.difference(index, sort=False)
     shown = "; ".join(
         f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
         for which, only in ((name, other), (of, own))
@@ -146,7 +146,7 @@ def places(caller: str, name: str, index: pd.Index, of: str, wanted: pd.Index) -
     )
 
 
-def matched(caller: str, **given: Any) -> tuple[Any, ...]:
+def match_labels(caller: str, **given: Any) -> tuple[Any, ...]:
     """Return the common labels as `Names`, then the arguments in the order of the first one that carries labels.
 
     Arguments of another length stay as they are; the functions that read their numbers refuse them.
@@ -162,7 +162,7 @@ def matched(caller: str, **given: Any) -> tuple[Any, ...]:
         if len(index) == len(wanted):
             order = places(caller, name, index, of, wanted)
             value = value if order is None else value.iloc[order]
-            if order is None and counted(wanted) and not counted(index):
+            if order is None and is_default_index(wanted) and not is_default_index(index):
                 of, wanted = name, index
         found.append(value)
     return Names(wanted), *found
@@ -227,7 +227,7 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     return np.array(read, np.float64).T.reshape(value.shape)
 
 
-def compressed(caller: str, name: str, value: Any) -> Any:
+def compress_rows(caller: str, name: str, value: Any) -> Any:
     """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything that is not sparse.
 
     Sparse arguments are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they do
@@ -272,7 +272,7 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entrie
     """Return an argument as booleans; zeros and ones are accepted."""
     array = np.asarray(value)
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
-        raise TypeError(f"{caller}: {name} must be true or false; got {_shown(array)}.")
+        raise TypeError(f"{caller}: {name} must be true or false; got {_describe_array(array)}.")
     return array.astype(bool)
 
 
@@ -282,7 +282,7 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array == np.floor(array))).all():
-        raise TypeError(f"{caller}: {name} must be whole numbers; got {_shown(array)}.")
+        raise TypeError(f"{caller}: {name} must be whole numbers; got {_describe_array(array)}.")
     return array.astype(np.int64)
 
 
@@ -291,7 +291,7 @@ def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
-        raise ValueError(f"{name} must be a whole number {span}; got {_given(value)}.")
+        raise ValueError(f"{name} must be a whole number {span}; got {_describe_value(value)}.")
     return int(array)
 
 
@@ -299,7 +299,7 @@ def share(name: str, value: Any) -> float:
     """Check one number strictly between 0 and 1."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in PLAIN or not 0 < array < 1:
-        raise ValueError(f"{name} must lie between 0 and 1; got {_given(value)}.")
+        raise ValueError(f"{name} must lie between 0 and 1; got {_describe_value(value)}.")
     return float(array)
 
 
@@ -308,16 +308,16 @@ def generator(caller: str, seed: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
-        raise ValueError(f"{caller}: seed must be a whole number of 0 or more; got {_given(seed)}.") from None
+        raise ValueError(f"{caller}: seed must be a whole number of 0 or more; got {_describe_value(seed)}.") from None
 
 
-def _given(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if np.ndim(value):
         return f"{type(value).__name__} of shape {np.shape(value)}"
     return str(value) if isinstance(value, np.generic) else repr(value)
 
 
-def _shown(array: np.ndarray) -> str:
+def _describe_array(array: np.ndarray) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
     odd = array[~(np.isfinite(array) & (array == np.floor(array)))] if array.dtype.kind == "f" else array
     first = odd.ravel()[0] if odd.size else array.ravel()[0]

@@ -9,7 +9,7 @@ CALL = re.compile(
 )
 
 
-def learned(formula: str) -> str:
+def stateful_remark(formula: str) -> str:
     """Describe the calls of a formula that learn from all rows; empty if there are none."""
     names = dict.fromkeys(f"{name}(...)" for call in CALL.finditer(formula) if (name := _of(formula, call)))
     if not names:

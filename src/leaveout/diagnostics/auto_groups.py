@@ -73,17 +73,17 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
         raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     n, units = fit.objective.num_units, fit.objective.units
     size = count("auto_groups: size", size, 1, n - 1)
-    rows = _correlated(fit, absolute, size)
+    rows = _correlated_units(fit, absolute, size)
     observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]
     held = np.arange(size) == 0
     indptr = size * np.arange(len(scored) + 1)
     plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
-    return plan.known(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
+    return plan.replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
 
 
-def _correlated(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
+def _correlated_units(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
     """Return each unit, followed by the units that are most correlated with it."""
     model = fit.objective
     n, covariance = model.num_units, None
@@ -116,4 +116,4 @@ def _rows(fit: Fit) -> Root:
             "lo.groups make groups of what you know."
         )
     n = fit.objective.num_units
-    return np.asarray(model.design.whitened(np.arange(n), fit.root)).reshape(n, -1)
+    return np.asarray(model.design.whiten(np.arange(n), fit.root)).reshape(n, -1)

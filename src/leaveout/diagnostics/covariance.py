@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 from .._runtime.display import kind_of
 from .._runtime.jax import float64
 from ..data.arrays import check_times, codes, index_of, places
-from ..objectives.batched import function
+from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..validation.named_parameters import NamedParameters, named
+from ..validation.named_parameters import NamedParameters, name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
-from .measures import counted, dispersion, identified, leverage
+from .measures import counting_units, dispersion, inverse_root, leverage
 
 CovType = Literal["nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC"]
 KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC")}
@@ -91,39 +91,43 @@ def covariance(
     >>> np.sqrt(np.diag(lo.covariance(fit, "nonrobust"))).round(3)
     array([0.231, 0.566])
     """
-    kind = _checked(fit, cov_type, groups, maxlags, use_correction)
-    known = named(fit)
+    kind = _check_kind(fit, cov_type, groups, maxlags, use_correction)
+    known = name_parameters(fit)
     if kind == "nonrobust":
-        return _framed(np.sqrt(dispersion(fit)) * identified(fit), known)
+        return _sandwich_frame(np.sqrt(dispersion(fit)) * inverse_root(fit), known)
     _refuse(fit, kind)
-    z, units, rank = fit.influence, int(counted(fit).sum()), fit.rank
+    z, units, rank = fit.influence, int(counting_units(fit).sum()), fit.rank
     factor = 1.0
     if kind in ("HC2", "HC3"):
         z = z / np.sqrt(_room(fit))[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
-        label, count = _grouped(fit, groups)
+        label, count = _number_groups(fit, groups)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
-        factor = count / (count - 1) * (units - 1) / _left(units, rank) if use_correction is None or use_correction else 1.0
+        factor = (
+            count / (count - 1) * (units - 1) / _residual_degrees(units, rank)
+            if use_correction is None or use_correction
+            else 1.0
+        )
     elif kind == "HC1" or (kind == "HAC" and use_correction):
-        factor = units / _left(units, rank)
+        factor = units / _residual_degrees(units, rank)
     meat = z.T @ z
     for lag in range(1, (maxlags or 0) + 1):
         apart = z[lag:].T @ z[:-lag]
         meat += (1 - lag / ((maxlags or 0) + 1)) * (apart + apart.T)
-    root = identified(fit)
-    return _framed(root, known, factor * meat)
+    root = inverse_root(fit)
+    return _sandwich_frame(root, known, factor * meat)
 
 
-def _framed(
-    root: Float[Array, "rank params"], known: NamedParameters, meat: Float[Array, "rank rank"] | None = None
+def _sandwich_frame(
+    root: Float[Array, "rank params"], parameters: NamedParameters, meat: Float[Array, "rank rank"] | None = None
 ) -> pd.DataFrame:
     """Compute `rootᵀ meat root` for natural parameters."""
-    along = root if known.slope is None else root @ known.slope.T
+    along = root if parameters.slope is None else root @ parameters.slope.T
     value = along.T @ along if meat is None else along.T @ meat @ along
-    return pd.DataFrame((value + value.T) / 2, index=known.names, columns=known.names)
+    return pd.DataFrame((value + value.T) / 2, index=parameters.names, columns=parameters.names)
 
 
-def _checked(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
+def _check_kind(fit: Fit, cov_type: str, groups: ArrayLike | None, maxlags: int | None, use_correction: bool | None) -> str:
     """Return the kind of covariance, and raise ValueError if arguments do not go together."""
     if not isinstance(fit, Fit):
         raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
@@ -178,7 +182,7 @@ def _refuse(fit: Fit, kind: str) -> None:
         )
 
 
-def _left(units: int, rank: int) -> int:
+def _residual_degrees(units: int, rank: int) -> int:
     if units <= rank:
         raise ValueError(
             f"covariance: {units} units and {rank} parameters leave no degree of freedom to correct by; use 'HC0', or "
@@ -198,7 +202,7 @@ def _room(fit: Fit) -> Float[Array, " units"]:
     return room
 
 
-def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
+def _number_groups(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
     """Number each unit's group, in the order of the fit, and count the groups."""
     label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
     names, own = index_of(groups), fit.objective.units.names
@@ -206,7 +210,7 @@ def _grouped(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], 
         raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
     order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
     label = label if order is None else label[order]
-    count = len(np.unique(label[counted(fit)]))
+    count = len(np.unique(label[counting_units(fit)]))
     if count < 2:
         raise ValueError("covariance: at least two groups are needed; all labels are equal.")
     if count < MIN_BLOCKS:

@@ -22,15 +22,15 @@ from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from ..data.arrays import numbers, pandas_of
 from ..models.glm.glm import AbstractRegression
-from ..objectives.batched import functions, weights_of, work
+from ..objectives.batch_functions import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key, refitted
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key, refit_batches
 from ..validation.estimate import Estimate
-from ..validation.named_parameters import named
+from ..validation.named_parameters import name_parameters
 from ..validation.scoring import natural, reach
-from .measures import dispersion, dispersions, formed, spread
+from .measures import dispersion, dispersions, require_hessian, spread
 from .pairs import pairs_of
 from .result import Influence
 
@@ -98,17 +98,19 @@ def influence(
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
-    fit, plan = _checked(estimate, refit)
+    fit, plan = _check_estimate(estimate, refit)
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
     of = cache_key(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
     with stoppable("influence"), keeping("influence", checkpoint, of):
-        return _made(estimate, fit, plan, refit, prediction, pairs)
+        return _make_result(estimate, fit, plan, refit, prediction, pairs)
 
 
-def _made(estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None) -> Influence:
-    watched = None if prediction is None else _watched(fit, prediction)
+def _make_result(
+    estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None
+) -> Influence:
+    watched = None if prediction is None else _prediction_function(fit, prediction)
     found = Moves(fit, plan, refit, watched)
-    own, whole = named(fit), float(dispersion(fit)[0])
+    own, whole = name_parameters(fit), float(dispersion(fit)[0])
     phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
     now = own.at(fit.vector[None])[0]
     away = (own.at(found.theta) - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
@@ -136,7 +138,7 @@ class Moves:
 
     fit: Fit
     plan: Plan
-    watched: Watched | None
+    watch: Watched | None
     theta: np.ndarray
     off: np.ndarray
     value: np.ndarray
@@ -149,38 +151,38 @@ class Moves:
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
         count = plan.num_refits
-        self.fit, self.plan, self.watched = fit, plan, watched
+        self.fit, self.plan, self.watch = fit, plan, watched
         self.theta = np.full((count, fit.num_params), np.nan)
         self.off, self.value, self.value_error = np.full((3, count), np.nan)
         self.cheap = work(fit.objective, fit.num_params) * count <= CHEAP
         self.others = np.full(count, np.nan) if self.cheap else None
         self.now = np.nan if watched is None else watched(fit.vector[None])[0]
-        refitted("influence", fit, plan, refit, self._told, self._merge)
+        refit_batches("influence", fit, plan, refit, self._record, self._merge)
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length = np.linalg.norm(self.u, axis=1)
 
-    def _told(self, batch: Batch, done: RefitBatch) -> StepResult:
-        fit, exists = self.fit, ~among(done.result, LOST)
-        theta = np.where(exists[:, None], done.theta, fit.vector)
-        told = {"off": _off(fit, done, theta)}
-        if self.watched is not None:
-            values = self.watched(theta)
-            told |= {"value": values - self.now, "value_error": reach(fit, done, values, self.watched)}
+    def _record(self, batch: Batch, outcome: RefitBatch) -> StepResult:
+        fit, exists = self.fit, ~among(outcome.result, LOST)
+        theta = np.where(exists[:, None], outcome.theta, fit.vector)
+        told = {"off": _off(fit, outcome, theta)}
+        if self.watch is not None:
+            values = self.watch(theta)
+            told |= {"value": values - self.now, "value_error": reach(fit, outcome, values, self.watch)}
         if self.others is not None:
             told["others"] = _others(fit, batch, theta)
         where = {name: np.where(exists, values, np.nan) for name, values in told.items()}
         return where | {"theta": np.where(exists[:, None], theta, np.nan)}
 
-    def _merge(self, batch: Batch, told: StepResult) -> None:
-        for name in told.keys() & vars(self).keys():
-            getattr(self, name)[batch.refits] = told[name]
+    def _merge(self, batch: Batch, result: StepResult) -> None:
+        for name in result.keys() & vars(self).keys():
+            getattr(self, name)[batch.refits] = result[name]
 
 
-def _off(fit: Fit, done: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+def _off(fit: Fit, batch: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
     """Bound the distance, whitened, of each refit from the exact one."""
-    if done.ball is None:
+    if batch.ball is None:
         return np.full(len(theta), np.inf)
-    center, radius = done.ball()
+    center, radius = batch.ball()
     far = np.linalg.norm(center - fit.back(theta - fit.vector), axis=1) + radius
     return np.where(np.isfinite(far), far, np.inf)
 
@@ -197,7 +199,7 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
     return out
 
 
-def _checked(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
+def _check_estimate(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
     if not isinstance(estimate, Estimate):
         raise TypeError(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
@@ -210,11 +212,11 @@ def _checked(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
         )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
-    formed(estimate.fit, "influence")
+    require_hessian(estimate.fit, "influence")
     return estimate.fit, estimate.plan
 
 
-def _watched(fit: Fit, prediction: Any) -> Watched:
+def _prediction_function(fit: Fit, prediction: Any) -> Watched:
     """Return the prediction of some refits."""
     if not callable(prediction):
         return _of_row(fit, prediction)

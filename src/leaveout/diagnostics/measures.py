@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from .._runtime.cache import cached_on
 from .._runtime.checkpoint import File
 from .._runtime.display import kind_of
-from .._runtime.jax import Array, Arrays, PyTree, compiled, float64, jax, jnp
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, float64, jax, jnp
 from ..models.glm.glm import GLM
 from ..objectives.objective import AbstractLinearPredictor, unravel
 from ..optimize.active_set import without
@@ -68,7 +68,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     >>> lo.leverage(fit).round(3)
     array([0.7, 0.3, 0.3, 0.7])
     """
-    objective = formed(fit, "leverage").objective
+    objective = require_hessian(fit, "leverage").objective
     if not isinstance(objective, AbstractLinearPredictor):
         raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:
@@ -76,7 +76,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params))))
 
 
-@compiled
+@compile_static
 def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, size: int) -> Array:
     def one(unit):
         z = objective.rows(unit[None])[0] @ root.T
@@ -213,7 +213,7 @@ def studentized_residuals(
     >>> lo.studentized_residuals(fit).round(2)
     array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
     """
-    objective = formed(fit, "studentized_residuals").objective
+    objective = require_hessian(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
@@ -227,11 +227,11 @@ def studentized_residuals(
 
 def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
     """Compute `θ̂_(i) − θ̂` of every unit."""
-    without(caller, formed(fit, caller).objective)
+    without(caller, require_hessian(fit, caller).objective)
     return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
 
 
-def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
+def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:
     """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
     if not len(fit.null_space):
         return fit.root
@@ -241,12 +241,12 @@ def identified(fit: Fit) -> Float[np.ndarray, "rank params"]:
 
 def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
     """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
-    along, whole = (root if slope is None else root @ slope.T for root in (identified(fit), fit.root))
+    along, whole = (root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root))
     own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
 
 
-def formed(fit: Fit, caller: str) -> Fit:
+def require_hessian(fit: Fit, caller: str) -> Fit:
     """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
     if not isinstance(fit, Fit):
         raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
@@ -263,23 +263,23 @@ def dispersion(
     """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
     objective = fit.objective
     weights = np.ones((1, objective.num_units)) if weights is None else weights
-    if not _dispersed(fit):
+    if not _has_dispersion(fit):
         return np.ones(len(weights))
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
-    free = weights @ counted(fit) - _effective(fit)
+    free = weights @ counting_units(fit) - _effective(fit)
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 
 
 def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
     """Estimate φ̂ of every refit of a plan, from the units that it sees."""
-    if not _dispersed(fit):
+    if not _has_dispersion(fit):
         return np.ones(plan.num_refits)
     everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
     return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
 
 
-def counted(fit: Fit) -> Bool[np.ndarray, " units"]:
+def counting_units(fit: Fit) -> Bool[np.ndarray, " units"]:
     """Mark the units with a weight that is not zero."""
     weight = fit.objective.units.weight
     return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
@@ -290,13 +290,13 @@ def _effective(fit: Fit) -> float:
     return float(leverage(fit).sum())
 
 
-def _dispersed(fit: Fit) -> bool:
+def _has_dispersion(fit: Fit) -> bool:
     """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
-    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.dispersed
+    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.has_dispersion
 
 
-@compiled
+@compile_static
 def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
     objective = fit.objective
@@ -312,7 +312,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     return jax.vmap(one)(thetas, weights)
 
 
-@compiled
+@compile_static
 def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     """Predict each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective

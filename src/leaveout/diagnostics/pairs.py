@@ -24,21 +24,21 @@ COLUMNS = ["first", "second", "cook_first", "cook_second", "sum", "joint", "join
 
 
 def pairs_of(
-    fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, wanted: int | None, moves: Callable[[Plan], Any]
+    fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, request: int | None, moves: Callable[[Plan], Any]
 ) -> tuple[pd.DataFrame, str]:
     """Return all pairs of some refits, those that mask each other first, with a note."""
-    count = USUAL if wanted is None else wanted
+    count = USUAL if request is None else request
     if not isinstance(count, int | np.integer) or count < 0 or count == 1:
-        raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {wanted!r}.")
+        raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {request!r}.")
     if plan.weight.any():
-        if wanted:
+        if request:
             raise ValueError("influence: pairs need a plan that leaves units out; this one gives some a weight. Give pairs=0.")
-        return pd.DataFrame(columns=COLUMNS), "" if wanted == 0 else "pairs were not tried: the plan gives units a weight"
+        return pd.DataFrame(columns=COLUMNS), "" if request == 0 else "pairs were not tried: the plan gives units a weight"
     chosen = _candidates(fit, plan, table, int(count))
     pairs = [(i, j) for i, j in itertools.combinations(chosen, 2) if len(_both(plan, i, j)) < plan.num_units]
     if not pairs:
         return pd.DataFrame(columns=COLUMNS), ""
-    joint, (i, j) = moves(_joined(plan, pairs)), np.array(pairs).T
+    joint, (i, j) = moves(_join_pairs(plan, pairs)), np.array(pairs).T
     alone = single.length[i] + single.length[j]
     unknown = joint.off + TIMES * (single.off[i] + single.off[j])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -68,7 +68,7 @@ def _both(plan: Plan, i: int, j: int) -> np.ndarray:
     return np.union1d(*(plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in (i, j)))
 
 
-def _joined(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
+def _join_pairs(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
     """Leave out the units of both refits of each pair; score the units that one of them scores."""
     index = [_both(plan, i, j) for i, j in pairs]
     scored = [

@@ -24,12 +24,12 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from .._runtime.checkpoint import File, StepResult, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.codes import among
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
-from ..data.arrays import index_of, matched
+from ..data.arrays import index_of, match_labels
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import AbstractRegression
@@ -38,7 +38,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT_REFIT, LOST, cache_key, refitted, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, LOST, cache_key, refit_batches, resolve_plan
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -153,19 +153,22 @@ def interval(
     objective = _regression(fit)
     _check(level, method)
     plan = _plan(objective, method, groups, plan, refit)
-    _, X_new, offset = matched("interval", X_new=X_new, offset=offset)
+    _, X_new, offset = match_labels("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
     shift = _shift("interval", objective, offset, len(design))
     of = cache_key(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
     with stoppable("interval"), keeping("interval", checkpoint, of):
         found = _refits(fit, plan, refit)
         low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
-    loose = _undetermined("interval", fit, design)
+    loose = _rows_outside_span("interval", fit, design)
     low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
     whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
     table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
-    table.attrs |= _told(fit, plan, method, level) | {"widened": float(widening.max(initial=0.0)), "proved": found.proved}
+    table.attrs |= _describe_coverage(fit, plan, method, level) | {
+        "widened": float(widening.max(initial=0.0)),
+        "proved": found.proved,
+    }
     return table
 
 
@@ -240,11 +243,11 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
 def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> pd.Series | pd.DataFrame:
     """Predict new rows of a regression."""
     objective: Any = fit.objective
-    _, X_new, offset = matched("predict", X_new=X_new, offset=offset)
+    _, X_new, offset = match_labels("predict", X_new=X_new, offset=offset)
     design = objective.new_rows("predict", X_new)
     shift = _shift("predict", objective, offset, len(design))
     if kinks(objective) is None:
-        _undetermined("predict", fit, design)
+        _rows_outside_span("predict", fit, design)
     known: Any = fit.parameters
     coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]
     if objective.center is not None:  # new rows are centred too, as the natural intercept has lost digits
@@ -331,7 +334,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
         theta[batch.refits], radius[batch.refits] = told["theta"], told["radius"]
         proved[batch.refits] = told["proved"]
 
-    refitted("interval", fit, plan, refit, tell, merge)
+    refit_batches("interval", fit, plan, refit, tell, merge)
     lost, unknown = np.isnan(theta[:, 0]), ~np.isfinite(radius)
     if lost.all():
         raise ValueError(
@@ -345,12 +348,12 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     return Refits(theta, np.where(unknown, 0.0, radius), bool(proved[~lost].all()))
 
 
-def _radius(fit: Fit, done: RefitBatch) -> Float[Array, " refits"]:
+def _radius(fit: Fit, batch: RefitBatch) -> Float[Array, " refits"]:
     """Bound the distance of the exact refits from the reported ones, in the norm of H."""
-    if done.ball is None:
-        return np.full(len(done.result), np.inf)
-    center, radius = done.ball()
-    return radius + np.linalg.norm(fit.back(done.theta - fit.vector) - center, axis=1)
+    if batch.ball is None:
+        return np.full(len(batch.result), np.inf)
+    center, radius = batch.ball()
+    return radius + np.linalg.norm(fit.back(batch.theta - fit.vector) - center, axis=1)
 
 
 def _warn(message: str, caller: str = "interval") -> None:
@@ -399,7 +402,7 @@ def _response(
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
 
 
-def _undetermined(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
+def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
     """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of least norm."""
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
@@ -473,7 +476,7 @@ def _all_ends(
                 blocks = [ends(mean) for mean in _means(fit, refits, design[some], None if shift is None else shift[some])]
                 return {"ends": np.hstack(blocks)}
 
-            parts.append(kept(of)["ends"])
+            parts.append(read_or_make(of)["ends"])
             bar.advance(len(design[some]))
     low, high, widening = np.hstack(parts) if parts else np.zeros((3, 0))
     return low, high, widening
@@ -507,7 +510,7 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
     return _Ends(slice(None) if in_order else refit, distance, most, weight, level, method == "minmax")
 
 
-def _told(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
+def _describe_coverage(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
     """Describe the intervals, with the share of new responses that they cover at least."""
     n, one = int(plan.held.sum()), np.diff(plan.indptr).max() == 1
     grouped = plan.clusters is not None

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .._runtime.provided import provided
+from .._runtime.providers import provided
 from ..data.arrays import count as count_of
-from ..validation.estimate import Estimate, Printed
+from ..validation.estimate import Estimate, PrintedResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ CHANGE_ROUNDING = 1e-12  # share of the largest change that counts as rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Influence(Printed):
+class Influence(PrintedResult):
     """The influence of the units that each refit leaves out, one row a refit.
 
     `lo.influence` returns it. For single units the index is their labels.
@@ -157,23 +157,23 @@ class Influence(Printed):
             ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
             ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
             ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
-            ("masked", self._masked()),
-            ("not known", self._unknown()),
+            ("masked", self._masking_text()),
+            ("not known", self._missing_note()),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
 
-    def _off(self, column: str, said: str, unit: str = "") -> str:
+    def _off(self, column: str, text: str, unit: str = "") -> str:
         """State the error due to the refits."""
-        if not said:
+        if not text:
             return ""
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
         near = "to rounding" if worst <= CHANGE_ROUNDING * most else f"± {worst:.1g} at most"
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
-        return f"{said}{',' if unit else ''}{unit} ({known})"
+        return f"{text}{',' if unit else ''}{unit} ({known})"
 
-    def _masked(self) -> str:
+    def _masking_text(self) -> str:
         masked = self.masked
         if not len(self.pairs):
             return ""
@@ -185,6 +185,6 @@ class Influence(Printed):
         more = f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
         return f"{pairs}{more}" if pairs else f"no pair, of {len(self.pairs)} that were left out together"
 
-    def _unknown(self) -> str:
+    def _missing_note(self) -> str:
         count = int(self.rows["cook"].isna().sum())
         return f"{count} refits do not exist: see estimate.flagged()" if count else ""

@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
 from .._runtime.jax import Arrays, Module, static
-from ..objectives.objective import aligned
+from ..objectives.objective import aligned_copy
 
 FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
@@ -64,7 +64,7 @@ class Layout(Module):
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
-    linked: bool = static()
+    joins_lanes: bool = static()
     zeros: bool = static()  # whether a potential may be −∞
 
     @property
@@ -90,7 +90,7 @@ class Layout(Module):
         """
         return jnp.asarray(steps).at[self.place].get(mode="fill", fill_value=fill)
 
-    def restore(self, laid: Array) -> Array:
+    def restore(self, layout_steps: Array) -> Array:
         """Put an array over rows and lanes back into the order of the steps.
 
         Parameters
@@ -103,9 +103,9 @@ class Layout(Module):
         array, `[steps, ...]`
             The array over the steps.
         """
-        return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
+        return layout_steps.reshape(layout_steps.shape[0] * layout_steps.shape[1], *layout_steps.shape[2:])[self.inverse]
 
-    def stored(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
+    def lay_out(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
         """Lay out data of the steps in NumPy.
 
         Parameters
@@ -121,7 +121,7 @@ class Layout(Module):
             The table.
         """
         padding = np.full((1, *steps.shape[1:]), fill, steps.dtype)
-        return aligned(np.concatenate([steps, padding])[self.place])
+        return aligned_copy(np.concatenate([steps, padding])[self.place])
 
     def slots(
         self, lengths: Int[np.ndarray, " sequences"], size: Callable[[int], int] = int
@@ -145,7 +145,7 @@ class Layout(Module):
         inside = step < lengths[:, None]
         return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
 
-    def padded(self, steps: int) -> "Layout":
+    def pad_to(self, steps: int) -> "Layout":
         """Extend the layout to more steps, which stand at places of padding.
 
         Parameters
@@ -159,8 +159,8 @@ class Layout(Module):
             The layout.
         """
         slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
-        inverse = aligned(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
-        return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
+        inverse = aligned_copy(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
+        return Layout(self.place, self.starts, inverse, self.joins_lanes, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
         """Lay out some sequences alone, one in each lane.
@@ -225,7 +225,7 @@ def layout(
         step = np.arange(rows * lanes).reshape(lanes, rows).T
         place = np.where(step < total, step, room)
     else:
-        bins = _packed(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
+        bins = _pack_lanes(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
         rows, lanes = size(max(int(lengths[members].sum()) for members in bins)), size(len(bins))
         place = np.full(
             (rows, lanes if parts == 1 or lanes <= MAX_SCAN_LANES else -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES), room
@@ -240,7 +240,7 @@ def layout(
     return Layout(place.astype(np.int32), starts, inverse, linked, zeros)
 
 
-def _packed(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+def _pack_lanes(lengths: np.ndarray, capacity: int) -> list[list[int]]:
     """Pack sequences into as few lanes as first-fit finds, the longest first."""
     bins: list[list[int]] = []
     left: list[int] = []
@@ -316,7 +316,7 @@ class Posterior(NamedTuple):
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | x)
-    filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
+    filtered_states: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
     ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
@@ -482,7 +482,7 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
     """
     inside = _Inside(potentials, layout)
     own = inside.own
-    top_of, below = _linked(inside) if layout.linked else _apart(inside)
+    top_of, below = _multiply_lanes(inside) if layout.joins_lanes else _apart(inside)
     before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
@@ -507,7 +507,7 @@ def _apart(inside: _Inside) -> tuple[Array, Array]:
     return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(jnp.zeros((K, lanes)))
 
 
-def _linked(inside: _Inside) -> tuple[Array, Array]:
+def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
     """Distribution at the top of each lane, and evidence below it, by the product of each lane's matrices."""
     own, (K, lanes) = inside.own, inside.e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)
@@ -565,7 +565,7 @@ def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | No
     >>> round(float(np.exp(chain.log_partition(potentials, None, layout))), 3)
     8.0
     """
-    return _weighed(_summed(potentials, layout, None).log_normaliser, worth)
+    return _weigh_evidence(_chunked_sums(potentials, layout, None).log_normaliser, worth)
 
 
 @log_partition.def_jvp
@@ -573,7 +573,7 @@ def _log_partition_jvp(primals, tangents):
     """Derivative by the posterior, in code that is itself differentiable, so that all higher derivatives follow."""
     potentials, worth, layout = primals
     moved, worth_moved, _ = tangents
-    found = _summed(potentials, layout, worth)
+    found = _chunked_sums(potentials, layout, worth)
     states = found.states if worth is None else worth[..., None] * found.states
     change = jnp.zeros(())
     for expected, tangent in zip((found.initial, found.transition, states), moved, strict=True):
@@ -581,7 +581,7 @@ def _log_partition_jvp(primals, tangents):
             change = change + jnp.sum(expected * tangent)
     if worth_moved is not None:
         change = change + jnp.sum(found.log_normaliser * worth_moved)
-    return _weighed(found.log_normaliser, worth), change
+    return _weigh_evidence(found.log_normaliser, worth), change
 
 
 class _PosteriorSums(NamedTuple):
@@ -593,20 +593,20 @@ class _PosteriorSums(NamedTuple):
     transition: Float[Array, "*steps states states"]
 
 
-def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
+def _chunked_sums(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
     """Compute these sums; a multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache."""
     (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
 
     def one(part: tuple) -> _PosteriorSums:
         emission, transition, place, starts, worth = part
         transition = transition if moving else potentials.transition
-        where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
+        where = Layout(place, starts, layout.inverse, layout.joins_lanes, layout.zeros)
         found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
         return _PosteriorSums(found.log_normaliser, found.states, found.initial, found.transition)
 
     transition = potentials.transition if moving else None
     whole = (potentials.emission, transition, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth)
-    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
+    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.joins_lanes:
         return one(whole)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
     found = jax.lax.map(one, jax.tree.map(cut, whole))
@@ -616,7 +616,7 @@ def _summed(potentials: Potentials, layout: Layout, worth: Float[Array, "rows la
     return _PosteriorSums(back(found.log_normaliser), back(found.states), initial, pairs)
 
 
-def _weighed(log_normaliser: Array, worth: Array | None) -> Scalar:
+def _weigh_evidence(log_normaliser: Array, worth: Array | None) -> Scalar:
     return jnp.sum(log_normaliser if worth is None else worth * log_normaliser)
 
 

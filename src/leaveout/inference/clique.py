@@ -255,8 +255,9 @@ def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Ar
     of_sites, of_edges = _shapes((), tree)
     if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:
         raise ValueError(
-            f"log_partition: potentials must be [..., sites, states] = {_dotted(of_sites)} and [..., edges, states, states] = "
-            f"{_dotted(of_edges)}; got shapes {list(sites.shape)} and {list(edges.shape)}."
+            f"log_partition: potentials must be [..., sites, states] = {_shape_text(of_sites)} "
+            "and [..., edges, states, states] = "
+            f"{_shape_text(of_edges)}; got shapes {list(sites.shape)} and {list(edges.shape)}."
         )
     if sites.dtype != np.float64 or edges.dtype != np.float64:
         raise TypeError("log_partition: potentials must be float64; call it within jax.enable_x64(True).")
@@ -266,7 +267,7 @@ def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Ar
     return sums_p.bind(sites, edges, tree=tree, level=level)
 
 
-def _dotted(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return f"[..., {', '.join(map(str, shape))}]"
 
 
@@ -400,7 +401,7 @@ mlir.register_lowering(sums_p, _on_host(_sums_by_passes), cacheable=False)
 mlir.register_lowering(tangents_p, _on_host(_tangents_by_passes), cacheable=False)
 
 
-def _batched(primitive: Primitive) -> Callable[..., Any]:
+def _batching_rule(primitive: Primitive) -> Callable[..., Any]:
     """Batching rule: add a leading axis of lanes, of length one for operands that are not batched."""
 
     def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
@@ -413,8 +414,8 @@ def _batched(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
-batching.primitive_batchers[sums_p] = _batched(sums_p)
-batching.primitive_batchers[tangents_p] = _batched(tangents_p)
+batching.primitive_batchers[sums_p] = _batching_rule(sums_p)
+batching.primitive_batchers[tangents_p] = _batching_rule(tangents_p)
 
 
 def _sums_jvp(primals: Any, changes: Any, *, tree: Sums, level: int) -> tuple[list[Array], list[Any]]:
@@ -449,10 +450,10 @@ def _tangents_transpose(cotangents: Any, *operands: Any, tree: Sums, given: bool
     pulled = [ad.instantiate_zeros(cotangents[0]), *([cotangents[1]] if there else [])]
     out = tangents_p.bind(sites, edges, *pulled, tree=tree, given=there, wanted=given)
     shapes = [operand.aval.shape for operand in operands[2:]]
-    return [None, None, *(_summed(part, shape) for part, shape in zip(out, shapes, strict=True))]
+    return [None, None, *(_sum_repeats(part, shape) for part, shape in zip(out, shapes, strict=True))]
 
 
-def _summed(array: Array, shape: tuple[int, ...]) -> Array:
+def _sum_repeats(array: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an operand of this shape was repeated."""
     axes = tuple(axis for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True)) if own == 1 < size)
     return jnp.sum(array, axes, keepdims=True) if axes else array

@@ -40,7 +40,7 @@ class Clique:
     Sites are in the order of their elimination. `sites` and `edges` number the potentials that are multiplied in here.
     """
 
-    eliminated: list[int]
+    eliminated_sites: list[int]
     separator: list[int]
     parent: int  # number of the parent in the list of cliques, children first; −1 at a root
     sites: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Clique:
 
     @property
     def scope(self) -> list[int]:
-        return self.eliminated + self.separator
+        return self.eliminated_sites + self.separator
 
 
 def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
@@ -61,7 +61,7 @@ def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
 
 def clique_tree(scopes: Scopes, edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
     """Cliques, children first, with every potential of a site or edge in the smallest clique that holds it."""
-    cliques = _merged(scopes, num_states)
+    cliques = _merge_cliques(scopes, num_states)
     _place(cliques, edges)
     return cliques
 
@@ -70,7 +70,7 @@ def best_scopes(graph: Graph, num_states: int) -> Scopes:
     """Scopes of the best order found, whose tables have the fewest entries; the same in every call."""
     best = first_scopes(graph, num_states)
     if SMALL_TABLES < entries(best, num_states) < HOPELESS:
-        best = _searched(graph, num_states, best)
+        best = _search_orders(graph, num_states, best)
     return best
 
 
@@ -91,7 +91,7 @@ def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
     matrix = scipy.sparse.csr_matrix((np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2)
     along = reverse_cuthill_mckee(matrix, symmetric_mode=True)
     most = _most(num_states)
-    found = [_greedy(graph, _fill, most), *(_given(graph, order.tolist(), most) for order in (along, along[::-1]))]
+    found = [_greedy(graph, _fill, most), *(_scopes_of_order(graph, order.tolist(), most) for order in (along, along[::-1]))]
     yield from (scopes for scopes in found if len(scopes) == len(graph))
 
 
@@ -100,7 +100,7 @@ def _most(num_states: int) -> int:
     return int(np.log(HOPELESS) / np.log(max(num_states, 2)))
 
 
-def _searched(graph: Graph, num_states: int, best: Scopes) -> Scopes:
+def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     """Search better orders by random handicaps, from a fixed seed."""
     rng, rounds, base = np.random.default_rng(0), SEARCHED // len(graph), min(num_states, SEARCH_STATES)
     handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
@@ -169,7 +169,7 @@ def _rest(graph: Graph, scopes: Scopes) -> Scopes:
     return {**scopes, **{v: set(left[at + 1 :]) for at, v in enumerate(left)}}
 
 
-def _given(graph: Graph, order: list[int], most: int) -> Scopes:
+def _scopes_of_order(graph: Graph, order: list[int], most: int) -> Scopes:
     graph = [set(near) for near in graph]
     scopes: Scopes = {}
     for v in order:
@@ -187,7 +187,7 @@ def _join(graph: Graph, v: int) -> None:
         graph[u] -= {u, v}
 
 
-def _merged(scopes: Scopes, num_states: int) -> list[Clique]:
+def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
     """Cliques after merging those that lie within their parent, or contain it, and small ones."""
     order = list(scopes)
     position = {v: at for at, v in enumerate(order)}

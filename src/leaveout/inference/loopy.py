@@ -86,28 +86,28 @@ class Messages:
         return max(1, LOOPY_TABLE_ENTRIES // self.entries)
 
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
-        return self._settled(potentials).log_partition
+        return self._find_fixed_point(potentials).log_partition
 
     def both(self, potentials: Stack, *, edges: bool) -> tuple[FixedPoint, Downward]:
         del edges  # computed with the marginals of sites in any case
-        found = self._settled(potentials)
+        found = self._find_fixed_point(potentials)
         lanes = potentials.shape[1]
         return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
 
-    def tangents(self, known: FixedPoint, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
+    def tangents(self, point: FixedPoint, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
         """Change of the beliefs along a change of the potentials, by the linearised fixed point."""
         del down
         shape = change.shape[1:]
         of_sites, psi = self._parts(change.reshape(len(change), -1))
         spread = lambda part: np.repeat(part, shape[1], -1)  # repeat the beliefs of a lane for each of its tangents
-        sites, pairs, origin = spread(known.sites), spread(known.edges), spread(known.origin)
+        sites, pairs, origin = spread(point.sites), spread(point.edges), spread(point.origin)
 
         def step(m: np.ndarray) -> np.ndarray:
             out = self._out(self._total(of_sites, m), m)
             moved = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
             return moved - moved.mean(1, keepdims=True)
 
-        m, good = self._fixed(step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1])))
+        m, good = self._iterate(step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1])))
         total = self._total(of_sites, m)
         found = sites * (total - np.sum(sites * total, 1, keepdims=True))
         result = np.zeros_like(change).reshape(len(change), -1)
@@ -125,7 +125,7 @@ class Messages:
             'inference="exact", on part of the graph if need be, or the largest of state_probabilities().'
         )
 
-    def _settled(self, potentials: Stack) -> FixedPoint:
+    def _find_fixed_point(self, potentials: Stack) -> FixedPoint:
         of_sites, psi = self._parts(potentials)
         top = of_sites.max(1, keepdims=True)  # keeps the digits of densities in the thousands
         top = np.where(np.isneginf(top), 0.0, top)
@@ -135,7 +135,7 @@ class Messages:
             moved = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
             return moved - moved.mean(1, keepdims=True)
 
-        m, good = self._fixed(step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1])))
+        m, good = self._iterate(step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1])))
         total = self._total(of_sites, m)
         whole = _log_sum(total, 1)
         out = self._out(total - whole[:, None], m)
@@ -163,7 +163,7 @@ class Messages:
         """Compute λ at the start of each message, without the message that goes back."""
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
-    def _fixed(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
+    def _iterate(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
         """Iterate `step` from m until all lanes have settled; return its fixed point and which lanes have settled."""
         change = np.zeros(m.shape[-1])
         for count in range(MAX_MESSAGE_ROUNDS):

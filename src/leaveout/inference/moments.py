@@ -28,16 +28,16 @@ STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
-    found: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
+    posterior: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
 ) -> tuple:
     """Inputs of the recursions row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
-    return _origins(found, transition, layout), found.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
+    return _origins(posterior, transition, layout), posterior.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
 
 
-def _origins(found: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
+def _origins(posterior: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
     """Distributions Q_t of the state that each state has come from; zero at starts."""
-    return _origin(_before(found.filtered, layout.starts), transition)
+    return _origin(_before(posterior.filtered_states, layout.starts), transition)
 
 
 def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray) -> Float[Array, "rows lanes states"]:
@@ -52,7 +52,7 @@ def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[A
 
 
 def expected_counts(
-    found: Posterior,
+    posterior: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -104,9 +104,9 @@ def expected_counts(
         whole = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
         return (last, pairs, out.at[write].set(whole)), None
 
-    lanes, K = found.states.shape[1:]
+    lanes, K = posterior.states.shape[1:]
     init = (jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K)))
-    xs = _rows(found, transition, layout, ends, unit, count)
+    xs = _rows(posterior, transition, layout, ends, unit, count)
     return jax.lax.scan(back, init, xs, reverse=True)[0][2][:-1]
 
 
@@ -247,13 +247,13 @@ class _Steps(NamedTuple):
     before: Float[Array, "rows lanes states"]  # p(z_{t−1} | x_1, …, x_{t−1}), zero at starts
     states: Float[Array, "rows lanes states"]
     own: Float[Array, "rows lanes states own"]
-    shared: Float[Array, "rows lanes states shared"]
+    common: Float[Array, "rows lanes states shared"]
     worth: Float[Array, "rows lanes"]
     unit: Int[Array, "rows lanes"]  # number of the sequence that starts here; else the number of sequences
 
 
 def spread_of_sums(
-    found: Posterior,
+    posterior: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     terms: tuple[Float[Array, "rows lanes states own"], Float[Array, "rows lanes states shared"]],
@@ -301,8 +301,8 @@ def spread_of_sums(
     """
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
-    laid = [found.filtered, found.states, *terms, worth, starts, real]
-    if layout.linked:  # otherwise each lane would wait for the lane below
+    laid = [posterior.filtered_states, posterior.states, *terms, worth, starts, real]
+    if layout.joins_lanes:  # otherwise each lane would wait for the lane below
         laid = [layout.restore(part)[:, None] for part in laid]
     filtered, states, own, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
@@ -337,7 +337,7 @@ def _columns(
     transitions out of them; or the shared terms, if `some` is one for all.
     """
     rows, lanes, K = steps.states.shape
-    terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.shared
+    terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.common
     shape = some.shape[1], terms.shape[-1]
     size = int(np.clip(STEP_PRODUCT_ENTRIES // max(lanes * K * shape[0] * shape[1], 1), 1, rows))
     last = -rows % size
@@ -365,12 +365,12 @@ def _columns(
         times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
         start = jnp.broadcast_to((steps.unit < count)[..., None, None], (*steps.states.shape, 1)).astype(here.dtype)
         counted = jnp.concatenate([start, jnp.swapaxes(origin, -1, -2)], -1)
-        products = [times(counted, here), times(jnp.concatenate([steps.own, steps.shared], -1), half)]
+        products = [times(counted, here), times(jnp.concatenate([steps.own, steps.common], -1), half)]
         mean = mean.at[steps.unit].set(here.sum(2), mode="drop")
         return (ahead, cross + jnp.concatenate(products, 1), mean), None
 
     laid = jax.tree.map(blocks, steps)._replace(unit=blocks(steps.unit, count)), blocks(terms)
-    rank = 1 + K + steps.own.shape[-1] + steps.shared.shape[-1]
+    rank = 1 + K + steps.own.shape[-1] + steps.common.shape[-1]
     init = jnp.zeros((lanes, K, *shape)), jnp.zeros((K, rank, *shape)), jnp.zeros((count, *shape))
     return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 

@@ -149,7 +149,7 @@ class Passes:
             if sum(num_states ** len(clique.scope) for clique in cliques) < MAX_COMPILED_ENTRIES
             else min(MAX_MATRIX_ENTRIES, 2**12)
         )
-        cliques = _gathered(cliques, edges, self)
+        cliques = _gather_potentials(cliques, edges, self)
         self.entries = sum(num_states ** len(clique.scope) for clique in cliques)
         self.need = 8 * self.lanes * _numbers(cliques, self)
         if self.need > memory:
@@ -208,27 +208,27 @@ class Passes:
             conditional /= np.where(total == 0, 1.0, total)
         return Upward(stack[self.roots].sum(0), conditionals)
 
-    def down(self, known: Upward, *, edges: bool) -> Downward:
+    def down(self, upward: Upward, *, edges: bool) -> Downward:
         """Pass downward: all marginals, those of edges only on request."""
-        out = np.zeros((self.size, len(known.log_partition)))
+        out = np.zeros((self.size, len(upward.log_partition)))
         out[self.roots] = 1.0
         separators = []
-        for step, conditional in zip(reversed(self.steps), reversed(known.conditionals), strict=True):
+        for step, conditional in zip(reversed(self.steps), reversed(upward.conditionals), strict=True):
             separators.append(out[step.writes])
             step.down(conditional * separators[-1], out, edges)
         return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
 
-    def tangents(self, known: Upward, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
+    def tangents(self, upward: Upward, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
         """Change of the marginals along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
         stack = self._stack(change)
         tables = self._tables(change.shape[1:])
-        for step, conditional, table in zip(self.steps, known.conditionals, tables, strict=True):
+        for step, conditional, table in zip(self.steps, upward.conditionals, tables, strict=True):
             step.up(stack, table)
             mean = stack[step.writes] = (conditional[..., None] * table).sum(0)
             table -= mean
         out = np.zeros_like(stack)
         for step, conditional, separator, table in zip(
-            *(reversed(part) for part in (self.steps, known.conditionals, down.separators, tables)), strict=True
+            *(reversed(part) for part in (self.steps, upward.conditionals, down.separators, tables)), strict=True
         ):
             table *= separator[..., None]
             table += out[step.writes]
@@ -266,11 +266,11 @@ class Passes:
         known = self.up(self._stack(potentials), best=best)
         z = np.zeros((draws, self.num_sites), np.int64)
         for step, start, clique in reversed(self.cliques):
-            K, m = self.num_states, len(clique.eliminated)
+            K, m = self.num_states, len(clique.eliminated_sites)
             place = start + z[:, clique.separator] @ K ** np.arange(len(clique.separator))[::-1]
             chances = np.cumsum(known.conditionals[step][:, place, 0], 0)
             drawn = np.sum(chances < rng.random(draws) * chances[-1], 0)
-            z[:, clique.eliminated] = drawn[:, None] // K ** np.arange(m)[::-1] % K
+            z[:, clique.eliminated_sites] = drawn[:, None] // K ** np.arange(m)[::-1] % K
         return z
 
 
@@ -306,10 +306,10 @@ def _refuse(layout: Passes, memory: float) -> NoReturn:
 
 
 def _is_wide(clique: Clique, layout: Passes) -> bool:
-    return bool(clique.eliminated) and layout.num_states ** len(clique.scope) > layout.wide
+    return bool(clique.eliminated_sites) and layout.num_states ** len(clique.scope) > layout.wide
 
 
-def _gathered(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes) -> list[Clique]:
+def _gather_potentials(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes) -> list[Clique]:
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
@@ -348,7 +348,7 @@ class _Builder:
         groups: dict[tuple[int, int, int], list[int]] = {}
         for number, clique in enumerate(cliques):
             wide = number + 1 if _is_wide(clique, layout) else 0
-            groups.setdefault((height[number], len(clique.eliminated), wide), []).append(number)
+            groups.setdefault((height[number], len(clique.eliminated_sites), wide), []).append(number)
         self.groups = [(key[2] > 0, members) for key, members in sorted(groups.items())]
         self.start = [0] * len(cliques)
         self.size = layout.edges.stop
@@ -367,7 +367,7 @@ class _Builder:
         found = []
         for step, (_, members) in enumerate(self.groups):
             first = self.start[members[0]]
-            found += [(step, self.start[n] - first, self.cliques[n]) for n in members if self.cliques[n].eliminated]
+            found += [(step, self.start[n] - first, self.cliques[n]) for n in members if self.cliques[n].eliminated_sites]
         return found
 
     def _writes(self, number: int) -> slice:
@@ -380,10 +380,10 @@ class _Builder:
             theirs = set(self.cliques[child].separator)
             inputs.append((self._writes(child), tuple(self.K if site in theirs else 1 for site in clique.scope)))
         shape = (self.K,) * len(clique.scope)
-        return CliquePass(shape, self.K ** len(clique.eliminated), self._writes(number), inputs)
+        return CliquePass(shape, self.K ** len(clique.eliminated_sites), self._writes(number), inputs)
 
     def _narrow(self, members: list[int]) -> Narrow:
-        configurations = self.K ** len(self.cliques[members[0]].eliminated)
+        configurations = self.K ** len(self.cliques[members[0]].eliminated_sites)
         sizes = [self.K ** len(self.cliques[number].separator) for number in members]
         together, before = sum(sizes), np.cumsum([0, *sizes[:-1]])
         rows, columns = [], []

@@ -7,7 +7,7 @@ import scipy
 from jaxtyping import Array, Float, Int
 
 from .._runtime.jax import Module, static
-from ..objectives.objective import aligned
+from ..objectives.objective import aligned_copy
 
 COLUMN_CHUNK = 16  # entries of a column that are added up at once
 GATHERED_ROWS = 512  # rows that are gathered at once
@@ -26,9 +26,9 @@ class SparseFeatures(Module):
         return len(self.columns), self.number
 
     def __matmul__(self, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
-        return _weighted(self.columns, self.values, weights)
+        return _weighted_rows(self.columns, self.values, weights)
 
-    def compressed(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
+    def compressed_rows(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
         """Features of some steps as SciPy's compressed rows."""
         columns, values = self.columns[steps], self.values[steps]
         real = columns < self.number
@@ -36,7 +36,7 @@ class SparseFeatures(Module):
         return scipy.sparse.csr_array((values[real], columns[real], start), shape=(len(steps), self.number))
 
 
-class Turned(Module):
+class ColumnFeatures(Module):
     """Sparse features column by column, in chunks of a few steps; padding has the step `number`."""
 
     steps: Int[np.ndarray, "chunks few"]
@@ -56,7 +56,7 @@ class Turned(Module):
             return jnp.concatenate([x[:F], x[F:] + features @ x[:F]])
 
         def up(_, x):
-            sums = _weighted(self.steps, self.values, x[F:])
+            sums = _weighted_rows(self.steps, self.values, x[F:])
             return jnp.concatenate([x[:F] + jax.ops.segment_sum(sums, self.column, F, indices_are_sorted=True), x[F:]])
 
         inverse = lambda x: jnp.concatenate([x[:F], x[F:] - features @ x[:F]])
@@ -64,7 +64,7 @@ class Turned(Module):
         return jax.lax.custom_linear_solve(inverse, whole, down, up)[F:]
 
 
-def turned(features: SparseFeatures) -> Turned:
+def to_columns(features: SparseFeatures) -> ColumnFeatures:
     """Convert sparse features to columns."""
     steps, place = np.nonzero(features.columns < features.number)
     column = features.columns[steps, place]
@@ -79,10 +79,10 @@ def turned(features: SparseFeatures) -> Turned:
     where[row, within % COLUMN_CHUNK] = steps
     values[row, within % COLUMN_CHUNK] = features.values[steps, place]
     own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
-    return Turned(aligned(where), aligned(values), aligned(own), len(features.columns))
+    return ColumnFeatures(aligned_copy(where), aligned_copy(values), aligned_copy(own), len(features.columns))
 
 
-def _weighted(
+def _weighted_rows(
     places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
 ) -> Float[Array, "rows k"]:
     """Compute `Σ_i values[:, i] matrix[places[:, i]]`, the place n being none.

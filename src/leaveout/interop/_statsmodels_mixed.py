@@ -13,7 +13,7 @@ import pandas as pd
 from ..models.latent.effects import EffectBlock
 from ..models.latent.mixed import Mixed
 from ..optimize.fit import Fit, fit
-from ._arrived import arrived
+from ._fit_at_host import fit_at_host
 
 FAMILIES = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
 
@@ -37,7 +37,7 @@ def linear(results: Any, drop: str) -> Fit:
     names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
     code, levels = pd.factorize(np.asarray(model.groups), sort=True)
     block = EffectBlock("group", tuple(names), effects, (len(names),))
-    X = _named(model.exog, model.exog_names)
+    X = _frame_of(model.exog, model.exog_names)
     objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop=drop)
     parameters = {
         "coef": np.asarray(results.fe_params),
@@ -45,7 +45,7 @@ def linear(results: Any, drop: str) -> Fit:
         "scale": np.sqrt(float(results.scale)),
     }
     stopped = lambda: not getattr(results, "converged", True)
-    return arrived("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
+    return fit_at_host("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
 
 
 def bayesian(results: Any, drop: str) -> Fit:
@@ -66,9 +66,9 @@ def bayesian(results: Any, drop: str) -> Fit:
         levels = np.asarray(model.vc_names)[np.asarray(model.ident) == k][used]
         blocks.append(EffectBlock(str(name), (str(name),), value[:, None], (1,)))
         known[str(name)] = (code, levels)
-    X, family = _named(model.exog, model.fep_names), FAMILIES[type(model).__name__]
+    X, family = _frame_of(model.exog, model.fep_names), FAMILIES[type(model).__name__]
     return fit(Mixed.of(X, model.endog, family, tuple(blocks), known, drop=drop))
 
 
-def _named(exog: Any, names: Any) -> pd.DataFrame:
+def _frame_of(exog: Any, names: Any) -> pd.DataFrame:
     return pd.DataFrame(np.asarray(exog, np.float64), columns=list(map(str, names)))

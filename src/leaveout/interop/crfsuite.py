@@ -17,7 +17,7 @@ import scipy.sparse
 from ..models.crf.crf import CRF
 from ..models.glm import penalties
 from ..optimize.fit import Fit
-from ._arrived import arrived
+from ._fit_at_host import fit_at_host
 
 TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
 
@@ -113,9 +113,9 @@ def from_crfsuite(
         drop=drop,
         penalty=penalties.Ridge(2 * ridge),
         free=_free(weights),
-    ).called(list(weights.labels), read)
+    ).with_labels(list(weights.labels), read)
     way = "raise max_iterations, or lower epsilon and delta; was it trained on these sentences, with this c2?"
-    return arrived("from_crfsuite", crf, _parameters(weights), lambda: True, way)
+    return fit_at_host("from_crfsuite", crf, _parameters(weights), lambda: True, way)
 
 
 def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
@@ -162,7 +162,7 @@ def _entries(weights: Weights) -> Iterable[tuple[str, tuple[np.ndarray, np.ndarr
         yield name, (at[:, 0], at[:, 1]), np.array(list(found.values()))
 
 
-def _read(caller: str, known: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+def _read(caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
     """Read the known attributes of all steps, one sentence after another, and the lengths of the sentences."""
     import pycrfsuite
 
@@ -177,22 +177,22 @@ def _read(caller: str, known: dict[str, int], X: Sequence[Sequence[Any]]) -> tup
             raise ValueError(f"{caller}: sentence {number} is empty.")
         for item in items.items():
             for name, value in item.items():
-                if name in known:
+                if name in facts:
                     rows.append(step)
-                    columns.append(known[name])
+                    columns.append(facts[name])
                     values.append(value)
             step += 1
-    shape = (step, len(known))
+    shape = (step, len(facts))
     return scipy.sparse.csr_array((np.array(values, float), (rows, columns)), shape=shape), np.array(lengths)
 
 
-def _codes(known: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
+def _codes(facts: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
     own = np.array([len(labels) for labels in y])
     if len(own) != len(lengths) or (own != lengths).any():
         at = int(np.argmax(own != lengths)) if len(own) == len(lengths) else min(len(own), len(lengths))
         raise ValueError(f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {at}.")
     flat = [str(label) for labels in y for label in labels]
-    strange = sorted(set(flat) - set(known))
+    strange = sorted(set(flat) - set(facts))
     if strange:
         raise ValueError(f"from_crfsuite: the model has no label {strange[0]!r}; was it trained on these y?")
-    return np.array([known[label] for label in flat])
+    return np.array([facts[label] for label in flat])

@@ -10,7 +10,7 @@ from ..models.glm import losses
 from ..models.glm.glm import GLM
 from ..models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
 from ..optimize.fit import Fit
-from ._arrived import arrived, is_repeated
+from ._fit_at_host import fit_at_host, is_repeated
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
 
@@ -101,7 +101,7 @@ def from_glum(
     intercept = {"intercept": float(estimator.intercept_)} if estimator.fit_intercept else {}
     weights = {name: value for name, value in (("sample_weight", sample_weight), ("offset", offset)) if value is not None}
     again = lambda: clone(estimator).fit(X, y, **weights).coef_
-    return arrived("from_glum", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
+    return fit_at_host("from_glum", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:

@@ -106,14 +106,14 @@ def from_hmmlearn(
             "see lo.emissions, and fit lo.HMM."
         )
     check_is_fitted(model, ("startprob_", "transmat_"))
-    objective, theta = _described(model, EMISSIONS[name](model), x, lengths, drop)
+    objective, theta = _describe_host(model, EMISSIONS[name](model), x, lengths, drop)
     try:
         return anchor(objective, theta, throw=False)
     except IndefiniteHessianError:
         return _gone_on(model, objective, theta)
 
 
-def _described(
+def _describe_host(
     model: Any, host: HostEmission, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
 ) -> tuple[HMM, dict[str, np.ndarray]]:
     """Return the objective that the host minimises, and the host's parameters."""
@@ -213,10 +213,10 @@ class HostGaussian(AbstractEmission):
             each = self.power * jnp.log(variance) + (self.scale + self.weight * away**2) / variance
             return -0.5 * jnp.sum(each)
         precision, log_det = inverse(covariance)
-        square = self.scale + self._pooled(self.weight * away[:, :, None] * away[:, None, :])
+        square = self.scale + self._pool(self.weight * away[:, :, None] * away[:, None, :])
         return -0.5 * (jnp.sum(log_det) * self.power + jnp.sum(square * precision))
 
-    def _pooled(self, squares: Float[Arrays, "states channels channels"]) -> Arrays:
+    def _pool(self, squares: Float[Arrays, "states channels channels"]) -> Arrays:
         return jnp.sum(squares, 0) if self.gaussian.covariance.kind == "tied" else squares
 
     @property

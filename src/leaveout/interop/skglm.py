@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..models.glm.glm import GLM
 from ..models.glm.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
 from ..optimize.fit import Fit
-from ._arrived import arrived, is_repeated
+from ._fit_at_host import fit_at_host, is_repeated
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
@@ -57,7 +57,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
         "WeightedLasso": lambda: Lasso(_each(estimator)),
         "ElasticNet": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "SparseLogisticRegression": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
-        "GroupLasso": lambda: _grouped(estimator, np.shape(X)[1]),
+        "GroupLasso": lambda: _group_penalty(estimator, np.shape(X)[1]),
     }.get(name)
     if reader is None or not type(estimator).__module__.startswith("skglm"):
         raise TypeError(
@@ -66,7 +66,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
         )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_skglm: this {name} is not fitted.")
-    _, X, y = matched("from_skglm", X=X, y=y)
+    _, X, y = match_labels("from_skglm", X=X, y=y)
     penalty: AbstractPenalty = reader() + Box() if getattr(estimator, "positive", False) else reader()
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
     objective = GLM(X, target, loss, per_weight(penalty), intercept=estimator.fit_intercept)
@@ -78,7 +78,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
         )
     intercept = {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
     again = lambda: clone(estimator).fit(X, y).coef_
-    return arrived("from_skglm", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
+    return fit_at_host("from_skglm", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
 
 
 def _each(estimator: Any) -> float | np.ndarray:
@@ -86,7 +86,7 @@ def _each(estimator: Any) -> float | np.ndarray:
     return estimator.alpha if estimator.weights is None else estimator.alpha * np.asarray(estimator.weights, np.float64)
 
 
-def _grouped(estimator: Any, features: int) -> GroupLasso:
+def _group_penalty(estimator: Any, features: int) -> GroupLasso:
     """Build the group lasso of an estimator.
 
     skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one by default.

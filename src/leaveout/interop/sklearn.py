@@ -1,7 +1,7 @@
 """Linear estimators of scikit-learn as they are: the host's own objective and, if it is fitted, its own θ̂.
 
 "Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their penalty
-shrinks as rows leave; balanced class weights are recomputed in every fold. `placed` is the way back: the host with the
+shrinks as rows leave; balanced class weights are recomputed in every fold. `with_parameters` is the way back: the host with the
 parameters of a refit.
 """
 
@@ -25,16 +25,16 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
 from ..models.glm.standardised import StandardisedGLM
-from ..objectives.batched import function
+from ..objectives.batch_functions import function
 from ..optimize.active_set import look
 from ..optimize.fit import Fit, fit
-from ._arrived import arrived, is_repeated
+from ._fit_at_host import fit_at_host, is_repeated
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class SklearnEstimator(Protocol):
 
 
 @dataclass(frozen=True)
-class Described:
+class HostObjective:
     """Objective of an estimator, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² + l1 Σ|β|`.
 
     β is not negative if it is `positive`.
@@ -60,17 +60,17 @@ class Described:
     intercept: bool
     labels: bool = False  # whether the target is a class
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
-    averaged: bool | Literal["rows"] = (
+    average: bool | Literal["rows"] = (
         False  # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
     )
     whole: bool = False  # whether the intercept is penalised too
-    chosen: str = ""  # name of the choice that was made on all rows
-    scaled: bool = False  # whether every refit standardises the columns by the rows that it sees
+    choice_note: str = ""  # name of the choice that was made on all rows
+    standardises: bool = False  # whether every refit standardises the columns by the rows that it sees
     l1: float = 0.0
     positive: bool = False
 
 
-def described(estimator: SklearnEstimator) -> Described:
+def describe(estimator: SklearnEstimator) -> HostObjective:
     """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is fitted has to be fitted.
 
     Raises TypeError if it is not supported.
@@ -84,41 +84,41 @@ def described(estimator: SklearnEstimator) -> Described:
     return reader(estimator)
 
 
-def penalty_of(host: Described) -> AbstractPenalty | None:
+def penalty_of(host: HostObjective) -> AbstractPenalty | None:
     """Build the penalty of a host, as a function of the weights of rows."""
     parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
     parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive
-    around = {False: resolve, True: per_weight, "rows": per_row}[host.averaged]
+    around = {False: resolve, True: per_weight, "rows": per_row}[host.average]
     return around(parts[0] if len(parts) == 1 else Sum(tuple(parts))) if parts else None
 
 
-def _chosen(name: str, value: float) -> str:
+def _choice_remark(name: str, value: float) -> str:
     return f"{name} = {value:.4g} was chosen on all rows: the choice is not left out"
 
 
-def _least_squares(estimator: Any) -> Described:
+def _least_squares(estimator: Any) -> HostObjective:
     labels, weight = hasattr(estimator, "class_weight"), getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
-        alpha, chosen = np.asarray(estimator.alpha_, np.float64), _chosen("alpha", float(estimator.alpha_))
+        alpha, chosen = np.asarray(estimator.alpha_, np.float64), _choice_remark("alpha", float(estimator.alpha_))
     else:
         alpha, chosen = np.asarray(getattr(estimator, "alpha", 0.0), np.float64), ""
-    known = Described("squared", alpha, estimator.fit_intercept, labels, weight, chosen=chosen)
+    known = HostObjective("squared", alpha, estimator.fit_intercept, labels, weight, choice_note=chosen)
     return replace(known, positive=bool(getattr(estimator, "positive", False)))
 
 
-def _net(estimator: Any) -> Described:
+def _net(estimator: Any) -> HostObjective:
     """Describe the lasso or elastic net: mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`."""
     searched = hasattr(estimator, "alpha_")
     alpha = float(estimator.alpha_ if searched else estimator.alpha)
     ratio = float(getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0))
-    chosen = _chosen("alpha", alpha) if searched else ""
+    chosen = _choice_remark("alpha", alpha) if searched else ""
     ridge = alpha * (1 - ratio)
-    known = Described("squared", ridge, estimator.fit_intercept, averaged=True, chosen=chosen, l1=alpha * ratio)
+    known = HostObjective("squared", ridge, estimator.fit_intercept, average=True, choice_note=chosen, l1=alpha * ratio)
     return replace(known, positive=bool(estimator.positive))
 
 
-def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], Described]:
-    return lambda estimator: Described(loss(estimator), float(estimator.alpha), estimator.fit_intercept, averaged=True)
+def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], HostObjective]:
+    return lambda estimator: HostObjective(loss(estimator), float(estimator.alpha), estimator.fit_intercept, average=True)
 
 
 def _tweedie(estimator: Any) -> Tweedie:
@@ -126,11 +126,11 @@ def _tweedie(estimator: Any) -> Tweedie:
     return Tweedie(float(estimator.power), 1.0, link)
 
 
-def _huber(estimator: Any) -> Described:
-    return Described(HuberScale(estimator.epsilon), 2.0 * estimator.alpha, estimator.fit_intercept)
+def _huber(estimator: Any) -> HostObjective:
+    return HostObjective(HuberScale(estimator.epsilon), 2.0 * estimator.alpha, estimator.fit_intercept)
 
 
-def _logistic(estimator: Any) -> Described:
+def _logistic(estimator: Any) -> HostObjective:
     searched, style = hasattr(estimator, "Cs"), getattr(estimator, "penalty", "deprecated")
     given = getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
     ratios = np.unique(np.asarray(0.0 if given is None or None in np.ravel(given) else given, np.float64))
@@ -142,32 +142,34 @@ def _logistic(estimator: Any) -> Described:
     each = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
     if searched and (len(each) > 1 or not estimator.refit):
         raise TypeError("from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True.")
-    C, chosen = float(each[0]), _chosen("C", float(each[0])) if searched else ""
+    C, chosen = float(each[0]), _choice_remark("C", float(each[0])) if searched else ""
     whole = 0.0 if style in (None, "none") else 1.0 / C
-    known = Described("logistic", whole * (1 - ratio), estimator.fit_intercept, True, estimator.class_weight, chosen=chosen)
+    known = HostObjective(
+        "logistic", whole * (1 - ratio), estimator.fit_intercept, True, estimator.class_weight, choice_note=chosen
+    )
     return replace(known, l1=whole * ratio)
 
 
-def _support_vectors(estimator: Any) -> Described:
+def _support_vectors(estimator: Any) -> HostObjective:
     if estimator.penalty != "l2" or estimator.intercept_scaling != 1:
         raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and intercept_scaling=1.")
     loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
-    return Described(loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
+    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
 
 
-def _support_vector_regression(estimator: Any) -> Described:
+def _support_vector_regression(estimator: Any) -> HostObjective:
     if estimator.loss != "epsilon_insensitive" or estimator.intercept_scaling != 1:
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive' and intercept_scaling=1.")
     loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
-    return Described(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=True)
+    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=True)
 
 
-def _quantile(estimator: Any) -> Described:
+def _quantile(estimator: Any) -> HostObjective:
     loss = Quantile(estimator.quantile, width=1.0)
-    return Described(loss, 0.0, estimator.fit_intercept, averaged=True, l1=float(estimator.alpha))
+    return HostObjective(loss, 0.0, estimator.fit_intercept, average=True, l1=float(estimator.alpha))
 
 
-def _descended(estimator: Any) -> Described:
+def _describe_sgd(estimator: Any) -> HostObjective:
     name, labels = type(estimator).__name__, isinstance(estimator, linear_model.SGDClassifier)
     smooth = SMOOTH[labels]
     if estimator.loss not in smooth or estimator.penalty not in ("l2", None):
@@ -177,7 +179,7 @@ def _descended(estimator: Any) -> Described:
         )
     weight, alpha = getattr(estimator, "class_weight", None), float(estimator.alpha) if estimator.penalty else 0.0
     loss = smooth[estimator.loss](estimator)
-    return Described(loss, alpha, estimator.fit_intercept, labels, weight, averaged="rows")
+    return HostObjective(loss, alpha, estimator.fit_intercept, labels, weight, average="rows")
 
 
 SHIFTED = 1e4  # mean of a column, in its spreads, from which the column is centred
@@ -188,7 +190,7 @@ SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
     False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
 }
-READERS: dict[type[Any], Callable[[Any], Described]] = {
+READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.LinearRegression: _least_squares,
     linear_model.Ridge: _least_squares,
     linear_model.Lasso: _net,
@@ -207,14 +209,14 @@ READERS: dict[type[Any], Callable[[Any], Described]] = {
     linear_model.QuantileRegressor: _quantile,
     svm.LinearSVC: _support_vectors,
     svm.LinearSVR: _support_vector_regression,
-    linear_model.SGDClassifier: _descended,
-    linear_model.SGDRegressor: _descended,
+    linear_model.SGDClassifier: _describe_sgd,
+    linear_model.SGDRegressor: _describe_sgd,
 }
 AROUND = "a Pipeline, TransformedTargetRegressor or search around one of them"
 SUPPORTED = (*(kind.__name__ for kind in READERS), AROUND)
 
 
-class Opened(NamedTuple):
+class HostFit(NamedTuple):
     """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for printed results."""
 
     estimator: Any
@@ -284,13 +286,13 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
         return _beside(objective, theta)
     if objective.center is not None:  # its own intercept has lost digits beside the means of the columns
         return fit(objective, theta, num_starts=1)
-    return arrived("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
+    return fit_at_host("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
 
 
 def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
     """Tell whether a host was fitted on these data: fitted again, it ends at the same parameters."""
-    _, X, y, weight = matched("from_sklearn", X=X, y=y, sample_weight=weight)
-    last, X, y, _ = opened(estimator, _columns(estimator, X), y)
+    _, X, y, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=weight)
+    last, X, y, _ = open_host(estimator, _columns(estimator, X), y)
     return is_repeated(lambda: clone(last).fit(X, y, **({} if weight is None else {"sample_weight": weight})).coef_, last.coef_)
 
 
@@ -321,10 +323,10 @@ def read(
 
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
     """
-    labels, X, y, sample_weight = matched("from_sklearn", X=X, y=y, sample_weight=sample_weight)
+    labels, X, y, sample_weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
     fitted = estimator
-    estimator, X, y, remarks = opened(estimator, _columns(estimator, X), y)
-    host = replace(described(estimator), scaled=scaled)
+    estimator, X, y, remarks = open_host(estimator, _columns(estimator, X), y)
+    host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
         off = float(np.median(np.abs(np.ravel(y) - np.ravel(estimator.predict(X)))))
@@ -334,7 +336,7 @@ def read(
     names = () if hasattr(X, "columns") else _feature_names(fitted)
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed rows keep their labels
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
-    remark = "; ".join(filter(None, (*remarks, host.chosen)))
+    remark = "; ".join(filter(None, (*remarks, host.choice_note)))
     center = _center(host, X)
     X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
@@ -345,13 +347,21 @@ def read(
     return objective.reading(functools.partial(_new, fitted), labels.index, names), _parameters(objective, host, estimator)
 
 
-def _center(host: Described, X: Any) -> np.ndarray | None:
+def _center(host: HostObjective, X: Any) -> np.ndarray | None:
     """Return the means of columns if a mean is so large that float64 would lose the spread of its column, else None.
 
     Only for least squares with an intercept, whose predictions a shift of the columns does not change.
     """
     plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
-    if host.loss != "squared" or not host.intercept or host.labels or host.l1 or host.scaled or not plain or np.ndim(X) != 2:
+    if (
+        host.loss != "squared"
+        or not host.intercept
+        or host.labels
+        or host.l1
+        or host.standardises
+        or not plain
+        or np.ndim(X) != 2
+    ):
         return None
     values = np.asarray(X, np.float64)
     with np.errstate(all="ignore"):
@@ -393,19 +403,19 @@ def _new(estimator: Any, X: Any) -> Any:
         if missing and not isinstance(estimator, Pipeline):  # transformers of a pipeline select their own columns
             raise ValueError(f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
         X = X if missing else X[list(known)]
-    return _new(estimator.steps[-1][1], _transformed(estimator, X)) if isinstance(estimator, Pipeline) else X
+    return _new(estimator.steps[-1][1], _transform_rows(estimator, X)) if isinstance(estimator, Pipeline) else X
 
 
-def _transformed(estimator: Pipeline, X: Any) -> Any:
+def _transform_rows(estimator: Pipeline, X: Any) -> Any:
     """Apply the transformers of a pipeline to rows."""
     return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
 
 
-def opened(estimator: Any, X: Any, y: Any) -> Opened:
+def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
     """Open a fitted host down to its linear estimator."""
     if isinstance(estimator, Pipeline):
         check_is_fitted(estimator)
-        inner = opened(estimator.steps[-1][1], _transformed(estimator, X), y)
+        inner = open_host(estimator.steps[-1][1], _transform_rows(estimator, X), y)
         said = (
             "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
             "(lo.sklearn.cross_validate fits them anew in every fold)"
@@ -413,7 +423,7 @@ def opened(estimator: Any, X: Any, y: Any) -> Opened:
         return inner._replace(remarks=((said,) if _prepares(estimator) else ()) + inner.remarks)
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
-        inner = opened(estimator.regressor_, X, np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))))
+        inner = open_host(estimator.regressor_, X, np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))))
         return inner._replace(remarks=("losses are of the transformed target", *inner.remarks))
     if searches(estimator):
         name = type(estimator).__name__
@@ -423,10 +433,10 @@ def opened(estimator: Any, X: Any, y: Any) -> Opened:
                 f"from_sklearn: {name}(refit={estimator.refit!r}) has no best_estimator_; search with refit=True, or fit an "
                 "estimator with its best_params_ and give that."
             )
-        inner = opened(estimator.best_estimator_, X, y)
+        inner = open_host(estimator.best_estimator_, X, y)
         said = f"{name} chose {estimator.best_params_} on all rows: the choice is not left out"
         return inner._replace(remarks=(said, *inner.remarks))
-    return Opened(estimator, X, y)
+    return HostFit(estimator, X, y)
 
 
 def inner(estimator: Any) -> Any:
@@ -465,7 +475,7 @@ def rescales(estimator: Any) -> bool:
     (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
         return False
-    host = described(last)
+    host = describe(last)
     plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
     return bool(plain and not host.positive and scaler.with_std and len(getattr(last, "classes_", ())) < 3)
 
@@ -479,14 +489,14 @@ def _learn(steps: Iterable[Any]) -> bool:
     return any(get_tags(step).requires_fit for step in steps if step not in ("passthrough", None))
 
 
-def placed(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
+def with_parameters(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
     """Copy a fitted host with other parameters, named as in `Fit.parameters`."""
     host = copy.copy(estimator)
     if isinstance(host, Pipeline):
         name, last = host.steps[-1]
-        host.steps = [*host.steps[:-1], (name, placed(last, parameters))]
+        host.steps = [*host.steps[:-1], (name, with_parameters(last, parameters))]
     elif isinstance(host, TransformedTargetRegressor):
-        host.regressor_ = placed(host.regressor_, parameters)
+        host.regressor_ = with_parameters(host.regressor_, parameters)
     else:
         coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
         if isinstance(host, svm.LinearSVC | svm.LinearSVR) and host.fit_intercept:
@@ -510,7 +520,7 @@ def _columns(estimator: Any, X: Any) -> Any:
 
 
 def _objective(
-    host: Described, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
+    host: HostObjective, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
 ) -> GLM | Regression:
     """Build the objective of the host on these data."""
     name = type(estimator).__name__
@@ -519,7 +529,7 @@ def _objective(
     penalty = penalty_of(host)
     if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(np.shape(X)) <= DENSE:
         X = X.toarray()  # models with kinks or bounds need dense columns
-    glm: Any = StandardisedGLM if host.scaled else GLM
+    glm: Any = StandardisedGLM if host.standardises else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
@@ -531,7 +541,7 @@ def _objective(
     unknown = ~np.isin(y, classes)
     if unknown.any():
         raise ValueError(f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
-    if len(classes) > 2 and (host.loss != "logistic" or host.averaged):
+    if len(classes) > 2 and (host.loss != "logistic" or host.average):
         raise TypeError(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
             f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
@@ -555,7 +565,7 @@ def _with_ones(X: Any) -> Any:
     return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
 
 
-def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
+def _class_weights(host: HostObjective, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
     """Return class weights as arguments of a model: recomputed by fold, or multiplied into the rows' weights."""
     of_class = host.class_weight
     if of_class is None:
@@ -566,7 +576,7 @@ def _class_weights(host: Described, y: np.ndarray, weight: ArrayLike | None) -> 
     return {"sample_weight": each if weight is None else each * np.asarray(weight, float)}
 
 
-def _parameters(objective: GLM | Regression, host: Described, estimator: Any) -> dict[str, np.ndarray]:
+def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> dict[str, np.ndarray]:
     """Return the parameters θ̂ of the host itself."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)

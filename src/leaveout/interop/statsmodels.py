@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..data.arrays import counted
-from ..data.formulas import learned
+from ..data.arrays import is_default_index
+from ..data.formulas import stateful_remark
 from ..models.glm import losses
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
 from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
-from ._arrived import arrived, noted
+from ._fit_at_host import add_remark, fit_at_host
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
     "Identity": lambda link: "identity",
@@ -131,11 +131,11 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
     way = "raise maxiter or scale the columns"
-    found = arrived("from_statsmodels", objective, parameters, lambda: _stopped(results), way)
-    return noted(found, learned(str(getattr(model, "formula", ""))))
+    found = fit_at_host("from_statsmodels", objective, parameters, lambda: _did_not_converge(results), way)
+    return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
 
 
-def _stopped(results: Any) -> bool:
+def _did_not_converge(results: Any) -> bool:
     """Tell whether the host reports that its solver did not converge."""
     told = getattr(results, "mle_retvals", None) or {}
     return not told.get("converged", getattr(results, "converged", True))
@@ -154,19 +154,19 @@ def _frame(model: Any) -> Any:
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
     rows = getattr(getattr(model, "data", None), "row_labels", None)
     index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
-    dropped = _dropped(model)
-    if dropped and (index is None or counted(index)):  # such an index renumbers the remaining rows
+    dropped = _dropped_rows(model)
+    if dropped and (index is None or is_default_index(index)):  # such an index renumbers the remaining rows
         index = pd.Index(np.delete(np.arange(len(exog) + len(dropped)), dropped))
     return pd.DataFrame(exog, index=index, columns=names) if len(set(names)) == exog.shape[1] else exog
 
 
-def _dropped(model: Any) -> list[int]:
+def _dropped_rows(model: Any) -> list[int]:
     """Find the rows that statsmodels dropped because of missing values."""
     return list(getattr(getattr(model, "data", None), "missing_row_idx", None) or ())
 
 
 def _remark(model: Any, *more: str) -> str:
-    gone = len(_dropped(model))
+    gone = len(_dropped_rows(model))
     first = f"{gone} rows with missing values are not among the units: statsmodels dropped them" if gone else ""
     return "; ".join(filter(None, (first, *more)))
 
@@ -192,7 +192,7 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM,
     return objective, parameters
 
 
-def _generalised(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     family = type(model.family).__name__
     if alpha is not None and family in SCALED:
         raise TypeError(
@@ -271,7 +271,7 @@ def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GL
     return _glm(model, loss, coef, penalty, offset=offset if offset.any() else None, remark=_remark(model, said))
 
 
-def _ordered(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
+def _read_ordered_model(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
     from scipy import stats
 
     if model.distr is not stats.logistic:
@@ -309,14 +309,14 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
 MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict[str, Any]]]] = {
     "OLS": _linear,
     "WLS": _linear,
-    "GLM": _generalised,
+    "GLM": _read_glm,
     "Logit": _discrete,
     "Probit": _discrete,
     "Poisson": _discrete,
     "NegativeBinomial": _negative_binomial,
     "MNLogit": _multinomial,
     "GLMGam": _additive,
-    "OrderedModel": _ordered,
+    "OrderedModel": _read_ordered_model,
     "BetaModel": _beta,
     "PHReg": _cox,
 }

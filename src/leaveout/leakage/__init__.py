@@ -15,6 +15,7 @@ from ._injection import InjectedSplits as InjectedSplits, Injection as Injection
 from ._leakage_report import leakage_report as leakage_report
 from ._linkage import Linkage as Linkage
 from ._models import RecordLeakage as RecordLeakage, SplitLeakage as SplitLeakage
+from ._report_result import LeakageReport as LeakageReport
 from ._result import LeakageResult as LeakageResult
 from ._slope import (
     SlopeTest as SlopeTest,
@@ -22,4 +23,3 @@ from ._slope import (
     leakage_slope_test as leakage_slope_test,
 )
 from ._solve import Curve as Curve, solve_curve as solve_curve
-from ._told import LeakageReport as LeakageReport

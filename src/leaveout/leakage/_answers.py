@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
-from ._splits import Rows, Some, as_folds, bundles, capped, like_size, nearest_folds
+from ._splits import Rows, Some, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
 DROPPED = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
@@ -44,7 +44,7 @@ def prices(study: LeakageStudy) -> dict[str, int]:
     if not study.linkage.knows_pairs:
         return {"naive": filed}
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
-    regrouped = count * PARTITIONS_A_ROUND * (whole and bool(study.cuts) and _removed(study) >= MIN_EXPOSURE_REMOVED)
+    regrouped = count * PARTITIONS_A_ROUND * (whole and bool(study.cuts) and _removed_mate_share(study) >= MIN_EXPOSURE_REMOVED)
     return {"naive": filed, "purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": regrouped}
 
 
@@ -60,7 +60,7 @@ def naive(study: LeakageStudy) -> Answer:
     """Score the folds as filed."""
     value, influence = study.naive
     whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
-    return replace(whole, exposed=study.exposed, moved=study.moved)
+    return replace(whole, exposed=study.exposed, fold_effects=study.fold_effects)
 
 
 def coarser(study: LeakageStudy) -> Answer:
@@ -69,30 +69,30 @@ def coarser(study: LeakageStudy) -> Answer:
     The likeliest pairs join first, as long as the clusters are small enough for folds.
     """
     if study.fold is None:
-        return Answer("coarser", study.taken, FIXED)
+        return Answer("coarser", study.assumption, FIXED)
     points, why = [], NONE
     link = study.linkage
     for cut in study.cuts:
         use = link.probability >= cut
         most = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
-        joined = capped(study.filed, link.left[use], link.right[use], link.probability[use], most)
+        joined = join_capped(study.filed_clusters, link.left[use], link.right[use], link.probability[use], most)
         moved = nearest_folds(study.fold, joined)
         if moved is None:
             why = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
             break
         other = replace(study, folds=as_folds(moved, joined))
         parts = [part for k in range(len(other.folds)) for part in _bundles(other, k, cut)]
-        if _dropped(other, parts) > MAX_DROPPED_SHARE:
-            why = f"at {cut:.2g} it would drop {_dropped(other, parts):.0%} of a training set"
+        if _largest_dropped_share(other, parts) > MAX_DROPPED_SHARE:
+            why = f"at {cut:.2g} it would drop {_largest_dropped_share(other, parts):.0%} of a training set"
             break
-        after = _purged(other, parts, cut)
+        after = _purge(other, parts, cut)
         difference = other.naive.value - study.naive.value + after.difference
         influence = other.naive.influence - study.naive.influence + after.influence
         points.append(after._replace(difference=difference, influence=influence))
-    return study.line("coarser", study.taken, points, why)
+    return study.line("coarser", study.assumption, points, why)
 
 
-def imputed(study: LeakageStudy) -> Answer:
+def impute(study: LeakageStudy) -> Answer:
     """Cross-validate by the clusters of drawn partitions, with as many draws as make their error small.
 
     A pair of probability p is together in a share p of the draws, whether its records are of one entity or not, as draws do not
@@ -104,13 +104,13 @@ def imputed(study: LeakageStudy) -> Answer:
         return Answer("imputed", assumption, FIXED)
     if not study.cuts:
         return Answer("imputed", assumption, NONE)
-    if _removed(study) < MIN_EXPOSURE_REMOVED:
-        return Answer("imputed", assumption, few_removed(_removed(study)))
+    if _removed_mate_share(study) < MIN_EXPOSURE_REMOVED:
+        return Answer("imputed", assumption, few_removed(_removed_mate_share(study)))
     points: list[ControlPoint] = []
     for own in study.clusters:
         moved = nearest_folds(study.fold, own)
         if moved is not None:
-            points.append(_regrouped(study, moved, float("nan")))
+            points.append(_regroup(study, moved, float("nan")))
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points) and _enough(study, points):
             break
     if len(points) < 2:
@@ -127,27 +127,27 @@ def imputed(study: LeakageStudy) -> Answer:
 
 def purge(study: LeakageStudy) -> Answer:
     """Predict rows that may have mates in training without these, and compare with fits that lack as many other rows."""
-    assumption = f"{study.taken}; {TYPICAL}"
+    assumption = f"{study.assumption}; {TYPICAL}"
     points, why = [], NONE
     for cut in study.cuts:
         parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
-        if _dropped(study, parts) > MAX_DROPPED_SHARE:
-            why = f"at {cut:.2g} it would drop {_dropped(study, parts):.0%} of a training set"
+        if _largest_dropped_share(study, parts) > MAX_DROPPED_SHARE:
+            why = f"at {cut:.2g} it would drop {_largest_dropped_share(study, parts):.0%} of a training set"
             break
-        points.append(_purged(study, parts, cut))
+        points.append(_purge(study, parts, cut))
     return study.line("purge", assumption, points, why)
 
 
 def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """Average two answers whose errors have different causes: other folds, and controls."""
     if purge.refusal or coarser.refusal:
-        return Answer("both", f"{study.taken}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
+        return Answer("both", f"{study.assumption}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
     assert purge.change is not None and coarser.change is not None
     change = (purge.change + coarser.change) / 2
     moved = (purge.correction + coarser.correction) / 2
     return Answer(
         "both",
-        f"{study.taken}; {TYPICAL}",
+        f"{study.assumption}; {TYPICAL}",
         score=study.naive.value + moved,
         correction=moved,
         influence=study.naive.influence + change,
@@ -158,10 +158,10 @@ def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     )
 
 
-def unmated(study: LeakageStudy) -> Answer:
+def mateless_rows(study: LeakageStudy) -> Answer:
     """Score the tested rows without a listed mate in training, by the predictions as filed."""
     assumption = "tested records without a listed mate are as hard as those with one"
-    use = study.tested.copy()
+    use = study.test_rows.copy()
     use[study.candidates.place.to_numpy()] = False
     kept = [use[fold.test] for fold in study.folds]
     if min(own.sum() for own in kept) < MIN_FOLD_RECORDS:
@@ -170,36 +170,40 @@ def unmated(study: LeakageStudy) -> Answer:
         )
     folds = [fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)]
     try:
-        value, influence = study.scored([own[some] for own, some in zip(study.predicted, kept, strict=True)], folds)
+        value, influence = study.score_predictions(
+            [own[some] for own, some in zip(study.predictions, kept, strict=True)], folds
+        )
     except ValueError as error:  # such as records of one class
         return Answer("unmated", assumption, str(error).rstrip("."))
     moved = {"correction": value - study.naive.value, "change": influence - study.naive.influence}
     return Answer("unmated", assumption, score=value, influence=influence, exposed=0.0, **moved)
 
 
-def _dropped(study: LeakageStudy, parts: list[Bundle]) -> float:
+def _largest_dropped_share(study: LeakageStudy, parts: list[Bundle]) -> float:
     """Return the largest share of a training set that a fit drops."""
     return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
 
 
-def _removed(study: LeakageStudy) -> float:
+def _removed_mate_share(study: LeakageStudy) -> float:
     """Return the share of the mates across folds that the first drawn clusters remove; NaN if none fit into folds."""
     assert study.fold is not None
     moved = [nearest_folds(study.fold, own) for own in study.clusters[:PARTITIONS_A_ROUND]]
-    left = [_left(study, as_folds(own, study.filed)) for own in moved if own is not None]
+    left = [_remaining_exposure(study, as_folds(own, study.filed_clusters)) for own in moved if own is not None]
     return study.removed(float(np.mean(left))) if left else float("nan")
 
 
-def _left(study: LeakageStudy, folds: list[LeakageFold]) -> float:
+def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
     """Return the exposure on these folds."""
     return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
 
 
-def _regrouped(study: LeakageStudy, moved: Rows, cut: float) -> ControlPoint:
-    folds = as_folds(moved, study.filed)
+def _regroup(study: LeakageStudy, move: Rows, cut: float) -> ControlPoint:
+    folds = as_folds(move, study.filed_clusters)
     predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
-    value, influence = study.scored(predicted, folds)
-    return ControlPoint(cut, value - study.naive.value, influence - study.naive.influence, 0.0, _left(study, folds))
+    value, influence = study.score_predictions(predicted, folds)
+    return ControlPoint(
+        cut, value - study.naive.value, influence - study.naive.influence, 0.0, _remaining_exposure(study, folds)
+    )
 
 
 def _enough(study: LeakageStudy, points: list[ControlPoint]) -> bool:
@@ -217,26 +221,28 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
         return []
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
     count = min(BUNDLES, int(np.ceil(mates(exposed).sum() / (DROPPED * len(fold.train)))))
-    parts = bundles(exposed, study.filed, count, np.random.default_rng([study.seed, 5, k]))
+    parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 
 
-def _purged(study: LeakageStudy, parts: list[Bundle], cut: float) -> ControlPoint:
+def _purge(study: LeakageStudy, parts: list[Bundle], cut: float) -> ControlPoint:
     if not parts:
         return ControlPoint(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
-    clean = study.scored(_replaced(study, parts, study.work([_without(study, part, part.drop) for part in parts])))
+    clean = study.score_predictions(
+        _replace_predictions(study, parts, study.work([_without(study, part, part.drop) for part in parts]))
+    )
     controls: list[tuple[float, NDArray[np.float64]]] = []
     for count in CONTROLS:
         for c in range(len(controls), count):
             asks = [_without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)]
-            controls.append(study.scored(_replaced(study, parts, study.work(asks))))
+            controls.append(study.score_predictions(_replace_predictions(study, parts, study.work(asks))))
         sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
         influence = clean.influence - np.mean([own for _, own in controls], axis=0)
         if noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(influence).value:
             break
     difference = clean.value - float(np.mean([value for value, _ in controls]))
-    return ControlPoint(cut, difference, influence, noise, _exposed(study, parts))
+    return ControlPoint(cut, difference, influence, noise, _exposure_below(study, parts))
 
 
 def _without(study: LeakageStudy, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
@@ -246,30 +252,30 @@ def _without(study: LeakageStudy, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
 
 def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> NDArray[np.bool_]:
     rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
-    return like_size(part.drop, study.folds[part.fold].train, study.filed, rng)
+    return like_size(part.drop, study.folds[part.fold].train, study.filed_clusters, rng)
 
 
-def _replaced(study: LeakageStudy, parts: list[Bundle], found: Predictions) -> Predictions:
+def _replace_predictions(study: LeakageStudy, parts: list[Bundle], predictions: Predictions) -> Predictions:
     """Return predictions as filed, with those of the bundles' rows replaced."""
-    out = [own.copy() for own in study.predicted]
+    out = [own.copy() for own in study.predictions]
     place = np.zeros(len(study.y), np.int64)
-    for part, own in zip(parts, found, strict=True):
+    for part, own in zip(parts, predictions, strict=True):
         place[study.folds[part.fold].test] = np.arange(len(out[part.fold]))
         out[part.fold][place[part.rows]] = own
     return out
 
 
-def _exposed(study: LeakageStudy, parts: list[Bundle]) -> float:
+def _exposure_below(study: LeakageStudy, parts: list[Bundle]) -> float:
     """Return the exposure that remains through pairs below the cut."""
     left = np.zeros(len(study.y))
     for fold, mates in zip(study.folds, study.mates, strict=True):
         left[fold.test] = mates
     for part in parts:
         left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
-    return float(left[study.tested].mean())
+    return float(left[study.test_rows].mean())
 
 
-def extrapolated(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
+def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
     """Answer by `leakage_corrected`; refuse if it refuses, or before its fits if injection cannot show the leakage."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):

@@ -115,8 +115,8 @@ def stratified_matrix(
             raise ValueError(f"stratified_matrix: {name} = {pool} holds fewer than the {most} records that a level draws.")
     A = np.zeros((len(drawn), n + 1))
     for row, j in zip(A, drawn.astype(int), strict=True):
-        start, leaked = _marked(n - j, p_train, pool_train)
-        first, injected = _marked(j, 1 - p_test, pool_test)
+        start, leaked = _marked_law(n - j, p_train, pool_train)
+        first, injected = _marked_law(j, 1 - p_test, pool_test)
         both = np.convolve(leaked, injected)
         row[start + first : start + first + len(both)] = both
     return A
@@ -242,7 +242,7 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
         )
 
 
-def _marked(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
+def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
     """Return the distribution of the marked records among `draws`, from the first count that is not negligible."""
     reach = TAIL * (np.sqrt(draws * p * (1 - p)) + 1)
     counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)

@@ -55,7 +55,7 @@ def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np
     return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
-def biconnected(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " pairs"]:
+def biconnected_blocks(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " pairs"]:
     """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft & Tarjan 1973).
 
     Down a depth-first tree, the pair above v is in one block with the pair above its parent u if something at or below v is
@@ -111,7 +111,7 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Boo
     for first, (start, stop) in zip(starts, itertools.pairwise(np.searchsorted(block[order], starts)), strict=False):
         some = order[start:stop]
         blocks = _dense(graph, some, block[some] - first, pair[some], size[first : first + AT_ONCE])
-        weight = blocks.clusters(_fitted(blocks, k), k)
+        weight = blocks.clusters(_fit_weights(blocks, k), k)
         label = _draw(weight, _sums(weight, k), num, k, rng)
         inside[:, some] = (label[block[some] - first, :, x[some]] == label[block[some] - first, :, y[some]]).T
     return inside
@@ -137,7 +137,7 @@ def _dense(
     return RecordBlocks(weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset)
 
 
-def _fitted(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
+def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
     """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
     # bound of the curvature, as the variance of an indicator is at most a quarter
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL

@@ -68,13 +68,13 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
             asked += done
             share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
-            chains = _pulled(chains, graph, label, GAIN)
+            chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
         if (BURN_IN_SWEEPS * asked < wanted).any():
             _warn(steps)
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
-            chains = _pulled(chains, graph, label, GAIN / (1 + step / SLOWS))
+            chains = _pull_weights(chains, graph, label, GAIN / (1 + step / SLOWS))
         out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
         while len(out) * copies < num:
             bar.advance()
@@ -92,7 +92,7 @@ def _warn(steps: int) -> None:
     )
 
 
-def _pulled(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:
+def _pull_weights(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:
     """Move the weights towards values at which `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
     inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
     weight = chains.weight[: len(graph.a)]

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.checkpoint import File, StepResult, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.progress import Slow
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._binomial import binomial_matrix, check_probabilities
@@ -188,7 +188,7 @@ def binomial_block_bootstrap(
     check_probabilities(caller, p_train, p_test)
     if direction not in ("train", "test", "both"):
         raise ValueError(f"{caller}: direction must be 'train', 'test' or 'both'; got {direction!r}.")
-    _, X, y = matched(caller, X=X, y=y)
+    _, X, y = match_labels(caller, X=X, y=y)
     task = prepare(caller, estimator, X, y, loss, "auto")
     if not task.measure.per_record:
         raise ValueError(f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record.")
@@ -231,13 +231,13 @@ class _Job:
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
                 for at, rows, own in self._mixtures(number, level):
-                    out[number, at] = kept(functools.partial(self._of_train, rows, own))["losses"]
+                    out[number, at] = read_or_make(functools.partial(self._of_train, rows, own))["losses"]
                 bar.advance()
         return out.mean(1), out.var(1, ddof=1)
 
     def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
         losses = self.measure.losses(self.y[self.test], self._predict(rows, own)[0])
-        return {"losses": _left(losses, rows, self.test)}
+        return {"losses": _left_out_losses(losses, rows, self.test)}
 
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """Compute b over test sets with records of T̂; fits train on the records of T̂ that were not drawn."""
@@ -248,13 +248,13 @@ class _Job:
                 for start in range(0, self.num_boot, DRAWS_AT_A_TIME):
                     some = range(start, min(start + DRAWS_AT_A_TIME, self.num_boot))
                     rows = [self._mixture(rng, 1, level, self.train, self.test)[0] for _ in some]
-                    out[number, some] = kept(functools.partial(self._of_test, rows, some))["losses"]
+                    out[number, some] = read_or_make(functools.partial(self._of_test, rows, some))["losses"]
                     bar.advance(len(some))
         return out.mean(1), out.var(1, ddof=1)
 
-    def _of_test(self, drawn: list[NDArray[np.int64]], numbers: range) -> StepResult:
+    def _of_test(self, draws: list[NDArray[np.int64]], numbers: range) -> StepResult:
         losses, none = [], np.zeros((1, 0), np.int64)
-        for rows, r in zip(drawn, numbers, strict=True):
+        for rows, r in zip(draws, numbers, strict=True):
             rest = np.setdiff1d(self.train, rows)[None]
             losses.append(self.measure.losses(self.y[rows], self.learner(rest, rows, none, np.array([r]))[0]).mean())
         return {"losses": np.array(losses)}
@@ -265,16 +265,16 @@ class _Job:
         with Slow("levels", len(levels)) as bar:
             for number, level in enumerate(levels):
                 for at, rows, own in self._mixtures(number, level, every=True):
-                    out[number][:, at] = kept(functools.partial(self._of_both, number, levels, rows, own))["losses"]
+                    out[number][:, at] = read_or_make(functools.partial(self._of_both, number, levels, rows, own))["losses"]
                 bar.advance()
         return out.mean(2), out.var(2, ddof=1)
 
     def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
         shared, beside = self._predict(rows, own)
         both = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
-        return {"losses": self._tested(number, levels, rows, both).T}
+        return {"losses": self._test_losses(number, levels, rows, both).T}
 
-    def _tested(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
+    def _test_losses(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
         """Compute mean losses of draws from V̂ and T̂ without the training records, `[fits, test levels]`."""
         rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
         for f, drawn in enumerate(rows):
@@ -306,7 +306,7 @@ class _Job:
         )
 
 
-def _left(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:
+def _left_out_losses(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:
     """Compute the mean loss of each fit over the records of V̂ that it was not trained on."""
     place = np.full(max(rows.max(), test.max()) + 1, len(test))
     place[test] = np.arange(len(test))

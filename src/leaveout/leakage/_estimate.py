@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.checkpoint import File, keeping, kept
+from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..refit import AbstractRefit
@@ -21,11 +21,11 @@ from ._injection import FoldInjection, Injection, make_folds, plan_injection, sl
 from ._models import DrawnLeakage, Leakage, LeakageFold, Shares, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
-from ._run import Enough, FitWork, FoldLosses, known, run
+from ._run import Enough, FitWork, FoldLosses, describe_run, run
 from ._score import NO_MIXTURE, Score
 from ._scoring import Loss
 from ._slope import slope_test
-from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, left_out, resolved, units
+from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, draws_resolve, left_out, units
 
 DEFAULT = Injection()
 IID_REPEATS = 4
@@ -123,10 +123,10 @@ def leakage_corrected(
     """
     caller = "leakage_corrected"
     leakage = check_known(leakage)
-    _, X, y, groups = matched(caller, X=X, y=y, groups=groups)
+    _, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
-    injection, said = _agreed(injection, leakage)
+    injection, said = _match_injection(injection, leakage)
     notes, score, shares = _few_clusters(folds) + said, task.measure, leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
     _check_score(score, outside, injection, bins)
@@ -146,7 +146,7 @@ def leakage_corrected(
         told = (*more, *known_notes)
         return LeakageResult(plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common)
 
-    of = known(estimator_or_fit, task, folds, injection, seed) | {"bins": work.edges, "p_test above zero": outside}
+    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": work.edges, "p_test above zero": outside}
     beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, of):
@@ -165,14 +165,14 @@ def leakage_corrected(
 
 def _beside(work: FitWork, seed: int) -> dict[str, Any]:
     """Run further fits: the loss with all records independent, and the losses without groups of clusters."""
-    iid = kept(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
-    if resolved(work.plan) or not work.score.weighs:
+    iid = read_or_make(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
+    if draws_resolve(work.plan) or not work.score.weighs:
         return {"iid": float(iid), "moved": None}
-    made = kept(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
+    made = read_or_make(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
     return {"iid": float(iid), "moved": made.get("moved")}
 
 
-def _until(work: FitWork, shares: Shares, injection: Injection, moved: NDArray[np.float64] | None) -> Enough | None:
+def _until(work: FitWork, shares: Shares, injection: Injection, move: NDArray[np.float64] | None) -> Enough | None:
     """Draw until the Monte-Carlo error is small relative to that of the data."""
     if injection.num_boot is not None or not work.score.weighs:
         return None
@@ -181,8 +181,8 @@ def _until(work: FitWork, shares: Shares, injection: Injection, moved: NDArray[n
     def enough(runs: list[FoldLosses]) -> int:
         pooled = pool(work.plan, runs, shares, ORDER, law)
         weights = pooled.solve(work.score.shape).weights
-        tested = as_tested(work.plan, [run.records for run in runs], pooled.combined, weights, shares)
-        data = InfluenceSpread(tested, unit, moved=moved).error
+        tested = as_tested(work.plan, [run.records for run in runs], pooled.combinations, weights, shares)
+        data = InfluenceSpread(tested, unit, fold_effects=move).error
         drawn = runs[0].test.shape[1]
         return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
 
@@ -212,7 +212,7 @@ def _few_clusters(folds: list[LeakageFold]) -> list[str]:
     ]
 
 
-def _agreed(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
+def _match_injection(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
     """Return the injection with the mechanism of the leakage."""
     if injection.mechanism == leakage.mechanism:
         return injection, []
@@ -228,7 +228,7 @@ def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayL
     """Raise ValueError if the score cannot be corrected."""
     if bins is not None and not score.per_record:
         raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
-    if outside and not score.functional.signed:
+    if outside and not score.functional.allows_negative_weights:
         raise ValueError(
             f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
             "RecordLeakage(p_train) where V̂ is clean."

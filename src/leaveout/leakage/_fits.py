@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.parallel import workers
-from ._updates import SHARED_ROWS_RATIO, FitChains, counted, in_common, lengths, moments
+from ._updates import SHARED_ROWS_RATIO, FitChains, count_rows, in_common, lengths, moments
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
@@ -60,7 +60,7 @@ class AbstractLinear(AbstractLearner):
     X: NDArray[np.float64]
     y: NDArray[np.float64]
     intercept: bool
-    scaled: bool
+    standardises: bool
     needs: str  # a response or, for two classes, a label, a probability or a decision value
 
     @property
@@ -96,7 +96,7 @@ class AbstractLinear(AbstractLearner):
 
     def _apart(self, train: Rows) -> NDArray[np.float64]:
         X, y = self.X[train], self.y[train]
-        if not self.scaled:
+        if not self.standardises:
             return self.solve(X, y)
         mean, spread = X.mean(1), X.std(1)
         spread[spread == 0] = 1.0
@@ -110,7 +110,7 @@ class LeastSquares(AbstractLinear):
     """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in one call."""
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
-        self.X, self.y, self.penalty, self.intercept, self.scaled = X, y, penalty, intercept, scaled
+        self.X, self.y, self.penalty, self.intercept, self.standardises = X, y, penalty, intercept, scaled
         self.needs = "response"
 
     @property
@@ -126,33 +126,33 @@ class LeastSquares(AbstractLinear):
         U, shift, constant = self._columns
         found = moments(U, train, place)
         mean, gram, right = found[:, :d, -1] / size, found[:, :d, :d], found[:, :d, d]
-        if self.centred:
+        if self.centres:
             gram = gram - size * mean[:, :, None] * mean[:, None]
             right = right - mean * found[:, d, -1:]
         variance = np.diagonal(gram, axis1=1, axis2=2) / size
         close = np.zeros(fits, bool)
-        if self.scaled or not self.penalty:  # differences of sums lose the digits of nearly constant columns
+        if self.standardises or not self.penalty:  # differences of sums lose the digits of nearly constant columns
             close = ((variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
         gram = gram.copy()
-        gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.scaled else 1.0)
+        gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.standardises else 1.0)
         gram[close] = np.eye(d)
-        coef[:, :d], doubtful = _solved(gram, right)
+        coef[:, :d], doubtful = _solve_stack(gram, right)
         at = found[:, d, -1] / size + shift[d] if self.intercept else 0.0
-        coef[:, d] = at - np.einsum("fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centred)
+        coef[:, d] = at - np.einsum("fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centres)
         return coef, close | (doubtful & (self.penalty == 0))
 
     @property
-    def centred(self) -> bool:
-        return self.intercept or self.scaled
+    def centres(self) -> bool:
+        return self.intercept or self.standardises
 
     @functools.cached_property
     def _columns(self) -> tuple[NDArray, NDArray, NDArray]:
         """Return features, response and ones, centred if there is an intercept, with the means and the constant features."""
         U = np.column_stack([self.X, self.y, np.ones(len(self.y))])
         constant = np.ptp(self.X, axis=0) == 0
-        shift = U.mean(0) * np.append(np.full(self.X.shape[1], float(self.centred)), [float(self.intercept), 0.0])
+        shift = U.mean(0) * np.append(np.full(self.X.shape[1], float(self.centres)), [float(self.intercept), 0.0])
         U = U - shift
-        if self.centred:
+        if self.centres:
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
@@ -164,7 +164,7 @@ class LeastSquares(AbstractLinear):
             X, y = X - mean[:, None], y - centre[:, None]
         gram = np.matmul(X.transpose(0, 2, 1), X)
         gram[:, range(d), range(d)] += self.penalty
-        coef, doubtful = _solved(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
+        coef, doubtful = _solve_stack(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
         for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost digits that its singular values keep
             coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
@@ -177,7 +177,7 @@ class AbstractClasses(AbstractLinear):
     """
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
-        self.X, self.y, self.penalty, self.intercept, self.scaled, self.needs = X, y, penalty, intercept, scaled, needs
+        self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
@@ -232,17 +232,17 @@ class AbstractMargin(AbstractClasses):
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
-        if fits == 1 or not self.steady or self.scaled > self.intercept:
+        if fits == 1 or not self.steady or self.standardises > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
         if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * COLUMN_PRODUCTS:
             return coef, none
-        place, weight = lengths(train), counted(train, rows)
+        place, weight = lengths(train), count_rows(train, rows)
         X, y = self.X[rows], self.y[rows]
         center = X.mean(0) * self.intercept
         Z = np.column_stack([X - center, np.ones((len(rows), int(self.intercept)))])
         ridge = np.broadcast_to(self.ridge(), (fits, Z.shape[1])).copy()
-        if self.scaled:
+        if self.standardises:
             mean = weight @ Z[:, :d] / size
             variance = weight @ Z[:, :d] ** 2 / size - mean**2
             ridge[:, :d] *= variance
@@ -254,14 +254,14 @@ class AbstractMargin(AbstractClasses):
         theta, failed = FitChains(Z, y, self.slopes).solve(weight, ridge, place)
         coef[:, : Z.shape[1]] = theta
         coef[:, d] -= coef[:, :d] @ center
-        return coef, failed | (none if self.scaled else False)
+        return coef, failed | (none if self.standardises else False)
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
         value, slope, hessian = self._objective(Z, y, theta, ridge)
         for _ in range(100):
-            step, _ = _solved(hessian, slope)
+            step, _ = _solve_stack(hessian, slope)
             decrement = np.einsum("fd,fd->f", step, slope)
             going = decrement > 1e-13 * (1 + np.abs(value))
             theta[active[~going]] -= step[~going]
@@ -332,7 +332,7 @@ class SupportVector(AbstractMargin):
         return short**2, -2 * sign * short, 2.0 * (short > 0)
 
 
-def _solved(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the pseudo-inverse.
 
     An empty column gets coefficient zero.
@@ -375,7 +375,7 @@ class Neighbours(AbstractLearner):
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         if train.shape[1] < self.k:
             raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
-        order = self._sorted()
+        order = self._sort_neighbours()
         inside, outside = [], []
         for rows, mine in zip(train, own, strict=True):
             times = np.bincount(rows, minlength=len(self.X))
@@ -383,7 +383,7 @@ class Neighbours(AbstractLearner):
             outside.append(self._predict(order[mine], times))
         return np.array(inside), np.array(outside)
 
-    def _sorted(self) -> Int[np.ndarray, "records records"]:
+    def _sort_neighbours(self) -> Int[np.ndarray, "records records"]:
         """Sort all records by their distances from each record, once."""
         if self.order is None:
             from sklearn.metrics import pairwise_distances_chunked

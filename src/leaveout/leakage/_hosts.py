@@ -23,7 +23,7 @@ from sklearn.svm import SVC
 from .._runtime.display import kind_of
 from .._runtime.parallel import over, workers
 from ..data.arrays import numbers
-from ..interop.sklearn import Described, SklearnEstimator, described
+from ..interop.sklearn import HostObjective, SklearnEstimator, describe
 from ..models.glm.glm import GLM
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -43,7 +43,7 @@ from ._fits import (
 )
 from ._hinge import HingeFits
 from ._score import Needs, Score
-from ._scoring import Loss, classifies, predicted, resolve, resolve_score
+from ._scoring import Loss, classifies, predict_for_score, resolve, resolve_score
 
 PROBED_ROWS = 50  # rows of the test whether an estimator reads columns without numbers
 SORTABLE = 2**25  # largest number of sorted distances of all records
@@ -182,9 +182,9 @@ class PlanHost(AbstractLearner):
 
     def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         n = self.glm.num_units
-        return self.counted(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
+        return self.predict_counts(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
 
-    def counted(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
+    def predict_counts(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
@@ -232,7 +232,7 @@ def make_learner(
         return PlanHost(estimator, refit, measure)
     _check_estimator(estimator, measure)
     if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
-        special = _batched(estimator, X, codes, measure)
+        special = _batch_learner(estimator, X, codes, measure)
         if special is not None:
             return special
     return Estimator(estimator, X, y, measure, n_jobs)
@@ -253,9 +253,9 @@ def _check_estimator(estimator: SklearnEstimator, measure: Score) -> None:
         )
 
 
-def _batched(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
+def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
-    scaled, model = _unscaled(estimator)
+    scaled, model = _strip_scaler(estimator)
     try:
         data = np.ascontiguousarray(np.asarray(X, np.float64))
     except (TypeError, ValueError):
@@ -280,13 +280,13 @@ def _batched(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score
     return None
 
 
-def _plain(model: SklearnEstimator) -> Described | None:
+def _plain(model: SklearnEstimator) -> HostObjective | None:
     """Return the objective of a model if it is a sum over rows that all folds share; else None."""
     try:
-        host = described(model)
+        host = describe(model)
     except (TypeError, NotFittedError):  # an unsupported estimator, or one that must be fitted first
         return None
-    plain = not (host.l1 or host.positive or host.chosen or host.averaged or host.class_weight or np.ndim(host.ridge))
+    plain = not (host.l1 or host.positive or host.choice_note or host.average or host.class_weight or np.ndim(host.ridge))
     return host if plain else None
 
 
@@ -307,7 +307,7 @@ def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, 
     return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
 
 
-def _unscaled(estimator: SklearnEstimator) -> tuple[bool, SklearnEstimator]:
+def _strip_scaler(estimator: SklearnEstimator) -> tuple[bool, SklearnEstimator]:
     """Return the model without a plain StandardScaler before it, and whether there was one."""
     if not isinstance(estimator, Pipeline) or len(estimator.steps) != 2:
         return False, estimator
@@ -329,14 +329,16 @@ def _fit_and_predict(
     inside, outside = [], []
     for rows, mine, seed in zip(*fits, strict=True):
         one_class = len(labels) and len(np.unique(y[rows])) == 1
-        model = DummyClassifier(strategy="prior") if one_class else seeded(clone(estimator), int(seed))
+        model = DummyClassifier(strategy="prior") if one_class else seed_estimator(clone(estimator), int(seed))
         model.fit(_take(X, rows), y[rows])
-        inside.append(predicted(model, _take(X, shared), labels, needs))
-        outside.append(predicted(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
+        inside.append(predict_for_score(model, _take(X, shared), labels, needs))
+        outside.append(
+            predict_for_score(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:]))
+        )
     return np.array(inside), np.array(outside)
 
 
-def seeded(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
+def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
     """Return the estimator with every `random_state` of None set, so that runs repeat."""
     free = {
         name: seed

@@ -95,7 +95,7 @@ class Draws(NamedTuple):
     """
 
     train: Int[np.ndarray, "draws levels size"]  # type: ignore[assignment]
-    scored: Bool[np.ndarray, "draws levels test"]  # type: ignore[assignment]
+    score_mask: Bool[np.ndarray, "draws levels test"]  # type: ignore[assignment]
     outside: Int[np.ndarray, "draws outside"]  # type: ignore[assignment]
 
 
@@ -108,13 +108,13 @@ class FoldInjection:
     mechanism: str
     levels: NDArray[np.int64]
     size: int
-    left: int
+    num_left: int
     seed: int
 
     @property
     def units(self) -> int:
         """The number of units that could leak: records trained on, or clusters of V̂ that have halves."""
-        return self.size if self.mechanism == "record" else _halved(self.fold)
+        return self.size if self.mechanism == "record" else _halvable_clusters(self.fold)
 
     def draw(self, start: int, stop: int) -> Draws:
         """Return draws number `start` to `stop`; each depends on the seed, the fold and its number only."""
@@ -122,7 +122,7 @@ class FoldInjection:
         kept, orders, counts = [], [], []
         for r in range(start, stop):
             rng = np.random.default_rng([self.seed, self.number, r])
-            kept.append(rng.permutation(train)[: self.size + self.left])
+            kept.append(rng.permutation(train)[: self.size + self.num_left])
             order, count = self._order(rng)
             orders.append(order)
             counts.append(count)
@@ -180,7 +180,7 @@ def _top(k: int, fold: LeakageFold, injection: Injection) -> int:
     size, _ = _size(k, fold, injection)
     if injection.mechanism == "split":
         sizes = np.bincount(fold.clusters[fold.test])
-        most, wanted = _halved(fold), injection.top
+        most, wanted = _halvable_clusters(fold), injection.top
         if np.sum(sizes // 2) >= size:
             raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
         top = most if wanted is None else wanted
@@ -197,7 +197,7 @@ def _top(k: int, fold: LeakageFold, injection: Injection) -> int:
     return int(top)
 
 
-def _halved(fold: LeakageFold) -> int:
+def _halvable_clusters(fold: LeakageFold) -> int:
     """Return the clusters of V̂ with two records or more."""
     return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
 
@@ -327,14 +327,14 @@ class InjectedSplits:
         count = X.shape[0] if hasattr(X, "shape") else len(X)
         folds, _ = make_folds("InjectedSplits", X, np.zeros(count) if y is None else np.asarray(y), groups, self.cv, self.seed)
         for k, fold in enumerate(folds):
-            whole = len(fold.test) if self.mechanism == "record" else _halved(fold)
+            whole = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
             level = np.array([round(self.share * whole)])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
                 raise ValueError(f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on.")
             draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.seed)
             for r in range(self.num_repeats):
                 drawn = draws.draw(r, r + 1)
-                yield drawn.train[0, 0], fold.test[drawn.scored[0, 0]]
+                yield drawn.train[0, 0], fold.test[drawn.score_mask[0, 0]]
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Return the number of pairs that `split` yields.

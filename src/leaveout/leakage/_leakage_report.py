@@ -12,23 +12,23 @@ from .._runtime.checkpoint import File, keeping
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.progress import Slow
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
-from ._answers import both, coarser, extrapolated, imputed, naive, prices, purge, unmated
+from ._answers import both, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
 from ._estimate import leakage_corrected
 from ._fits import AbstractLearner
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
-from ._labelled import read_rate
 from ._linkage import Linkage
 from ._models import LeakageFold
+from ._pair_calibration import read_rate
+from ._report_result import LeakageReport, estimate_unlisted
 from ._result import LeakageResult
 from ._score import Score
 from ._scoring import resolve_score
-from ._splits import joined
+from ._splits import join_clusters
 from ._study import Answer, LeakageStudy, PredictionWork
-from ._told import LeakageReport, unlisted
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
 SAID = 2.0  # seconds from which the cost is announced
@@ -139,9 +139,9 @@ def leakage_report(
     'naive'
     """
     caller = "leakage_report"
-    names, X, y, groups = matched(caller, X=X, y=y, groups=groups)
+    names, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
     _check(caller, linkage, level, draws, answers)
-    linkage = linkage.sized(len(np.asarray(y)))
+    linkage = linkage.for_rows(len(np.asarray(y)))
     task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
     check_weighs(caller, task.measure)
     folds = _folds(caller, task, linkage, groups, cv, seed)
@@ -153,7 +153,7 @@ def leakage_report(
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
     injection = injection or _affordable(learner, len(task.y))
     corrected = functools.partial(
-        leakage_corrected, estimator, task.X, task.y, groups=study.filed, leakage=linkage, scoring=task.measure,
+        leakage_corrected, estimator, task.X, task.y, groups=study.filed_clusters, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
     wanted = {"naive", *answers}
@@ -162,7 +162,7 @@ def leakage_report(
     told = functools.partial(_report, study, found, task.X, names.index, level, of, injection)
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
-            for answer in _answered(study, wanted, corrected):
+            for answer in _yield_answers(study, wanted, corrected):
                 found[answer.name] = answer
                 if answer.name == "naive":
                     _say_price(study, wanted, injection)
@@ -172,17 +172,17 @@ def leakage_report(
     return told()
 
 
-def _answered(study: LeakageStudy, wanted: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
+def _yield_answers(study: LeakageStudy, request: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
     """Yield the answers one after another, the most informative first."""
-    by_pairs = {"purge": purge, "coarser": coarser, "imputed": imputed, "unmated": unmated}
+    by_pairs = {"purge": purge, "coarser": coarser, "imputed": impute, "unmated": mateless_rows}
     found: dict[str, Answer] = {}
     for name in ANSWERS:
-        if name not in wanted:
+        if name not in request:
             found[name] = Answer(name, "", UNASKED)
         elif name == "naive":
             found[name] = naive(study)
         elif name == "extrapolated":
-            found[name] = extrapolated(study, corrected)
+            found[name] = extrapolate(study, corrected)
         elif not study.linkage.knows_pairs:
             found[name] = Answer(name, "", NO_PAIRS)
         else:
@@ -190,21 +190,21 @@ def _answered(study: LeakageStudy, wanted: set[str], corrected: Callable[[], Lea
         yield found[name]
 
 
-def _priced(study: LeakageStudy, names: Collection[str], injection: Injection) -> pd.DataFrame:
+def _price_answers(study: LeakageStudy, names: Collection[str], injection: Injection) -> pd.DataFrame:
     """Tabulate the cost of the answers: a lower bound on their fits, and seconds at the speed of the fits as filed."""
     known = prices(study)
     if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
         known["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
     fits = pd.Series({name: int(known.get(name, 0)) for name in ANSWERS if name in names}, dtype=int)
-    each = study.work.seconds / max(study.work.made, 1)
+    each = study.work.seconds / max(study.work.num_made, 1)
     return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
 
 
-def _say_price(study: LeakageStudy, wanted: set[str], injection: Injection) -> None:
+def _say_price(study: LeakageStudy, request: set[str], injection: Injection) -> None:
     """Announce the remaining cost before it is spent."""
-    fits, seconds = _priced(study, wanted, injection).sum()
+    fits, seconds = _price_answers(study, request, injection).sum()
     if seconds > SAID:
-        study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.made} are done")
+        study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.num_made} are done")
 
 
 def _affordable(learner: AbstractLearner, rows: int) -> Injection:
@@ -260,7 +260,7 @@ def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray
     several = np.bincount(filed)[filed] > 1
     if not several.any() or listed[several].mean() >= 0.5:
         return np.stack([np.unique(own, return_inverse=True)[1] for own in drawn])
-    return np.stack([joined(filed, own) for own in drawn])
+    return np.stack([join_clusters(filed, own) for own in drawn])
 
 
 def _report(
@@ -278,7 +278,7 @@ def _report(
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates
-    near = unlisted(X, study, mates) if study.linkage.knows_pairs else None
+    near = estimate_unlisted(X, study, mates) if study.linkage.knows_pairs else None
     labels = pd.RangeIndex(len(study.y)) if index is None else index
     rows = pd.DataFrame({
         "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
@@ -289,30 +289,30 @@ def _report(
         more_is_better=study.score.more_is_better,
         level=level,
         learner=study.work.learner.name,
-        fits=study.work.made,
+        fits=study.work.num_made,
         clusters=study.clusters,
-        tested=study.tested,
+        tested=study.test_rows,
         links=_links(study),
         pairs=len(study.linkage.left) if study.linkage.knows_pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
         near=near,
         of={name: fingerprint(value) for name, value in of.items()},
-        asked=_asked(study, level),
-        price=_priced(study, unasked, injection),
+        asked=_describe_call(study, level),
+        price=_price_answers(study, unasked, injection),
     )
 
 
-def _asked(study: LeakageStudy, level: float) -> str:
+def _describe_call(study: LeakageStudy, level: float) -> str:
     cv = str(len(study.folds)) if len(study.folds) > 1 else "[(train, test)]"
-    listed = "" if study.listed.estimate == 1 else f", listed={study.listed.estimate:.4g}"
+    listed = "" if study.listed_rate.estimate == 1 else f", listed={study.listed_rate.estimate:.4g}"
     return f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}"
 
 
 def _links(study: LeakageStudy) -> str:
-    clusters = len(np.unique(study.filed[study.tested]))
+    clusters = len(np.unique(study.filed_clusters[study.test_rows]))
     folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
-    filed = f"{study.tested.sum()} tested records of {clusters} clusters as filed, in {folds}"
+    filed = f"{study.test_rows.sum()} tested records of {clusters} clusters as filed, in {folds}"
     if not study.linkage.knows_pairs:
         return f"{filed}; {NO_PAIRS}"
     known = f"{int(study.across.sum())} listed pairs across"

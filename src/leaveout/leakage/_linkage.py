@@ -13,12 +13,12 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.display import Printed
+from .._runtime.display import PrintedResult
 from ..data.arrays import codes
 from ._binomial import check_probabilities
-from ._labelled import TAILS, Calibration, Rate, calibrated, column, read_rate, sample_of, sampled_rates, weights
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near, points, read_threshold
+from ._pair_calibration import TAILS, Calibration, Rate, calibrate, column, read_rate, sample_of, sampled_rates, weights
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
@@ -31,7 +31,7 @@ LOWEST = 0.01  # probability of the farthest pairs that a calibration of distanc
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Linkage(Printed):
+class Linkage(PrintedResult):
     """The knowledge of which records are of one entity: pairs with the probability that they match, or rates.
 
     `from_pairs`, `from_labelled`, `from_rates`, `from_embeddings` and `from_duplicates` make it. It is a leakage model:
@@ -274,7 +274,7 @@ class Linkage(Printed):
         design = weights(caller, frame, weight)
         if pairs is None:
             return Linkage(None, given=sampled_rates(caller, frame, design, ids, groups))
-        rows, found, calibration = calibrated(caller, frame, design, pairs, ids, score, method)
+        rows, found, calibration = calibrate(caller, frame, design, pairs, ids, score, method)
         probability = calibration(found.probability)
         return Linkage(rows, found.left, found.right, probability, unlisted, ids is None, calibration=calibration,
                        scores=found.probability)  # fmt: skip
@@ -325,21 +325,21 @@ class Linkage(Printed):
         at = points(caller, X, metric)
         if calibration is None:
             close = near(caller, at, read_threshold(caller, threshold, metric))
-            return Linkage(len(at), close.left, close.right, np.ones(len(close.left)), found=close.found)
+            return Linkage(len(at), close.left, close.right, np.ones(len(close.left)), found=close.found_share)
         frame = sample_of(caller, calibration)
         left, right, _ = ends(caller, frame, len(at))
         design = weights(caller, frame, None)
         fitted = Calibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
         close = near(caller, at, fitted.reach(caller, LOWEST))
         return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
-                       found=close.found)  # fmt: skip
+                       found=close.found_share)  # fmt: skip
 
     @property
     def knows_pairs(self) -> bool:
         """Whether the linkage has pairs, rather than rates only."""
         return self.num_rows is not None
 
-    def sized(self, num_rows: int) -> "Linkage":
+    def for_rows(self, num_rows: int) -> "Linkage":
         """Return the linkage for data of a number of rows.
 
         Parameters
@@ -409,7 +409,7 @@ class Linkage(Printed):
         if int(num) != num or num < 1:
             raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
         if seed == 0 and num <= self._behind:
-            return self._drawn[:num].astype(np.int64)
+            return self._draw_partitions[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(int(num), TABLES)
         out = []
@@ -443,11 +443,11 @@ class Linkage(Printed):
         if np.isin(train, test).any():
             raise ValueError("Linkage.mates: a row is both trained and tested on.")
         out = np.zeros(len(test))
-        for label in self._drawn:
+        for label in self._draw_partitions:
             there = np.zeros(rows, bool)
             there[label[train]] = True
             out += there[label[test]]
-        return out / len(self._drawn)
+        return out / len(self._draw_partitions)
 
     def candidates(self, test: ArrayLike, cut: float) -> Bool[np.ndarray, " rows"]:
         """Mark the rows that are a pair, of probability `cut` or more, with some tested row.
@@ -510,8 +510,8 @@ class Linkage(Printed):
         if self.given is not None:
             recall = self.given[1].draw(DRAWS, np.random.default_rng(6))
             return [UniformMislinking(1 - float(np.sqrt(r)), r, r).shares(folds) for r in recall]
-        linkage = self.sized(len(folds[0].clusters))
-        return [_shares(label, folds) for label in linkage._drawn]
+        linkage = self.for_rows(len(folds[0].clusters))
+        return [_shares(label, folds) for label in linkage._draw_partitions]
 
     @property
     def _behind(self) -> int:
@@ -519,15 +519,15 @@ class Linkage(Printed):
         return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
 
     @functools.cached_property
-    def _drawn(self) -> Int[np.ndarray, "draws rows"]:
+    def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:
         return self.partitions(self._behind, seed=LINKAGE_SEED).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
 
-    def _pairs_needed(self, asked: str) -> int:
+    def _pairs_needed(self, request: str) -> int:
         if self.num_rows is None:
-            raise ValueError(f"Linkage.{asked}: only rates are known, no pairs; make it by from_pairs.")
+            raise ValueError(f"Linkage.{request}: only rates are known, no pairs; make it by from_pairs.")
         return self.num_rows
 
     @functools.cached_property
@@ -554,8 +554,8 @@ class Linkage(Printed):
         DataFrame
             `estimate`, `low`, `high` (at 0.95).
         """
-        filed = self._filed("rates_of", groups)
-        found = np.array([_rates(filed, label) for label in self._drawn])
+        filed = self._file_clusters("rates_of", groups)
+        found = np.array([_rates(filed, label) for label in self._draw_partitions])
         return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
@@ -574,11 +574,13 @@ class Linkage(Printed):
         DataFrame
             The numbers, each with `_low` and `_high`, the quantiles 0.025 and 0.975 of the draws.
         """
-        filed = self._filed("summary", groups)
+        filed = self._file_clusters("summary", groups)
         size = np.bincount(filed)
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
-        counts = np.array([_errors(filed, label, place, len(classes)) for label in self._drawn])  # [draws, 3, classes]
+        counts = np.array(
+            [_errors(filed, label, place, len(classes)) for label in self._draw_partitions]
+        )  # [draws, 3, classes]
         out = {"clusters": np.bincount(place), "records": np.bincount(place, size).astype(int)}
         for k, name in enumerate(("splits", "merges", "orphans")):
             low, high = np.quantile(counts[:, k], TAILS, axis=0)
@@ -586,11 +588,11 @@ class Linkage(Printed):
         names = [str(c) if c < 3 else f"{c // 2 + 1}-{c}" for c in classes]
         return pd.DataFrame(out, index=pd.Index(names, name="size"))
 
-    def _filed(self, asked: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
-        rows = self._pairs_needed(asked)
-        filed = self.groups() if groups is None else codes(f"Linkage.{asked}", "groups", groups)[0]
+    def _file_clusters(self, request: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
+        rows = self._pairs_needed(request)
+        filed = self.groups() if groups is None else codes(f"Linkage.{request}", "groups", groups)[0]
         if len(filed) != rows:
-            raise ValueError(f"Linkage.{asked}: groups must have one label for each of {rows} rows; got {len(filed)}.")
+            raise ValueError(f"Linkage.{request}: groups must have one label for each of {rows} rows; got {len(filed)}.")
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -598,7 +600,7 @@ class Linkage(Printed):
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= LINK_PROBABILITY).sum())
-        entities = self._drawn.max(axis=1, initial=-1) + 1
+        entities = self._draw_partitions.max(axis=1, initial=-1) + 1
         lines = [
             (
                 "linkage",
@@ -612,9 +614,13 @@ class Linkage(Printed):
             said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
         lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
-        return [*lines, *rates, ("intervals", f"0.95, over {len(self._drawn)} drawn partitions; {self._taken()}")]
+        return [
+            *lines,
+            *rates,
+            ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {self._describe_draws()}"),
+        ]
 
-    def _taken(self) -> str:
+    def _describe_draws(self) -> str:
         """Describe the uncertainties that the draws contain."""
         told = "the probabilities are taken as they are"
         if self.calibration is not None:

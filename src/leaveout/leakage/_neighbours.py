@@ -22,7 +22,7 @@ class NearPairs(NamedTuple):
     left: Int[np.ndarray, " pairs"]
     right: Int[np.ndarray, " pairs"]
     distance: Float[np.ndarray, " pairs"]
-    found: float
+    found_share: float
 
 
 def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features"]:
@@ -65,7 +65,7 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
         rows = [(start, *_within(X, X[start : start + QUERY_ROWS], radius)) for start in range(0, len(X), QUERY_ROWS)]
         left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
         return _pairs(X, left, right, radius, 1.0)
-    index, grown = _index(X), _squared(X, radius)
+    index, grown = _index(X), _squared_radius(X, radius)
     while True:
         found = len(_ask(index, X[asked], X, grown, radius)[1])
         if found >= ENOUGH * every or index.nprobe >= index.nlist:
@@ -75,22 +75,22 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     return _pairs(X, left, right, radius, found / every)
 
 
-def distances(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64]) -> Float[np.ndarray, " pairs"]:
-    out = np.empty(len(left))
-    for start in range(0, len(left), 100_000):
+def distances(X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArray[np.int64]) -> Float[np.ndarray, " pairs"]:
+    out = np.empty(len(remainder))
+    for start in range(0, len(remainder), 100_000):
         some = slice(start, start + 100_000)
-        out[some] = np.linalg.norm(X[left[some]] - X[right[some]], axis=1)
+        out[some] = np.linalg.norm(X[remainder[some]] - X[right[some]], axis=1)
     return out
 
 
-def _within(X: NDArray[np.float64], asked: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _within(X: NDArray[np.float64], request: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find all rows near the given ones by scikit-learn: pairs of the given row's number and a near row."""
     from sklearn.neighbors import NearestNeighbors
 
-    wide = float(np.sqrt(_squared(X, radius)))  # allows for rounding; pairs that are too far are removed later
-    rows = NearestNeighbors(radius=wide).fit(X).radius_neighbors(asked, return_distance=False)
-    at, to = np.repeat(np.arange(len(asked)), [len(row) for row in rows]), np.concatenate(rows).astype(np.int64)
-    close = np.linalg.norm(asked[at] - X[to], axis=1) <= radius
+    wide = float(np.sqrt(_squared_radius(X, radius)))  # allows for rounding; pairs that are too far are removed later
+    rows = NearestNeighbors(radius=wide).fit(X).radius_neighbors(request, return_distance=False)
+    at, to = np.repeat(np.arange(len(request)), [len(row) for row in rows]), np.concatenate(rows).astype(np.int64)
+    close = np.linalg.norm(request[at] - X[to], axis=1) <= radius
     return at[close], to[close]
 
 
@@ -112,20 +112,22 @@ def _index(X: NDArray[np.float64]) -> Any:
 
 
 def _ask(
-    index: Any, asked: NDArray[np.float64], X: NDArray[np.float64], squared: float, radius: float
+    index: Any, request: NDArray[np.float64], X: NDArray[np.float64], squares: float, radius: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    limits, _, to = index.range_search(np.ascontiguousarray(asked, np.float32), squared)
-    at = np.repeat(np.arange(len(asked)), np.diff(limits.astype(np.int64)))
-    close = np.linalg.norm(asked[at] - X[to], axis=1) <= radius
+    limits, _, to = index.range_search(np.ascontiguousarray(request, np.float32), squares)
+    at = np.repeat(np.arange(len(request)), np.diff(limits.astype(np.int64)))
+    close = np.linalg.norm(request[at] - X[to], axis=1) <= radius
     return at[close], to[close]
 
 
-def _squared(X: NDArray[np.float64], radius: float) -> float:
+def _squared_radius(X: NDArray[np.float64], radius: float) -> float:
     return float(radius**2 + SINGLE_PRECISION_DISTANCE * np.max(np.sum(X**2, axis=1)))
 
 
-def _pairs(X: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64], radius: float, found: float) -> NearPairs:
-    low, high = np.minimum(left, right), np.maximum(left, right)
+def _pairs(
+    X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArray[np.int64], radius: float, result: float
+) -> NearPairs:
+    low, high = np.minimum(remainder, right), np.maximum(remainder, right)
     key = np.unique(low[low != high] * len(X) + high[low != high])
     low, high = key // len(X), key % len(X)
-    return NearPairs(low, high, distances(X, low, high), found)
+    return NearPairs(low, high, distances(X, low, high), result)

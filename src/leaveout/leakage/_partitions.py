@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected, components, draw_blocks
+from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected_blocks, components, draw_blocks
 from ._chain import draw_chain
 
 SURE_PAIR = 0.9  # probability of pairs whose clusters show the share of listed pairs
@@ -28,7 +28,7 @@ SURE_PAIR = 0.9  # probability of pairs whose clusters show the share of listed 
 
 def draw_partitions(
     rows: int,
-    left: Int[np.ndarray, " pairs"],
+    remainder: Int[np.ndarray, " pairs"],
     right: Int[np.ndarray, " pairs"],
     probability: Float[np.ndarray, " pairs"],
     num: int,
@@ -40,12 +40,13 @@ def draw_partitions(
     Raises ValueError if a pair of probability zero is joined by pairs of probability one.
     """
     certain = probability == 1
-    node = components(rows, left[certain], right[certain])
-    a, b = node[left], node[right]
+    node = components(rows, remainder[certain], right[certain])
+    a, b = node[remainder], node[right]
     wrong = np.flatnonzero((a == b) & (probability == 0))
     if len(wrong):
         raise ValueError(
-            f"Linkage: rows {left[wrong[0]]} and {right[wrong[0]]} have probability 0, but pairs of probability 1 join them: "
+            f"Linkage: rows {remainder[wrong[0]]} and {right[wrong[0]]} have probability 0, "
+            "but pairs of probability 1 join them: "
             "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
         )
     graph = _graph(a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1), unlisted)
@@ -67,14 +68,14 @@ def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.
 
 
 def share_listed(
-    rows: int, left: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
+    rows: int, remainder: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
 ) -> tuple[int, int]:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
     clear = probability >= SURE_PAIR
-    cluster = components(rows, left[clear], right[clear])
+    cluster = components(rows, remainder[clear], right[clear])
     size = np.bincount(cluster)
     spare = int(np.sum((size - 1) * (size - 2) // 2))
-    listed = int(np.sum(cluster[left] == cluster[right])) - int(np.sum(size - 1))
+    listed = int(np.sum(cluster[remainder] == cluster[right])) - int(np.sum(size - 1))
     return spare - listed, spare
 
 
@@ -93,5 +94,5 @@ def _graph(
     times = np.bincount(place, minlength=len(key))
     ground = float(np.log(unlisted) - np.log1p(-unlisted))
     weight = np.bincount(place, odds, len(key)) - ground * times
-    block = components(len(size), low, high)[low] if ground else biconnected(len(size), low, high)
+    block = components(len(size), low, high)[low] if ground else biconnected_blocks(len(size), low, high)
     return Graph(low, high, weight, np.bincount(place, probability, len(key)), times, block, size, ground)

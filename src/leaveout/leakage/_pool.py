@@ -21,7 +21,7 @@ MOMENT = 2.0  # polynomials are fitted up to this multiple of the present leakag
 
 
 @dataclass(frozen=True, eq=False)
-class Pooled:
+class PooledSystem:
     """The linear system `b = A e` over all folds.
 
     `grid` `[points]` are shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise` `[levels, levels]` is the
@@ -35,7 +35,7 @@ class Pooled:
     noise: Float[np.ndarray, "levels levels"]
     each: list[Float[np.ndarray, "levels points"]]
     weight: Float[np.ndarray, " folds"]
-    combined: list[Float[np.ndarray, "levels draws"]]
+    combinations: list[Float[np.ndarray, "levels draws"]]
     order: int
     unseen: float  # probability that a set without injection has no leak
 
@@ -91,10 +91,10 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
 
 
 def pool(
-    plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int, known: Matrices | None = None
-) -> Pooled:
+    plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int, facts: Matrices | None = None
+) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
-    grid, each, unseen = matrices(plan, shares) if known is None else known
+    grid, each, unseen = matrices(plan, shares) if facts is None else facts
     weight = _weight(plan)
     combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
@@ -103,7 +103,7 @@ def pool(
         b += w * losses.mean(1)
         A += w * matrix
         noise += w**2 * np.atleast_2d(np.cov(losses)) / losses.shape[1]
-    return Pooled(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
+    return PooledSystem(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
 
 
 def _weight(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:

@@ -17,18 +17,18 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from .._runtime.provided import provided
-from ..validation.compare import AbstractComparable, Compared
+from .._runtime.providers import provided
+from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.mean_intervals import Interval
 from ..validation.standard_errors import InfluenceSpread
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
-from ._pool import ORDER, Pooled, pool
+from ._pool import ORDER, PooledSystem, pool
 from ._run import FoldLosses
 from ._score import Score
 from ._slope import SlopeTest
 from ._solve import Curve, System
-from ._spread import as_tested, drawn_influence, resolved, units
+from ._spread import as_tested, drawn_influence, draws_resolve, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ class LeakageResult(AbstractComparable):
     learner: str
     edges: NDArray[np.float64] | None
     notes: tuple[str, ...]
-    pooled: Pooled
+    pooled: PooledSystem
     slope_test: SlopeTest
     iid: float
     moved: NDArray[np.float64] | None  # contribution of each fold to the score without another in its training
@@ -149,7 +149,7 @@ class LeakageResult(AbstractComparable):
     def spread(self) -> InfluenceSpread | None:
         """The influence of data on the estimate; None if the score takes no weights."""
         records = [run.records for run in self.runs]
-        return self._spread(records, self.pooled.combined, self.solved.weights, self.shares)
+        return self._spread(records, self.pooled.combinations, self.solved.weights, self.shares)
 
     @functools.cached_property
     def naive_spread(self) -> InfluenceSpread | None:
@@ -163,18 +163,18 @@ class LeakageResult(AbstractComparable):
         if not self.measure.weighs:
             return None
         tested, unit = as_tested(self.plan, records, levels, weights, shares), units(self.plan)[0]
-        trained = drawn_influence(self.plan, levels, weights) if resolved(self.plan) else None
+        trained = drawn_influence(self.plan, levels, weights) if draws_resolve(self.plan) else None
         return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
     def influence(self) -> NDArray[np.float64] | None:
         """The influence of every record on the estimate, as tested; it sums to zero."""
-        return None if self.spread is None else self.spread.tested
+        return None if self.spread is None else self.spread.test_part
 
     @property
     def naive_influence(self) -> NDArray[np.float64] | None:
         """The influence of every record on the naive value, as tested; it sums to zero."""
-        return None if self.naive_spread is None else self.naive_spread.tested
+        return None if self.naive_spread is None else self.naive_spread.test_part
 
     @property
     def se_data(self) -> float:
@@ -186,7 +186,7 @@ class LeakageResult(AbstractComparable):
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
         told = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
-        return told if self.moved is not None or resolved(self.plan) else f"{told}, as tested"
+        return told if self.moved is not None or draws_resolve(self.plan) else f"{told}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
@@ -224,9 +224,9 @@ class LeakageResult(AbstractComparable):
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
         apart, alone = self.spread.minus(self.naive_spread), self.naive_spread
-        tested = replace(alone, moved=None).error
+        tested = replace(alone, fold_effects=None).error
         share = alone.error / tested if tested > 0 else 1.0
-        drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combined, self.runs, strict=True)]
+        drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combinations, self.runs, strict=True)]
         noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
         return self._around(self.correction, float(np.hypot(apart.error * share, self._beside_data(noise))), apart, level)
 
@@ -240,7 +240,7 @@ class LeakageResult(AbstractComparable):
         width = error * float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
         return Interval(center - width, center + width, level, "clusters" if units(self.plan)[1] else "records")
 
-    def compared(self) -> Compared:
+    def as_comparable(self) -> ComparableMean:
         """Return the number for `lo.compare`, with other results of the same folds and clusters.
 
         Returns
@@ -250,8 +250,8 @@ class LeakageResult(AbstractComparable):
         """
         if self.refusal:
             raise ValueError(f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=.")
-        drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combined])
-        return Compared(self.estimate, self.measure.more_is_better, self.spread, drawn, self.pooled.weight, self.of)
+        drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combinations])
+        return ComparableMean(self.estimate, self.measure.more_is_better, self.spread, drawn, self.pooled.weight, self.of)
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -342,11 +342,11 @@ class LeakageResult(AbstractComparable):
         return out
 
     def _at(self, scale: float) -> tuple[float, float, float]:
-        pooled = pool(self.plan, self.runs, self._scaled(scale), ORDER)
+        pooled = pool(self.plan, self.runs, self._scale_shares(scale), ORDER)
         curve = pooled.solve(self.measure.shape)
         return curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen
 
-    def _scaled(self, scale: float) -> Shares:
+    def _scale_shares(self, scale: float) -> Shares:
         return Shares(*(part * scale for part in self.shares))
 
     @property
@@ -406,7 +406,7 @@ class LeakageResult(AbstractComparable):
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
         before = -np.inf
         for left, right in itertools.pairwise(grid):
-            now = sign * (pool(self.plan, self.runs, self._scaled(right / base), ORDER).solve(None).estimate - cap)
+            now = sign * (pool(self.plan, self.runs, self._scale_shares(right / base), ORDER).solve(None).estimate - cap)
             if now > 0:
                 return float(right if before == -np.inf else left - (right - left) * before / (now - before))
             before = now
@@ -517,7 +517,7 @@ class LeakageResult(AbstractComparable):
             ("leakage", self._leak()),
             *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
-            *self._corrected(),
+            *self._correction_facts(),
             ("extrapolants", told),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
@@ -533,7 +533,7 @@ class LeakageResult(AbstractComparable):
             return f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
         return f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
 
-    def _corrected(self) -> list[tuple[str, str]]:
+    def _correction_facts(self) -> list[tuple[str, str]]:
         if self.refusal:
             return [("corrected", "none: see verdict")]
         parts = [f"± {self.se_mc:.2g} (Monte Carlo)", f"± {self.se_data:.2g} (data, over {self._over})"]

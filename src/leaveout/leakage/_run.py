@@ -97,20 +97,20 @@ class FoldLosses:
         return replace(self, **{name: getattr(self, name)[:, :count] for name in self.BY_DRAW})
 
 
-def gathered(work: FitWork, fold: int, told: list[StepResult]) -> FoldLosses:
+def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLosses:
     """Join the losses of the pieces of a fold."""
     part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
-    levels, draws = len(part.levels), sum(each["test"].shape[1] for each in told)
+    levels, draws = len(part.levels), sum(each["test"].shape[1] for each in results)
     shapes = {"cluster": (len(clusters),), "histogram": (0 if work.edges is None else len(work.edges) - 1,)}
     first = dict.fromkeys(FoldLosses.BY_DRAW, (levels, draws)) | {"naive": (1, draws)}
     found = {}
     for name in FoldLosses.BY_DRAW:
-        there = [each[name] for each in told if name in each]
+        there = [each[name] for each in results if name in each]
         found[name] = np.concatenate(there, axis=1) if there else np.full((*first[name], *shapes.get(name, ())), np.nan)
     for name in FoldLosses.SUMS:
         none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
-        found[name] = functools.reduce(np.add, (each[name] for each in told if name in each), none)
+        found[name] = functools.reduce(np.add, (each[name] for each in results if name in each), none)
     return FoldLosses(**found, members=members, clusters=clusters, mixture=work.mixture[fold] if work.mixture else 0.0)
 
 
@@ -120,28 +120,28 @@ class _Progress:
     def __init__(self, work: FitWork, draws: tuple[int, int], enough: "Enough | None"):
         self.work, self.enough = work, enough
         self.fewest, self.most = draws
-        self.wanted, self.stopped = draws[0], False
-        self.told: list[list[StepResult]] = [[] for _ in work.plan]
-        self.drawn = np.zeros(len(work.plan), int)
+        self.num_wanted, self.is_stopped = draws[0], False
+        self.step_results: list[list[StepResult]] = [[] for _ in work.plan]
+        self.num_drawn = np.zeros(len(work.plan), int)
 
-    def add(self, piece: Piece, told: StepResult) -> None:
-        if self.stopped:
+    def add(self, piece: Piece, result: StepResult) -> None:
+        if self.is_stopped:
             return
-        self.told[piece.fold].append(told)
-        self.drawn[piece.fold] = piece.stop
-        least = int(self.drawn.min())
-        if self.enough is None or least < self.fewest or least % DRAWS_A_ROUND or np.any(self.drawn != least):
+        self.step_results[piece.fold].append(result)
+        self.num_drawn[piece.fold] = piece.stop
+        least = int(self.num_drawn.min())
+        if self.enough is None or least < self.fewest or least % DRAWS_A_ROUND or np.any(self.num_drawn != least):
             return
-        self.wanted = min(max(self.enough(self.runs(least)), least), self.most)
-        self.stopped = self.wanted <= least
+        self.num_wanted = min(max(self.enough(self.runs(least)), least), self.most)
+        self.is_stopped = self.num_wanted <= least
 
     def runs(self, draws: int) -> list[FoldLosses]:
-        return [gathered(self.work, k, told).first(draws) for k, told in enumerate(self.told)]
+        return [join_pieces(self.work, k, told).first(draws) for k, told in enumerate(self.step_results)]
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Number of remaining draws, as far as it is known."""
-        return int(np.maximum(self.wanted - self.drawn, 0).sum())
+        return int(np.maximum(self.num_wanted - self.num_drawn, 0).sum())
 
 
 Enough = Callable[[list[FoldLosses]], int]  # estimates the number of draws needed in all
@@ -153,26 +153,26 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
     Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
     progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
-    kept = _kept()
+    kept = _kept_pieces()
     total = levels * len(work.plan) * progress.most
     pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
     try:
         with Slow("fits", total) as bar:
             began = time.perf_counter()
-            for piece, told in _made(work, progress, pieces, kept):
+            for piece, told in _make_pieces(work, progress, pieces, kept):
                 progress.add(piece, told)
                 bar.advance(levels * (piece.stop - piece.start))
-                each = (time.perf_counter() - began) / max(bar.done, 1)
-                known = progress.wanted if progress.wanted > progress.fewest or progress.stopped else progress.most
+                each = (time.perf_counter() - began) / max(bar.num_done, 1)
+                known = progress.num_wanted if progress.num_wanted > progress.fewest or progress.is_stopped else progress.most
                 bar.expect(levels * len(work.plan) * known, f"fits, at most {total:,} in {total * each:.0f} s")
     except KeyboardInterrupt:
-        least = int(progress.drawn.min())
+        least = int(progress.num_drawn.min())
         far = f"leakage: stopped after {least} of {progress.most} draws of each fold"
         raise Interrupted(far, lambda: progress.runs(least)) from None
-    return progress.runs(min(int(progress.drawn.min()), progress.most))
+    return progress.runs(min(int(progress.num_drawn.min()), progress.most))
 
 
-def known(
+def describe_run(
     estimator: SklearnEstimator | Fit, task: Task, folds: list[LeakageFold], injection: Injection, seed: int
 ) -> dict[str, Any]:
     """List everything that the losses of injected fits depend on, except their number."""
@@ -187,7 +187,7 @@ def known(
     }
 
 
-def _kept() -> dict[Piece, StepResult]:
+def _kept_pieces() -> dict[Piece, StepResult]:
     """Return the pieces of an earlier run with any number of draws."""
     found = {}
     while there():
@@ -196,7 +196,7 @@ def _kept() -> dict[Piece, StepResult]:
     return found
 
 
-def _pieces(work: FitWork, progress: _Progress, kept: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
+def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
     """Divide the draws into pieces, in rounds that all folds share, with the pieces in the checkpoint first in each.
 
     The division depends on sizes only.
@@ -205,35 +205,35 @@ def _pieces(work: FitWork, progress: _Progress, kept: dict[tuple[int, int], Piec
     for start in range(0, progress.most, DRAWS_A_ROUND):
         end = min(start + DRAWS_A_ROUND, progress.most)
         for fresh in (False, True):
-            while due := [k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in kept)]:
+            while due := [k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in pieces)]:
                 for k in due:
-                    if progress.stopped:
+                    if progress.is_stopped:
                         return
                     size = _size(work, work.plan[k])
                     stop = min(start + ((at[k] - start) // size + 1) * size, end)
-                    piece = kept.get((k, at[k]), Piece(k, at[k], stop))
+                    piece = pieces.get((k, at[k]), Piece(k, at[k], stop))
                     at[k] = piece.stop
                     yield piece
 
 
 def _size(work: FitWork, part: FoldInjection) -> int:
     """Return the number of draws whose arrays stay within the capacity."""
-    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.left))
+    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left))
     return max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
 
 
-def _made(
-    work: FitWork, progress: _Progress, pieces: Iterator[Piece], kept: dict[Piece, StepResult]
+def _make_pieces(
+    work: FitWork, progress: _Progress, pieces: Iterator[Piece], results: dict[Piece, StepResult]
 ) -> Iterator[tuple[Piece, StepResult]]:
     """Yield every piece with its losses."""
     for piece in pieces:
-        if piece not in kept:
+        if piece not in results:
             pieces = itertools.chain([piece], pieces)
             break
-        yield piece, kept[piece]
+        yield piece, results[piece]
     make = functools.partial(one_piece, work.alone())
-    for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.left):
-        if not progress.stopped:
+    for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining):
+        if not progress.is_stopped:
             keep({**told, "piece": np.array(piece)})
         yield piece, told
 
@@ -247,13 +247,13 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
     seeds = np.repeat(np.array([_seed(part, r) for r in range(piece.start, piece.stop)]), levels)
     shared, beside = work.learner(rows, test, own, seeds)
-    scored = drawn.scored.reshape(len(rows), -1)
+    scored = drawn.score_mask.reshape(len(rows), -1)
     members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
     back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     weight = scored * 1.0
     if part.mechanism == "split":  # the rest of a cluster represents all of it
         weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
-    values, each = _judged(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
+    values, each = _score_fits(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
     told = {"test": back(values), "naive": back(values)[:1]}
     if each is None:
         return told
@@ -263,7 +263,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     told |= {"record": back(each).sum(1), "times": back(scored).sum(1), "naive_record": back(each)[:1].sum(1)}
     if work.mixture:  # `test` lacks records of T̂'s clusters; the score as filed has all
         first = slice(None, None, levels)
-        filed, all_ = _judged(score, y, test, shared[first], weight[first], own[first], beside[first], 0.0)
+        filed, all_ = _score_fits(score, y, test, shared[first], weight[first], own[first], beside[first], 0.0)
         told["naive"] = filed[None]
         told["naive_record"] = np.zeros((1, len(test))) if all_ is None else all_.sum(0)[None]
     if work.outside and score.per_record:
@@ -275,7 +275,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     return told
 
 
-def _judged(
+def _score_fits(
     score: Score,
     y: NDArray[np.float64],
     test: NDArray[np.int64],

@@ -52,7 +52,7 @@ RATIOS: dict[Callable, Callable[[Numbers, Numbers, Numbers, float], tuple[Number
 class AbstractFunctional(abc.ABC):
     """Functional of weighted rows: its value, and its value plus each row's influence, whose weighted mean it is."""
 
-    signed: bool  # whether negative weights are allowed
+    allows_negative_weights: bool  # whether negative weights are allowed
 
     @abc.abstractmethod
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float: ...
@@ -78,12 +78,12 @@ class Picklable:
         try:
             pickle.dumps(self.function)
         except (pickle.PicklingError, AttributeError, TypeError):
-            return {"function": Gone(called(self.function))}
+            return {"function": UnpicklableStub(function_name(self.function))}
         return {"function": self.function}
 
 
 @dataclass(frozen=True)
-class Gone:
+class UnpicklableStub:
     """Placeholder of a function that could not be pickled."""
 
     name: str
@@ -99,7 +99,7 @@ class Mean(AbstractFunctional):
     function: Callable[[Numbers, Numbers], NDArray]
     sign: float = 1.0
     own: bool = False
-    signed = True
+    allows_negative_weights = True
 
     def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
         """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
@@ -122,7 +122,7 @@ class OfMeans(AbstractFunctional):
 
     statistics: Callable[[Numbers, Numbers], NDArray]  # [rows, numbers]
     combine: Callable[[NDArray], float]
-    signed = True
+    allows_negative_weights = True
 
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
@@ -159,9 +159,9 @@ class Ranks(AbstractFunctional):
     """
 
     of: Literal["area", "precision"]
-    flipped: bool = False
+    reverses: bool = False
     frequent: bool = False
-    signed = True
+    allows_negative_weights = True
 
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
@@ -169,8 +169,8 @@ class Ranks(AbstractFunctional):
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         one = area if self.of == "area" else precision
         if prediction.ndim == 1:
-            sought = (y > 0) != self.flipped
-            return one(_both(sought, weight), -prediction if self.flipped else prediction, weight)
+            sought = (y > 0) != self.reverses
+            return one(_both(sought, weight), -prediction if self.reverses else prediction, weight)
         share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
         if (share <= 0).any():
             raise ValueError("an area of several classes needs rows of each of them; use fewer folds.")
@@ -182,11 +182,11 @@ class Ranks(AbstractFunctional):
 
 
 @dataclass(frozen=True)
-class Weighted(AbstractFunctional):
+class WeightedMetric(AbstractFunctional):
     """Score by any `function(y, prediction, sample_weight=)`; influences are slopes in the weights, by differences."""
 
     function: Callable[..., float]
-    signed = False
+    allows_negative_weights = False
 
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return float(quietly(self.function, y, prediction, sample_weight=weight))
@@ -209,7 +209,7 @@ class UnweightedScore(AbstractFunctional):
     """Score by a `function(y, prediction)` without weights, and so without influences and standard errors."""
 
     function: Callable[..., float]
-    signed = False
+    allows_negative_weights = False
 
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         if np.ptp(weight[weight != 0]) > 0 or weight.min() < 0:
@@ -274,11 +274,11 @@ class Score:
 
     def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
         """Compute the score of rows from `target(y)` and their predictions."""
-        return self._asked("value", y, prediction, weight)
+        return self._call_metric("value", y, prediction, weight)
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
         """Compute the value plus the influence of each row, whose weighted mean is the value."""
-        return self._asked("pseudo", y, prediction, weight)
+        return self._call_metric("pseudo", y, prediction, weight)
 
     def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
         """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
@@ -295,9 +295,9 @@ class Score:
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
-    def _asked(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
+    def _call_metric(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
-        if weight.min(initial=0) < 0 and not self.functional.signed:
+        if weight.min(initial=0) < 0 and not self.functional.allows_negative_weights:
             raise ValueError(f"{self.name}: {NO_MIXTURE}")
         try:
             found = getattr(self.functional, what)(y, prediction, weight)
@@ -321,14 +321,14 @@ NO_MIXTURE = (
 )
 
 
-def precision(positive: NDArray, predicted: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
+def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
     """Compute average precision plus each row's influence.
 
     With negative weights, the weight above a threshold is first made to grow as the threshold falls, so that precisions are
     shares.
     """
-    order = np.argsort(-predicted, kind="stable")
-    ranked, w, sought = predicted[order], weight[order], positive[order]
+    order = np.argsort(-predictions, kind="stable")
+    ranked, w, sought = predictions[order], weight[order], positive[order]
     last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
     group = np.cumsum(np.append(0, np.diff(ranked) != 0))
     hits, all_ = np.cumsum(w * sought)[last], np.cumsum(w)[last]
@@ -362,14 +362,14 @@ def takes_weights(function: Callable) -> bool:
         return False
 
 
-def called(function: Any) -> str:
+def function_name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _both(sought: NDArray, weight: NDArray) -> NDArray[np.bool_]:
-    if weight[sought].sum() <= 0 or weight[~sought].sum() <= 0:
+def _both(target: NDArray, weight: NDArray) -> NDArray[np.bool_]:
+    if weight[target].sum() <= 0 or weight[~target].sum() <= 0:
         raise ValueError("it needs rows of both classes among those that are scored; use fewer folds.")
-    return sought
+    return target
 
 
 @dataclass(frozen=True)
@@ -380,7 +380,7 @@ class ConfusionCells:
     """
 
     metric: Callable[..., float]
-    given: dict[str, Any]
+    keywords: dict[str, Any]
     sign: float
     labels: NDArray
 
@@ -394,26 +394,26 @@ class ConfusionCells:
 
     def _value(self, table: NDArray[np.float64]) -> float:
         right, true, said = np.diag(table), table.sum(1), table.sum(0)
-        if self.metric is metrics.balanced_accuracy_score and not self.given:
+        if self.metric is metrics.balanced_accuracy_score and not self.keywords:
             return float((right[true > 0] / true[true > 0]).mean())
-        if self.metric is metrics.matthews_corrcoef and not self.given:
+        if self.metric is metrics.matthews_corrcoef and not self.keywords:
             whole = table.sum()
             spread = (whole**2 - true @ true) * (whole**2 - said @ said)
             return float((right.sum() * whole - true @ said) / np.sqrt(spread)) if spread > 0 else 0.0
-        if self.metric in RATIOS and self.given.keys() <= {"average", "pos_label", "beta"}:
+        if self.metric in RATIOS and self.keywords.keys() <= {"average", "pos_label", "beta"}:
             return self._ratio(right, true, said)
         y, predicted = (self.labels[part.ravel()] for part in np.indices(table.shape))
         seen = table.ravel() > 0
-        return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=table.ravel()[seen], **self.given))
+        return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=table.ravel()[seen], **self.keywords))
 
     def _ratio(self, right: Numbers, true: Numbers, said: Numbers) -> float:
-        average, there = self.given.get("average", "binary"), true + said > 0
+        average, there = self.keywords.get("average", "binary"), true + said > 0
         if average == "binary":
-            sought = self.given.get("pos_label", 1)
+            sought = self.keywords.get("pos_label", 1)
             there = self.labels == sought
         right, true, said = right[there], true[there], said[there]
         if average == "micro":
             right, true, said = (np.array([part.sum()]) for part in (right, true, said))
-        above, below = RATIOS[self.metric](right, true, said, self.given.get("beta", 1.0))
+        above, below = RATIOS[self.metric](right, true, said, self.keywords.get("beta", 1.0))
         ratio = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
         return float(true @ ratio / true.sum() if average == "weighted" and true.sum() > 0 else ratio.mean())

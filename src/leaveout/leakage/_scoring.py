@@ -32,8 +32,8 @@ from ._score import (
     Ranks,
     Score,
     UnweightedScore,
-    Weighted,
-    called,
+    WeightedMetric,
+    function_name,
     quietly,
     takes_weights,
 )
@@ -150,14 +150,14 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Score:
         return _own(loss, "response", y, y)
     labels, codes = np.unique(y, return_inverse=True)
     if response != "predict_proba":
-        return _own(Decoded(loss, labels, True), "label", codes, codes, loss)
+        return _own(LabelFunction(loss, labels, True), "label", codes, codes, loss)
     if len(labels) == 2:
-        return _own(Decoded(loss, labels), "probability", codes, codes * 1.0, loss)
-    return _own(Decoded(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss)
+        return _own(LabelFunction(loss, labels), "probability", codes, codes * 1.0, loss)
+    return _own(LabelFunction(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss)
 
 
 @dataclass(frozen=True)
-class Decoded:
+class LabelFunction:
     """Function of labels, called with the numbers of classes."""
 
     function: Callable
@@ -169,7 +169,7 @@ class Decoded:
         return self.function(self.labels[y.astype(int)], told, **named)
 
 
-def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: Any = None) -> Score:
+def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None) -> Score:
     """Examine a user's function by calls with perfect predictions, of the same records and of others.
 
     The calls show whether it returns one number for each record or one in all, and whether less is better.
@@ -179,7 +179,7 @@ def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, named: 
         raise ValueError(
             f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
-    name = called(function if named is None else named)
+    name = function_name(function if names_by_key is None else names_by_key)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         other = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
@@ -270,7 +270,7 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
     name = scoring if isinstance(scoring, str) else ""
     scorer = _scorer(scoring)
     metric, sign, given = scorer._score_func, scorer._sign, dict(scorer._kwargs)
-    name = name or ("neg_" if sign < 0 else "") + called(metric)
+    name = name or ("neg_" if sign < 0 else "") + function_name(metric)
     if not classifies(estimator, y):
         if scorer._response_method != "predict" and "predict" not in scorer._response_method:
             raise TypeError(f"scoring={name} is of classes; {type(estimator).__name__} predicts numbers.")
@@ -291,7 +291,7 @@ def classifies(estimator: Any, y: NDArray) -> bool:
     )
 
 
-def predicted(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
+def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
     """Predict by a fitted estimator in the form that a score needs; `labels` are all classes in order."""
     if needs == "response":
         return np.asarray(model.predict(X), np.float64).reshape(-1)
@@ -342,7 +342,7 @@ def _of_numbers(metric: Callable, given: dict, sign: float) -> AbstractFunctiona
         return Mean(MEANS[metric], sign)
     if not given and (metric, sign) in OF_MEANS:
         return OF_MEANS[metric, sign]  # type: ignore[index]
-    return _generic(functools.partial(_signed, metric=metric, sign=sign, given=given), metric)
+    return _generic(functools.partial(_signed_metric, metric=metric, sign=sign, given=given), metric)
 
 
 def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Needs, labels: NDArray) -> AbstractFunctional:
@@ -365,14 +365,16 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
     if metric in RANKS and not two and "multi_class" not in given:
         way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
         raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
-    ask = functools.partial(_signed, metric=metric, sign=sign, given=given)
+    ask = functools.partial(_signed_metric, metric=metric, sign=sign, given=given)
     if needs == "label":
         if takes_weights(metric) and len(labels) ** 2 <= CELLS:
             known = getattr(metric, "__module__", "").startswith("sklearn.")
             table = ConfusionCells(metric if known else Picklable(metric), given, sign, labels)
             return OfMeans(table.cells, table)
-        return _generic(Decoded(ask, labels, True), metric)
-    return _generic(Decoded(functools.partial(_turned, ask=ask, flipped=flipped, needs=needs), labels), metric)
+        return _generic(LabelFunction(ask, labels, True), metric)
+    return _generic(
+        LabelFunction(functools.partial(_orient_predictions, ask=ask, flipped=flipped, needs=needs), labels), metric
+    )
 
 
 def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> None:
@@ -381,7 +383,8 @@ def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels
         quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
     except ValueError as error:
         raise ValueError(
-            f"scoring={name}: {error} Give make_scorer({called(metric)}, pos_label={labels[1].item()!r}, ...), or y of 0 and 1."
+            f"scoring={name}: {error} Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), "
+            "or y of 0 and 1."
         ) from error
 
 
@@ -390,14 +393,14 @@ def right(y: NDArray, code: NDArray) -> NDArray:
 
 
 def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
-    return Weighted(Picklable(ask)) if takes_weights(metric) else UnweightedScore(Picklable(ask))
+    return WeightedMetric(Picklable(ask)) if takes_weights(metric) else UnweightedScore(Picklable(ask))
 
 
-def _signed(y: NDArray, prediction: NDArray, metric: Callable, sign: float, given: dict, **named: Any) -> float:
+def _signed_metric(y: NDArray, prediction: NDArray, metric: Callable, sign: float, given: dict, **named: Any) -> float:
     return sign * metric(y, prediction, **given, **named)
 
 
-def _turned(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
+def _orient_predictions(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
     """Turn predictions to the positive class, which may be the first."""
     if flipped:
         prediction = -prediction if needs == "decision" else 1 - prediction

@@ -15,12 +15,12 @@ from scipy import stats
 
 from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import Interrupted
-from ..data.arrays import matched
+from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
-from ._hosts import check_columns, make_learner, prepare, seeded
+from ._hosts import check_columns, make_learner, prepare, seed_estimator
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
-from ._run import FitWork, FoldLosses, known, run
+from ._run import FitWork, FoldLosses, describe_run, run
 from ._scoring import Loss
 
 LEVEL = 0.95  # level of the interval
@@ -158,13 +158,13 @@ def leakage_slope_test(
     """
     injection = Injection(num_boot=SLOPE_DRAWS) if injection is None else injection
     draws = injection.num_boot or SLOPE_DRAWS
-    _, X, y, groups = matched("leakage_slope_test", X=X, y=y, groups=groups)
+    _, X, y, groups = match_labels("leakage_slope_test", X=X, y=y, groups=groups)
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
     rising = task.measure.more_is_better
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
-    of = known(estimator, task, folds, injection, seed)
+    of = describe_run(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, of):
             return slope_test(plan, run(FitWork(plan, learner, task.measure, task.codes), (draws, draws)), 1, rising)
@@ -273,11 +273,11 @@ def largest_leakage_share(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    _, X, groups = matched("largest_leakage_share", X=X, groups=groups)
+    _, X, groups = match_labels("largest_leakage_share", X=X, groups=groups)
     X = X if hasattr(X, "iloc") else np.asarray(X)
     count = X.shape[0]
     model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
-    model = seeded(model if classifier is None else classifier, seed)
+    model = seed_estimator(model if classifier is None else classifier, seed)
     check_columns("largest_leakage_share", model, X, np.arange(count) % 2)
     folds, _ = make_folds("largest_leakage_share", X, np.zeros(count), groups, cv, seed)
     rows = []

@@ -14,10 +14,10 @@ Rows = Int[np.ndarray, " rows"]  # label of every row
 Some = NDArray[np.int64]  # numbers of rows
 
 
-def joined(filed: Rows, drawn: Rows) -> Rows:
+def join_clusters(filed: Rows, draws: Rows) -> Rows:
     """Join rows that share a label of either kind; return the components."""
     size = int(filed.max()) + 1
-    return components(size + int(drawn.max()) + 1, filed, size + drawn)[filed]
+    return components(size + int(draws.max()) + 1, filed, size + draws)[filed]
 
 
 def fold_of(folds: list[LeakageFold]) -> Rows | None:
@@ -31,12 +31,12 @@ def fold_of(folds: list[LeakageFold]) -> Rows | None:
     return found if whole else None
 
 
-def capped(filed: Rows, left: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
+def join_capped(filed: Rows, remainder: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
     """Join filed clusters by pairs, the likeliest first, except for joins with too many rows.
 
     Without that bound, weak pairs soon join one giant component.
     """
-    a, b = np.minimum(filed[left], filed[right]), np.maximum(filed[left], filed[right])
+    a, b = np.minimum(filed[remainder], filed[right]), np.maximum(filed[remainder], filed[right])
     order = np.lexsort((b, a, -probability))
     joins = pd.DataFrame({"a": a[order], "b": b[order]})[a[order] != b[order]].drop_duplicates().to_numpy()
     sizes, root = np.bincount(filed).tolist(), list(range(int(filed.max()) + 1))

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.parallel import over
-from ..validation.standard_errors import Trained
+from ..validation.standard_errors import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FitWork
@@ -26,7 +26,7 @@ def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]
     return (clusters if by_cluster else np.arange(len(clusters))), by_cluster
 
 
-def resolved(plan: list[FoldInjection]) -> bool:
+def draws_resolve(plan: list[FoldInjection]) -> bool:
     """Tell whether the draws resolve the influence of training."""
     return all(part.mechanism == "record" and part.size <= MAX_TRAINING_SHARE * len(part.fold.train) for part in plan)
 
@@ -87,7 +87,7 @@ def drawn_influence(
     plan: list[FoldInjection],
     levels: list[Float[np.ndarray, "levels draws"]],
     weights: Float[np.ndarray, " levels"],
-) -> Trained:
+) -> TrainingInfluence:
     """Estimate the influence of every unit through training, by the covariance of counts and losses over draws."""
     unit, _ = units(plan)
     size, total = int(unit.max()) + 1, sum(len(part.fold.test) for part in plan)
@@ -96,7 +96,7 @@ def drawn_influence(
         influence, variance = _as_trained(part, level, weights, unit, size)
         change += len(part.fold.test) / total * influence
         noise += (len(part.fold.test) / total) ** 2 * float(np.sum(variance))
-    return Trained(change, unit, noise)
+    return TrainingInfluence(change, unit, noise)
 
 
 def _as_trained(

@@ -28,9 +28,9 @@ from .._runtime.progress import Slow
 from ..validation.standard_errors import Variance, over_units
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import PlanHost
-from ._labelled import Rate
 from ._linkage import Linkage
 from ._models import LeakageFold
+from ._pair_calibration import Rate
 from ._score import Score
 from ._splits import Rows, fold_of
 
@@ -63,47 +63,47 @@ class PredictionWork:
     learner: AbstractLearner
     seed: int
     bar: Slow = field(default_factory=lambda: Slow("fits", 0))
-    made: int = 0
+    num_made: int = 0
     seconds: float = 0.0
-    found: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    known_predictions: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def __call__(self, asks: list[Ask]) -> list[NDArray[np.float64]]:
         names = [_name(ask) for ask in asks]
-        new = {name: ask for name, ask in zip(names, asks, strict=True) if name not in self.found}
+        new = {name: ask for name, ask in zip(names, asks, strict=True) if name not in self.known_predictions}
         began = time.perf_counter()
-        for name, predicted in zip(new, self._predicted(list(new.values())), strict=True):
-            self.found[name] = predicted
-            self.made += 1
+        for name, predicted in zip(new, self._yield_predictions(list(new.values())), strict=True):
+            self.known_predictions[name] = predicted
+            self.num_made += 1
             self.bar.advance()
         self.seconds += time.perf_counter() - began
-        return [self.found[name] for name in names]
+        return [self.known_predictions[name] for name in names]
 
-    def _predicted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+    def _yield_predictions(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
         """Yield the predictions in the checkpoint, then the others as they are computed."""
         done = min(there(), len(asks))
         for _ in range(done):
             yield again()["predicted"]
-        for predicted in self._fitted(asks[done:]):
+        for predicted in self._fit_predictions(asks[done:]):
             keep({"predicted": predicted})
             yield predicted
 
-    def _fitted(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+    def _fit_predictions(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
         if isinstance(self.learner, PlanHost):
-            yield from _refitted(self.learner, asks)
+            yield from _predict_refits(self.learner, asks)
             return
         one = functools.partial(_one, self.learner.alone(), self.seed)
         for _, predicted in over(one, asks, jobs=self.learner.jobs, left=lambda done: len(asks) - done):
             yield predicted
 
 
-def _refitted(learner: PlanHost, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+def _predict_refits(learner: PlanHost, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
     """Predict from many fits at once, as refits of one fit."""
     step = max(1, FIT_BATCH_ENTRIES // max(learner.cost, 1) // 64)
     for start in range(0, len(asks), step):
         some = asks[start : start + step]
         rows = np.unique(np.concatenate([ask.test for ask in some]))
         times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in some])
-        shared, _ = learner.counted(times, rows, np.zeros((len(some), 0), np.int64))
+        shared, _ = learner.predict_counts(times, rows, np.zeros((len(some), 0), np.int64))
         for predicted, ask in zip(shared, some, strict=True):
             yield predicted[np.searchsorted(rows, ask.test)]
 
@@ -156,7 +156,7 @@ class Answer:
     exposed: float = float("nan")
     monte_carlo: float = 0.0
     between: float = 0.0
-    moved: Float[np.ndarray, "folds folds"] | None = None
+    fold_effects: Float[np.ndarray, "folds folds"] | None = None
     curve: pd.DataFrame | None = None
 
 
@@ -174,17 +174,17 @@ class LeakageStudy:
     work: PredictionWork
     seed: int
     clusters: Int[np.ndarray, "draws rows"]
-    listed: Rate  # share of the records with a mate across folds that have a listed one
+    listed_rate: Rate  # share of the records with a mate across folds that have a listed one
 
     @functools.cached_property
-    def tested(self) -> NDArray[np.bool_]:
+    def test_rows(self) -> NDArray[np.bool_]:
         found = np.zeros(len(self.y), bool)
         for fold in self.folds:
             found[fold.test] = True
         return found
 
     @property
-    def filed(self) -> Rows:
+    def filed_clusters(self) -> Rows:
         return self.folds[0].clusters
 
     @functools.cached_property
@@ -192,19 +192,19 @@ class LeakageStudy:
         return fold_of(self.folds)
 
     @functools.cached_property
-    def predicted(self) -> Predictions:
+    def predictions(self) -> Predictions:
         """Predictions of the folds as filed."""
         return self.work([Ask(fold.train, fold.test) for fold in self.folds])
 
     @functools.cached_property
     def naive(self) -> FoldScore:
-        return self.scored(self.predicted)
+        return self.score_predictions(self.predictions)
 
-    def scored(self, predicted: Predictions, folds: list[LeakageFold] | None = None) -> FoldScore:
+    def score_predictions(self, predictions: Predictions, folds: list[LeakageFold] | None = None) -> FoldScore:
         """Compute Σ_k n_k/n score(fold k); for mean losses, the mean over all rows."""
         folds = self.folds if folds is None else folds
         size = sum(len(fold.test) for fold in folds)
-        judged = [_judged(self.score, self.y[fold.test], own) for fold, own in zip(folds, predicted, strict=True)]
+        judged = [_score_rows(self.score, self.y[fold.test], own) for fold, own in zip(folds, predictions, strict=True)]
         value = float(sum(of_fold * len(fold.test) for fold, (of_fold, _) in zip(folds, judged, strict=True)) / size)
         influence = np.zeros(len(self.y))
         for fold, (of_fold, own) in zip(folds, judged, strict=True):
@@ -253,7 +253,7 @@ class LeakageStudy:
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
-    def moved(self) -> Float[np.ndarray, "folds folds"] | None:
+    def fold_effects(self) -> Float[np.ndarray, "folds folds"] | None:
         """The change of fold i's contribution to the score when fold j leaves its training; None for a fixed split."""
         count = len(self.folds)
         if self.fold is None or count < 3:
@@ -266,7 +266,7 @@ class LeakageStudy:
         score = lambda k, predicted: self.score(self.y[tests[k]], predicted) * len(tests[k]) / len(self.y)
         for (j, k), both in zip(pairs, found, strict=True):
             for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
-                moved[own, other] = score(own, predicted) - score(own, self.predicted[own])
+                moved[own, other] = score(own, predicted) - score(own, self.predictions[own])
         return moved
 
     @functools.cached_property
@@ -281,19 +281,20 @@ class LeakageStudy:
         return sorted({float(p[k]) for k in at}, reverse=True)
 
     @property
-    def taken(self) -> str:
+    def assumption(self) -> str:
         """The assumption about the list of pairs, as a sentence."""
-        if self.listed.estimate == 1:
+        if self.listed_rate.estimate == 1:
             return "every true pair across folds is listed"
-        return f"{self.listed.estimate:.0%} of the records with a mate across folds have one listed, and the others gain alike"
+        share = f"{self.listed_rate.estimate:.0%} of the records with a mate across folds have one listed"
+        return f"{share}, and the others gain alike"
 
     def over_clusters(self, influence: NDArray[np.float64]) -> Variance:
         """Compute the variance of an answer with these influences, over the clusters of tested rows."""
-        return over_units(influence[self.tested], self.clusters[:, self.tested])
+        return over_units(influence[self.test_rows], self.clusters[:, self.test_rows])
 
-    def removed(self, exposed: float) -> float:
+    def removed(self, exposure: float) -> float:
         """Return the removed share of the naive exposure."""
-        return 1 - exposed / self.exposed if self.exposed > 0 else float("nan")
+        return 1 - exposure / self.exposed if self.exposed > 0 else float("nan")
 
     def answer(
         self, name: str, assumption: str, point: ControlPoint, between: float = 0.0, curve: pd.DataFrame | None = None
@@ -302,7 +303,7 @@ class LeakageStudy:
 
         Each exposed record is assumed to have the same gain. `between` is the variance of the difference over links.
         """
-        part = self.removed(point.exposed) * self.listed.estimate
+        part = self.removed(point.exposed) * self.listed_rate.estimate
         change, correction = point.influence / part, point.difference / part
         return Answer(
             name,
@@ -313,7 +314,7 @@ class LeakageStudy:
             change=change,
             exposed=point.exposed,
             monte_carlo=point.monte_carlo / part**2,
-            between=between / part**2 + (correction * self.listed.error / self.listed.estimate) ** 2,
+            between=between / part**2 + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2,
             curve=curve,
         )
 
@@ -349,7 +350,7 @@ def few_removed(part: float) -> str:
     return f"it {took} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"
 
 
-def _judged(score: Score, y: NDArray[np.float64], predicted: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+def _score_rows(score: Score, y: NDArray[np.float64], predictions: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """Compute the score of some rows, and their influences on it."""
-    pseudo = score.pseudo(y, predicted)
+    pseudo = score.pseudo(y, predictions)
     return float(pseudo.mean()), pseudo - pseudo.mean()

@@ -62,7 +62,7 @@ def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability:
     """Read pairs of a training row (left) and a test row (right), each numbered from 0; certain without probabilities."""
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
-    numbered = [_numbered(caller, pd.Index(frame[name])) for name in columns] or [np.zeros(0, np.int64)] * 2
+    numbered = [_row_numbers(caller, pd.Index(frame[name])) for name in columns] or [np.zeros(0, np.int64)] * 2
     for name, rows, count in zip(("left", "right"), numbered, sides, strict=True):
         if (rows >= count).any():
             raise ValueError(f"{caller}: {name} names row {rows.max()}, but that side has {count} rows, from 0.")
@@ -119,9 +119,9 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64],
     else:
         both = [pd.Index(frame[name]) for name in named]
     if names is None:
-        left, right = (_numbered(caller, index) for index in both)
+        left, right = (_row_numbers(caller, index) for index in both)
         return left, right, int(max(left.max(), right.max())) + 1
-    left, right = (_found(caller, index, names) for index in both)
+    left, right = (_rows_by_name(caller, index, names) for index in both)
     return left, right, len(names)
 
 
@@ -137,7 +137,7 @@ def _names(caller: str, ids: Any) -> pd.Index:
     return names
 
 
-def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
+def _row_numbers(caller: str, index: pd.Index) -> NDArray[np.int64]:
     values = index.to_numpy()
     wrong = values[~((values >= 0) & (values == np.floor(values)))] if values.dtype.kind in "iuf" else values
     if len(wrong):
@@ -147,7 +147,7 @@ def _numbered(caller: str, index: pd.Index) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def _found(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
+def _rows_by_name(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
     rows = names.get_indexer(index)
     if (rows < 0).any():
         raise ValueError(
@@ -162,13 +162,13 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
         raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
     known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
     if known:
-        p = _told(caller, frame[known[0]])
+        p = _number_column(caller, frame[known[0]])
     elif WEIGHT in frame.columns:
-        p = 1 / (1 + np.exp2(-_told(caller, frame[WEIGHT])))
+        p = 1 / (1 + np.exp2(-_number_column(caller, frame[WEIGHT])))
     elif default is not None or not len(frame):
         return np.full(len(frame), 1.0 if default is None else default)
     elif frame.shape[1] == 3:
-        p, known = _told(caller, frame.iloc[:, 2]), [frame.columns[2]]
+        p, known = _number_column(caller, frame.iloc[:, 2]), [frame.columns[2]]
     else:
         raise ValueError(
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
@@ -177,7 +177,7 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
     return check_probability(caller, p, str(known[0] if known else WEIGHT))
 
 
-def _told(caller: str, column: pd.Series) -> NDArray[np.float64]:
+def _number_column(caller: str, column: pd.Series) -> NDArray[np.float64]:
     """Read a column of numbers; TypeError that names the argument for another column."""
     try:
         return numbers(caller, "pairs", column).astype(np.float64)

@@ -128,7 +128,7 @@ def in_common(train: Rows, number: int) -> Int[np.ndarray, " rows"]:
     return np.flatnonzero(np.bincount(train.ravel(), minlength=number))
 
 
-def counted(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "fits rows"]:
+def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "fits rows"]:
     """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))

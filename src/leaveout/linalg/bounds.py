@@ -63,12 +63,12 @@ def _segments(bounds: tuple[Array, Array], sign: Array) -> tuple[Array, Array]:
     return np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
 
 
-def joined(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
+def leaving_signs(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
     """Signs of the parameters that leave their resting place; `beyond` is how far ∇L exceeds the bound that holds them."""
     return np.where(a > 0, np.where(theta == 0, -np.sign(beyond), np.sign(theta)), 0.0)
 
 
-def bounded(
+def solve_box(
     gram: Float[Array, "params params"],
     pull: Float[Array, " params"],
     a: Float[Array, " params"],
@@ -83,7 +83,7 @@ def bounded(
     sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
     for _ in range(MAX_BOUND_CHANGES * (len(a) + 5)):
         own, rest = np.flatnonzero(free), np.flatnonzero(~free)
-        target = _solved(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
+        target = _solve_or_none(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
         if target is None:
             if len(fresh) < 2:
                 return theta
@@ -106,11 +106,11 @@ def bounded(
         fresh = np.flatnonzero(np.abs(beyond) > BOUND_ROUNDING * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
         if not fresh.size:
             break
-        sign[fresh], free[fresh] = joined(a, theta, beyond)[fresh], True
+        sign[fresh], free[fresh] = leaving_signs(a, theta, beyond)[fresh], True
     return theta
 
 
-def _solved(matrix: Array, right: Array) -> Array | None:
+def _solve_or_none(matrix: Array, right: Array) -> Array | None:
     """Solve by a Cholesky factor; None if the matrix is not positive definite."""
     if not len(right):
         return right

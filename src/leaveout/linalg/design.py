@@ -128,7 +128,7 @@ def scale_units(weight: Float[Array, "... units"], part: Float[Array, "..."]) ->
     return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
 
 
-def weighed(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+def weight_terms(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
     """Multiply numbers of units by weights; zero where the weight is zero, as a left-out row may be outside the domain of ℓ."""
     with np.errstate(invalid="ignore"):
         out = scale_units(weight, part)
@@ -203,15 +203,15 @@ class DenseDesign:
             return DenseDesign(whole)
         return DenseDesign(np.concatenate([self.x, rows]))
 
-    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+    def whiten(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
         return self.x[units] @ root.T
 
     def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weighed(omega, curvature))
+        return self.products(weight_terms(omega, curvature))
 
-    def paired(self) -> "DenseDesign":
+    def pair_columns(self) -> "DenseDesign":
         """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
         return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= OUTER_PRODUCT_ENTRIES else self
@@ -225,7 +225,7 @@ class DenseDesign:
             np.multiply(columns[k:], columns[k], out=out[start:end])
         return out
 
-    def _paired(self, count: int) -> list[slice]:
+    def _pair_blocks(self, count: int) -> list[slice]:
         """Blocks of rows whose pair products are formed for `count` sums; none if separate matrix products are faster.
 
         A separate product is a matrix times its own transpose, so only half is computed, but it is slower the fewer columns
@@ -237,7 +237,7 @@ class DenseDesign:
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
-        p, blocks = self.x.shape[1], self._paired(len(weight))
+        p, blocks = self.x.shape[1], self._pair_blocks(len(weight))
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
             half = 0.0 if self.pairs is None else weight @ self.pairs.T
@@ -256,7 +256,7 @@ class DenseDesign:
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
         """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
-        (n, p), blocks = self.shape, self._paired(len(matrices))
+        (n, p), blocks = self.shape, self._pair_blocks(len(matrices))
         out = np.empty((n, len(matrices)))
         i, j = np.triu_indices(p)
         twice = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
@@ -327,10 +327,10 @@ class MultiOutputDesign:
         """Copy of the rows in float32."""
         return MultiOutputDesign(self.each.single(), self.outputs)
 
-    def whitened(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
+    def whiten(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
         each = root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
-        return self.each.whitened(units, each).reshape(*units.shape, self.outputs, len(root))
+        return self.each.whiten(units, each).reshape(*units.shape, self.outputs, len(root))
 
     def gram(
         self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
@@ -433,7 +433,9 @@ class Predictors:
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero
 
-    def penalised(self, theta: Float[Array, "refits params"]) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
+    def penalty_terms(
+        self, theta: Float[Array, "refits params"]
+    ) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
         """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty
         value = 0.5 * np.sum(pushed * theta, axis=1)

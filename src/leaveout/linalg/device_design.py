@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Array, Arrays, Module, compiled, float64, jax, jnp
-from .design import EVERYONE, Extent, weighed
+from .._runtime.jax import Array, Arrays, Module, compile_static, float64, jax, jnp
+from .design import EVERYONE, Extent, weight_terms
 from .mapped_design import COPIED
 
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
 
 
-def kept(array: Array) -> Array | None:
+def device_copy(array: Array) -> Array | None:
     """Copy many rows on their device, in float32 if that loses nothing, else in float64; None for few rows.
 
     Few rows fit into memory twice.
@@ -98,17 +98,17 @@ class Resident(Module):
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all blocks."""
         return jax.device_get(_sum(function, self.source, self.ones, self.dtype, self._step, weight))
 
-    def _listed(self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any) -> np.ndarray:
+    def _select_rows(self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any) -> np.ndarray:
         """Selected rows in memory, or their products with columns."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
         for some in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
-            out[some] = jax.device_get(_picked(self.source, self.ones, dtype, units.ravel()[some], columns))
+            out[some] = jax.device_get(_select_rows(self.source, self.ones, dtype, units.ravel()[some], columns))
         return out.reshape(*units.shape, -1)
 
     def rows(self, units: Int[np.ndarray, "..."] | slice) -> Float[np.ndarray, "*some params"]:
         """Selected rows, in memory."""
-        return self._listed(units, None, self.dtype)
+        return self._select_rows(units, None, self.dtype)
 
     def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
@@ -121,7 +121,7 @@ class Resident(Module):
         """Compute Σ_n slope_n x_n."""
         out = np.empty((len(slope), self.shape[1]))
         for some in _powers(len(slope)):
-            out[some] = self._sum(_pulled, slope[some])
+            out[some] = self._sum(_pull, slope[some])
         return out
 
     def at(
@@ -137,11 +137,11 @@ class Resident(Module):
     def take(self, units: Int[np.ndarray, " some"] | slice) -> "Resident":
         """Design of the selected rows, on the device."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else units
-        return replace(self, source=_picked(self.source, False, self.source.dtype, units, None))
+        return replace(self, source=_select_rows(self.source, False, self.source.dtype, units, None))
 
     def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
-        return self._listed(units, images, images.dtype)
+        return self._select_rows(units, images, images.dtype)
 
     def single(self) -> "Resident":
         """Design whose products are made in float32."""
@@ -156,17 +156,17 @@ class Resident(Module):
         """Append rows: a copy in float64, on the device."""
         return Resident(_below(self.source, self.ones, rows), False)
 
-    def whitened(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+    def whiten(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
-        return self._listed(units, root.T, self.dtype)
+        return self._select_rows(units, root.T, self.dtype)
 
     def gram(
         self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
     ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weighed(omega, curvature))
+        return self.products(weight_terms(omega, curvature))
 
-    def paired(self) -> "Resident":
+    def pair_columns(self) -> "Resident":
         """The design itself: products of pairs of columns are not kept."""
         return self
 
@@ -212,46 +212,46 @@ def _again(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
     return Resident(jnp.asarray(source), ones, dtype)
 
 
-def _written(x: Array, ones: bool, dtype: Any) -> Array:
+def _cast_rows(x: Array, ones: bool, dtype: Any) -> Array:
     """Rows in the given precision, with the column of ones."""
     x = x.astype(dtype)
     return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1) if ones else x
 
 
 @float64
-@compiled
+@compile_static
 def _whole(x: Array, ones: bool) -> Array:
-    return _written(x, ones, float)
+    return _cast_rows(x, ones, float)
 
 
 @float64
-@compiled
+@compile_static
 def _below(x: Array, ones: bool, rows: Array) -> Array:
-    return jnp.concatenate([_written(x, ones, float), rows])
+    return jnp.concatenate([_cast_rows(x, ones, float), rows])
 
 
 @float64
-@compiled
+@compile_static
 @exact
-def _picked(x: Array, ones: bool, dtype: Any, units: Array, columns: Array | None) -> Array:
-    rows = _written(x[units], ones, dtype)
+def _select_rows(x: Array, ones: bool, dtype: Any, units: Array, columns: Array | None) -> Array:
+    rows = _cast_rows(x[units], ones, dtype)
     return rows if columns is None else rows @ columns.astype(dtype)
 
 
 @float64
-@compiled
+@compile_static
 @exact
 def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
-    return (_written(x[units.ravel()], ones, dtype).reshape(*units.shape, -1) @ theta.astype(dtype)[:, :, None])[..., 0]
+    return (_cast_rows(x[units.ravel()], ones, dtype).reshape(*units.shape, -1) @ theta.astype(dtype)[:, :, None])[..., 0]
 
 
 @float64
-@compiled
+@compile_static
 @exact
 def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array) -> Array:
     """Apply a function to blocks of rows; the last block overlaps the one before it, so that all have one length."""
     parts = tuple(part.astype(dtype) for part in parts)
-    block = lambda start: function(_written(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts)
+    block = lambda start: function(_cast_rows(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts)
 
     def fill(k, out):
         start = jnp.minimum(k * step, len(x) - step)
@@ -262,7 +262,7 @@ def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step
 
 
 @float64
-@compiled
+@compile_static
 @exact
 def _sum(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array) -> Array:
     """Sum a function over blocks of rows, in float64."""
@@ -270,7 +270,7 @@ def _sum(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step:
 
     def block(start, size):
         own = jax.lax.dynamic_slice_in_dim(weight, start, size, -1)
-        return function(_written(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)).astype(float)
+        return function(_cast_rows(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)).astype(float)
 
     return jax.lax.fori_loop(0, count, lambda k, total: total + block(k * step, step), block(len(x) - left, left))
 
@@ -279,7 +279,7 @@ def _predictors(x: Array, theta: Array) -> Array:
     return theta @ x.T
 
 
-def _pulled(x: Array, slope: Array) -> Array:
+def _pull(x: Array, slope: Array) -> Array:
     return slope @ x
 
 
@@ -301,7 +301,7 @@ def is_finite(x: Array) -> bool:
         return bool(_is_finite(x))
 
 
-@compiled
+@compile_static
 def _is_finite(x: Array) -> Array:
     return jnp.isfinite(x).all()
 

@@ -172,11 +172,11 @@ class RadiusTable:
             mass[bend.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            self.scale, sums = np.ones(1), [*self._summed(loss, y, eta, reference, size, norm)]
-        self._filled(sums, loss.self_concordance is not None, more)
+            self.scale, sums = np.ones(1), [*self._both_sums(loss, y, eta, reference, size, norm)]
+        self._fill(sums, loss.self_concordance is not None, more)
 
     @classmethod
-    def _summed(
+    def _both_sums(
         cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
     ) -> Float[Array, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
@@ -189,13 +189,13 @@ class RadiusTable:
         return sums
 
     @classmethod
-    def tallied(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
+    def tally(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
         """Contribution of some units to a table over all units; `of` takes the sum of these contributions.
 
         It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20 down.
         """
         if loss.self_concordance is None:
-            return cls._summed(loss, y, eta, reference, size, norm)
+            return cls._both_sums(loss, y, eta, reference, size, norm)
         bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
         place = np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(int) + cls.FAR
         return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
@@ -213,10 +213,10 @@ class RadiusTable:
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
             sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]
-        self._filled(sums, loss.self_concordance is not None)
+        self._fill(sums, loss.self_concordance is not None)
         return self
 
-    def _filled(self, sums: Any, concordant: bool, more: "More | None" = None) -> None:
+    def _fill(self, sums: Any, concordant: bool, more: "More | None" = None) -> None:
         self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
         further = 0.0 if more is None else more.share(self.RADII / self.scale)[:, None]
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
@@ -253,23 +253,23 @@ class RadiusTable:
         both = (np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1) for part in (below, beyond))
         return next(both), next(both)
 
-    def ball(self, slope: Array, kept: Array, grown: Array, moved: Array | None = None, anchor: Array | int = 0) -> Ball:
-        """Apply the theorem at the anchor; `kept` is 1 − q, and no unit weighs more than `grown` times what it did.
+    def ball(self, slope: Array, keep: Array, growth: Array, move: Array | None = None, anchor: Array | int = 0) -> Ball:
+        """Apply the theorem at the anchor; `keep` is 1 − q, and no unit weighs more than `growth` times what it did.
 
-        For a candidate that `moved` from the anchor, the ball of radius b around the anchor contains the ball of radius b −
-        `moved` around the candidate. There ℓ″ is within e^{±x} of a_i, with x = M b k_i, which the sums at 2b cover, as
+        For a candidate that `move` from the anchor, the ball of radius b around the anchor contains the ball of radius b −
+        `move` around the candidate. There ℓ″ is within e^{±x} of a_i, with x = M b k_i, which the sums at 2b cover, as
         (e²ˣ − 1)/2x > eˣ.
         """
         distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
-        below, beyond = (0, 1) if moved is None else (2, 2)
+        below, beyond = (0, 1) if move is None else (2, 2)
         scale, first = self.scale[anchor], np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
-        start, slope = np.zeros(slope.shape) if moved is None else moved * scale, slope * scale
-        root = np.sqrt(kept)
+        start, slope = np.zeros(slope.shape) if move is None else move * scale, slope * scale
+        root = np.sqrt(keep)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            ratio = grown / kept
+            ratio = growth / keep
             k = np.searchsorted(self.RADII, start + 1.01 * slope / root)
-            for further in (0, 1, 2, 4, 8) if moved is None else (0, 2):
-                wanting = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (kept > 0)
+            for further in (0, 1, 2, 4, 8) if move is None else (0, 2):
+                wanting = ~np.isfinite(distance) & (k + further < len(self.RADII)) & (keep > 0)
                 todo = np.flatnonzero(wanting)
                 some = EVERYONE if wanting.all() else todo  # without copies
                 at = k[some] + further

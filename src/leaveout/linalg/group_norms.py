@@ -105,7 +105,7 @@ class Norms:
 GROUP_SWEEPS = 2000  # sweeps over all groups when h stands beside a quadratic
 
 
-def descended(
+def descend_by_groups(
     gram: Float[Array, "params params"],
     pull: Float[Array, " params"],
     norms: Norms,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Module
-from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weighed
+from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weight_terms
 
 Array = np.ndarray
 COPIED = 2**21  # numbers below which a copy in float64 is cheap
@@ -22,10 +22,10 @@ COPIED = 2**21  # numbers below which a copy in float64 is cheap
 
 def elsewhere(array: Array) -> bool:
     """Whether an array is large and lies in a file or is float32, so that it should not be copied."""
-    return array.ndim == 2 and array.size >= COPIED and (array.dtype == np.float32 or mapped(array))
+    return array.ndim == 2 and array.size >= COPIED and (array.dtype == np.float32 or is_mapped(array))
 
 
-def mapped(array: Any) -> bool:
+def is_mapped(array: Any) -> bool:
     """Whether an array is, or is part of, a memory-mapped file."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
@@ -35,7 +35,7 @@ def mapped(array: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Picked:
+class RowSelection:
     """Selected rows of a source, gathered block by block."""
 
     rows: Any
@@ -49,7 +49,7 @@ class Picked:
         return self.rows[self.units[some]]
 
 
-class Mapped(Module):
+class MappedDesign(Module):
     """Rows `[units, params]` of `source`, which returns listed rows, with a column of ones if there is an intercept."""
 
     source: Any
@@ -117,20 +117,20 @@ class Mapped(Module):
             return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
         return self.take(units[0]).predictors(theta) if units.ndim > 1 else self.take(units).predictors(theta[None])[0]
 
-    def take(self, units: Int[Array, " some"] | slice) -> "Mapped":
+    def take(self, units: Int[Array, " some"] | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
         whole = np.arange(len(self))[units] if isinstance(units, slice) else units
-        return replace(self, source=Picked(self.source, whole))
+        return replace(self, source=RowSelection(self.source, whole))
 
     def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self._of(images.dtype).rows(units) @ images
 
-    def single(self) -> "Mapped":
+    def single(self) -> "MappedDesign":
         """Design whose blocks are written out in float32."""
         return self._of(np.float32)
 
-    def _of(self, dtype: Any) -> "Mapped":
+    def _of(self, dtype: Any) -> "MappedDesign":
         return replace(self, dtype=dtype)
 
     @property
@@ -142,15 +142,15 @@ class Mapped(Module):
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
-    def whitened(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+    def whiten(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
         return self.rows(units) @ root.T
 
     def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weighed(omega, curvature))
+        return self.products(weight_terms(omega, curvature))
 
-    def paired(self) -> "Mapped":
+    def pair_columns(self) -> "MappedDesign":
         """The design itself: products of pairs of columns are not kept."""
         return self
 

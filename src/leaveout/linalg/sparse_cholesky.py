@@ -32,7 +32,7 @@ class Group(NamedTuple):
     rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination
     at: slice  # place of the fronts in the workspace
     above: Int[np.ndarray, " entries"]  # places in the workspace to which the updated rows are added
-    summed: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place
+    place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place
     summed_rows: "scipy.sparse.csr_array | None"
 
 
@@ -78,15 +78,15 @@ class Pattern:
             front = space[:, group.at].reshape(-1, count, k + r, k + r)
             chol = _cholesky(front[..., :k, :k])
             logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
-            inverse = _inverted(chol)
+            inverse = _invert_triangles(chol)
             below = front[..., k:, :k] @ inverse.swapaxes(-1, -2)
             parts.append((inverse, below))
             if r:
                 left = (front[..., k:, k:] - below @ below.swapaxes(-1, -2)).reshape(len(values), -1)
-                if group.summed is None:
+                if group.place_sums is None:
                     space[:, group.above] += left
                 else:
-                    space[:, group.summed[0]] += (group.summed[1] @ left.T).T
+                    space[:, group.place_sums[0]] += (group.place_sums[1] @ left.T).T
         return FrontalFactor(self, parts, logdet)
 
 
@@ -144,13 +144,13 @@ def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
     lower = lower.row.astype(np.int64), lower.col.astype(np.int64)
     by_row = np.lexsort(lower[::-1])
     row, column = lower[0][by_row], lower[1][by_row]
-    order, below = _ordered(full)
+    order, below = _elimination_columns(full)
     fronts = _supernodes(below)
     groups, order, place, length = _laid_out(fronts, order, row, column)
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _ordered(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarray]]:
+def _elimination_columns(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarray]]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
     Children come before their parents and next to them.
@@ -232,7 +232,7 @@ def _laid_out(
                 rows,
                 span,
                 targets := np.concatenate(above),
-                _summed(targets),
+                _scatter_sums(targets),
                 _summed_rows(rows, len(order)),
             )
         )
@@ -259,7 +259,7 @@ def _entries(fronts: list[Front], front: np.ndarray, i: np.ndarray, j: np.ndarra
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 
-def _summed(targets: Int[np.ndarray, " entries"]) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+def _scatter_sums(targets: Int[np.ndarray, " entries"]) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
     places, which = np.unique(targets, return_inverse=True)
     if len(places) == len(targets):
         return None
@@ -289,7 +289,7 @@ def _cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*s
     return out.reshape(matrices.shape)
 
 
-def _inverted(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
     """Invert lower triangles."""
     k = lower.shape[-1]
     if k == 1:

@@ -13,7 +13,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
-from .design import Extent, weighed
+from .design import Extent, weight_terms
 
 SPARSE_BLOCK = 2**20  # numbers in one block of rows
 FASTER = 16  # speed of products in dense blocks, relative to one over stored entries
@@ -86,7 +86,7 @@ class SparseDesign(Module):
         """Row of every entry, for JAX."""
         return jnp.repeat(jnp.arange(len(self)), jnp.diff(self.indptr), total_repeat_length=len(self.data))
 
-    def written(self, units: Array) -> Array:
+    def dense_rows(self, units: Array) -> Array:
         """Selected rows written out, for JAX; any row for padding."""
         units = jnp.clip(units, 0, len(self) - 1)
         start, end = jnp.asarray(self.indptr)[units], jnp.asarray(self.indptr)[units + 1]
@@ -145,7 +145,7 @@ class SparseDesign(Module):
         """Append rows."""
         return SparseDesign.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
 
-    def whitened(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+    def whiten(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
@@ -155,9 +155,9 @@ class SparseDesign(Module):
         self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
     ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weighed(omega, curvature))
+        return self.products(weight_terms(omega, curvature))
 
-    def paired(self) -> "SparseDesign":
+    def pair_columns(self) -> "SparseDesign":
         """The design itself: products of pairs of columns are not kept."""
         return self
 

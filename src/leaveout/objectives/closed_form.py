@@ -169,7 +169,7 @@ class AbstractClosedForm(AbstractObjective):
             A gradient for each refit.
         """
         found = np.empty_like(theta)
-        total = lambda at: self._summed(self.losses(at, weights, index, held, state), held)
+        total = lambda at: self._sum_held(self.losses(at, weights, index, held, state), held)
         for k in range(theta.shape[1]):
             step = np.zeros_like(theta)
             step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
@@ -177,7 +177,7 @@ class AbstractClosedForm(AbstractObjective):
         return found
 
     @staticmethod
-    def _summed(
+    def _sum_held(
         losses: Float[np.ndarray, "refits ..."], held: Bool[np.ndarray, "refits width"]
     ) -> Float[np.ndarray, " refits"]:
         return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
@@ -306,17 +306,17 @@ class AbstractClosedForm(AbstractObjective):
 
 
 @dataclass(eq=False)
-class Given:
+class ClosedFormBatch:
     """F(·, w) of a batch of refits of an `AbstractClosedForm`, with the state of each refit's last evaluation."""
 
     objective: AbstractClosedForm
     like: PyTree
     rows: RefitRows
     weigh: Callable[[np.ndarray], np.ndarray]  # returns the weights of some refits over all units
-    known: dict[int, Any] = field(default_factory=dict)  # state from which the next evaluation of each refit begins
+    states: dict[int, Any] = field(default_factory=dict)  # state from which the next evaluation of each refit begins
 
-    def __copy__(self) -> "Given":
-        return replace(self, known={})  # each start of a fit has states of its own
+    def __copy__(self) -> "ClosedFormBatch":
+        return replace(self, states={})  # each start of a fit has states of its own
 
     def look(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -324,13 +324,13 @@ class Given:
         """Evaluate F and its gradients."""
 
         def one(theta, some):
-            value, gradient, state = self.objective.look(theta, self.weigh(some), self._begun(some))
+            value, gradient, state = self.objective.look(theta, self.weigh(some), self._start_states(some))
             if state is not None:
                 fine = np.flatnonzero(np.isfinite(value))
-                self.known |= {int(some[k]): state[k] for k in fine}
+                self.states |= {int(some[k]): state[k] for k in fine}
             return np.where(np.isnan(value), np.inf, value), gradient
 
-        return self._grouped(one, lanes, theta)
+        return self._by_group(one, lanes, theta)
 
     def gradient(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -342,8 +342,8 @@ class Given:
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
         """Compute ∇²F."""
-        return self._grouped(
-            lambda at, some: (self.objective.hessians(at, self.weigh(some), self._begun(some)),), lanes, theta
+        return self._by_group(
+            lambda at, some: (self.objective.hessians(at, self.weigh(some), self._start_states(some)),), lanes, theta
         )[0]
 
     def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
@@ -351,7 +351,7 @@ class Given:
         del chunk
         at, lanes = self._center(), np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
-        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(at, ones, self._anchored())
+        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(at, ones, self._anchor_states())
 
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -367,10 +367,12 @@ class Given:
 
         def one(theta, some):
             held = np.asarray(self.rows.held)[some]
-            found = self.objective.losses(theta, self.weigh(some), np.asarray(self.rows.index)[some], held, self._begun(some))
+            found = self.objective.losses(
+                theta, self.weigh(some), np.asarray(self.rows.index)[some], held, self._start_states(some)
+            )
             return (np.where(held, found, 0.0) if found.ndim > 1 else found,)
 
-        return self._grouped(one, lanes, theta)[0]
+        return self._by_group(one, lanes, theta)[0]
 
     def slopes(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -379,10 +381,10 @@ class Given:
 
         def one(theta, some):
             held = np.asarray(self.rows.held)[some]
-            at = self.weigh(some), np.asarray(self.rows.index)[some], held, self._begun(some)
+            at = self.weigh(some), np.asarray(self.rows.index)[some], held, self._start_states(some)
             return (self.objective.steepest(theta, *at),)
 
-        return self._grouped(one, lanes, theta)[0]
+        return self._by_group(one, lanes, theta)[0]
 
     def around(
         self,
@@ -404,44 +406,44 @@ class Given:
         move, (places, shares) = (np.zeros_like(at), STENCIL) if direction is None else (direction, BENDS)
 
         def one(move, some):
-            delta, start = self.weigh(some) - 1.0, self._anchored(len(some))
+            delta, start = self.weigh(some) - 1.0, self._anchor_states(len(some))
             slopes = [
                 self.objective.look(at + k * WEIGHT_DIFFERENCE * move, 1.0 + k * WEIGHT_DIFFERENCE * delta, start)[1]
                 for k in places
             ]
             return (np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),)
 
-        return self._grouped(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
+        return self._by_group(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
 
     def predictions(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], kind: str
     ) -> Float[np.ndarray, "lanes width"]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
-        one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._begun(some)),)
-        return self._grouped(one, lanes, theta)[0]
+        one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._start_states(some)),)
+        return self._by_group(one, lanes, theta)[0]
 
     def _center(self) -> Float[np.ndarray, "1 params"]:
         return np.reshape(np.asarray(self.like, float), (1, -1))
 
-    def _anchored(self, count: int = 1) -> State:
+    def _anchor_states(self, count: int = 1) -> State:
         """State of the evaluation at `like` with weights of one, from which refits without a state of their own begin."""
-        if -1 not in self.known:
-            self.known[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
-        return None if self.known[-1] is None else np.repeat(self.known[-1], count, axis=0)
+        if -1 not in self.states:
+            self.states[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
+        return None if self.states[-1] is None else np.repeat(self.states[-1], count, axis=0)
 
-    def _begun(self, lanes: Int[np.ndarray, " lanes"]) -> State:
-        usual = self._anchored()
-        return None if usual is None else np.stack([self.known.get(lane, usual[0]) for lane in lanes.tolist()])
+    def _start_states(self, lanes: Int[np.ndarray, " lanes"]) -> State:
+        usual = self._anchor_states()
+        return None if usual is None else np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
 
-    def _grouped(
+    def _by_group(
         self,
         one: Callable[..., Sequence[np.ndarray]],
         lanes: Int[np.ndarray, " lanes"],
         theta: Float[np.ndarray, "lanes params"],
     ) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
-        usual = self._anchored()
+        usual = self._anchor_states()
         each = self.objective.costs.lanes or max(
             1, STATE_ENTRIES // (self.objective.num_units + (0 if usual is None else usual.size))
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Array, PyTree, compiled, jax, jnp
+from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from ..plans.plan import RefitRows, few_more
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, repeatable, unravel
@@ -35,7 +35,7 @@ class Runs:
 
     objective: AbstractObjective
     like: PyTree
-    told: Told
+    scores_at: Told
     first: Int[np.ndarray, " folds"]
     width: int
 
@@ -45,20 +45,20 @@ class Runs:
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
         given = isinstance(self.objective, AbstractClosedForm)
-        return self._alike(self.told(theta) if given else _scores(self.told, self.like, theta))
+        return self._alike(self.scores_at(theta) if given else _scores(self.scores_at, self.like, theta))
 
-    def scored(
+    def place_scores(
         self, each: Float[np.ndarray, "lanes width"], rows: RefitRows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
     ) -> Float[np.ndarray, "lanes entries"]:
         """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
         return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
 
-    def shaped(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
+    def shape_losses(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
-    def pushed(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
+    def derivatives(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
         if isinstance(self.objective, AbstractClosedForm):
             scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
@@ -67,7 +67,7 @@ class Runs:
                 yield first, second
             return
         for group, count in self._groups(len(at[0])):
-            found = _pushed(self.told, self.like, tuple(part[group] for part in at))
+            found = _directional_derivatives(self.scores_at, self.like, tuple(part[group] for part in at))
             for k in range(count):
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
                 yield self._alike(first), self._alike(second)
@@ -85,10 +85,10 @@ class Runs:
         ]
         return np.concatenate(made)
 
-    def _alike(self, found: tuple[Array | None, Array]) -> Scores:
+    def _alike(self, result: tuple[Array | None, Array]) -> Scores:
         """Convert scores to NumPy; for runs of one unit the joint scores are the losses, if the model gives no others."""
-        joint = np.asarray(found[1])[: len(self.first)]
-        return joint[:, None] if found[0] is None else np.asarray(found[0])[: len(self.first)], joint
+        joint = np.asarray(result[1])[: len(self.first)]
+        return joint[:, None] if result[0] is None else np.asarray(result[0])[: len(self.first)], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
         """Split `count` places into groups of one size, for one program; return the number of real places too.
@@ -142,9 +142,9 @@ def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> It
         yield (up - down) / (2 * LENGTH), second / LENGTH**2
 
 
-@compiled
-def _scores(told: Told, like: PyTree, theta: Arrays):
-    return told(unravel(jnp.asarray(theta), like))
+@compile_static
+def _scores(answer: Told, like: PyTree, theta: Arrays):
+    return answer(unravel(jnp.asarray(theta), like))
 
 
 def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
@@ -152,12 +152,12 @@ def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyT
     return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
 
 
-@compiled
-def _pushed(told: Told, like: PyTree, at: Points):
-    return _twice(lambda v: told(unravel(v, like)), at)
+@compile_static
+def _directional_derivatives(answer: Told, like: PyTree, at: Points):
+    return _twice(lambda v: answer(unravel(v, like)), at)
 
 
-@compiled
+@compile_static
 def _bends(objective: AbstractObjective, like: PyTree, at: Points):
     ones = np.ones(objective.num_units)
     return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]

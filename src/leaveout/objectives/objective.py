@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.display import kind_of
-from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, float64 as float64, jax, jnp, static, traced
-from ..data.arrays import Names, matched, numbers, on_device
+from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, call_traced, float64 as float64, jax, jnp, static
+from ..data.arrays import Names, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite
 
@@ -32,7 +32,7 @@ def room(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
-def aligned(value: Any) -> np.ndarray:
+def aligned_copy(value: Any) -> np.ndarray:
     """Copy an array to memory that begins at a cache line."""
     array = np.asarray(value)
     out = room(array.shape, array.dtype)
@@ -40,9 +40,9 @@ def aligned(value: Any) -> np.ndarray:
     return out
 
 
-def stored(value: Any) -> np.ndarray:
+def as_stored(value: Any) -> np.ndarray:
     """Copy an array as float64 to memory that begins at a cache line, which is how objectives store their data."""
-    return aligned(np.asarray(value, np.float64))
+    return aligned_copy(np.asarray(value, np.float64))
 
 
 def leaves_of(theta: PyTree) -> list[Any]:
@@ -50,12 +50,12 @@ def leaves_of(theta: PyTree) -> list[Any]:
     return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
 
 
-def mapped(function: Callable[..., Any], theta: PyTree) -> PyTree:
+def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
     """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
     if type(theta) is dict:
-        return {name: mapped(function, theta[name]) for name in sorted(theta)}
+        return {name: map_arrays(function, theta[name]) for name in sorted(theta)}
     return jax.tree.map(function, theta)
 
 
@@ -105,7 +105,7 @@ class Distribution(NamedTuple):
 
     dispersion: Callable[[Any, np.ndarray], np.ndarray]
     scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
-    said: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Units:
         """Whether a weight of two means a unit that is seen twice. For units that may depend on one another it does not."""
         return self.serial is False
 
-    def scored(
+    def scored_entries(
         self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
     ) -> Bool[np.ndarray, " entries"]:
         """Find the left-out entries that have a held-out loss.
@@ -649,7 +649,7 @@ class Separable(AbstractObjective):
     ):
         self.unit_loss, self.penalty = unit_loss, penalty
         leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
-        self.names, *leaves = matched("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
+        self.names, *leaves = match_labels("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
         leaves = [_checked_data(leaf) for leaf in leaves]
         self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
@@ -667,10 +667,10 @@ class Separable(AbstractObjective):
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         total = jnp.asarray(weights) @ self._losses(theta, self.data)
-        return total if self.penalty is None else total + traced("Separable: penalty", self.penalty, theta)
+        return total if self.penalty is None else total + call_traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
-        each = lambda datum: traced("Separable: unit_loss", self.unit_loss, theta, datum)
+        each = lambda datum: call_traced("Separable: unit_loss", self.unit_loss, theta, datum)
         return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # data on a device may be in float32
 
     def score(
@@ -775,14 +775,14 @@ class Objective(AbstractObjective):
         return self.score_function is not None
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        return traced("Objective: loss", self.loss_function, theta, weights)
+        return call_traced("Objective: loss", self.loss_function, theta, weights)
 
     def score(
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
     ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
-        return traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
+        return call_traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
 
 
 class AbstractLinearPredictor(AbstractObjective):
@@ -866,4 +866,4 @@ def _checked_data(leaf: Any) -> Arrays:
     array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
-    return stored(array)
+    return as_stored(array)

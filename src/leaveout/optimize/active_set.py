@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
-from ..linalg.bounds import bounded, gates, resting, segments
-from ..linalg.design import weighed
-from ..linalg.group_norms import Norms, descended
+from ..linalg.bounds import gates, resting, segments, solve_box
+from ..linalg.design import weight_terms
+from ..linalg.group_norms import Norms, descend_by_groups
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import AbstractRegression
-from ..objectives.batched import ONE, LinearBatch, constant, function
+from ..objectives.batch_functions import ONE, LinearBatch, constant, function
 from ..objectives.objective import AbstractObjective
 from .hessian_factor import far_out
 from .newton import newton
@@ -72,7 +72,7 @@ def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tu
     if start is not None and len(start) < len(kinked.slope):
         start = None
     try:
-        found = minimised(kinked, np.ones(objective.num_units), start)
+        found = minimise_with_kinks(kinked, np.ones(objective.num_units), start)
     except NoMinimiser as error:
         raise NoMinimiser(f"{error} {far_out(objective)}".rstrip()) from None
     if not len(found.place):
@@ -80,7 +80,7 @@ def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tu
             "fit: the penalty holds every coefficient at zero or a bound, and there is no intercept: nothing is left to refit. "
             "Take a smaller alpha, or wider bounds."
         )
-    simpler = kinked.held(found.place, found.sign, found.theta, _said(kinked, found))
+    simpler = kinked.restrict(found.place, found.sign, found.theta, _describe_active(kinked, found))
     return simpler, simpler.parameters.natural(found.theta)
 
 
@@ -100,7 +100,7 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
     return max(here - there - TIED * TIED * abs(there), 0.0)
 
 
-def turned(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
+def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
     """Return the model in coordinates of its rows if `curvature` is "rows", else the objective itself."""
     if curvature != "rows":
         return objective
@@ -116,7 +116,7 @@ def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tu
         return objective, theta
     place, sign = _active(known.whole, theta)
     found = ActiveMinimiser(theta, place, sign, look(known.whole, np.ones(objective.num_units), theta))
-    return known.whole.held(place, sign, theta, _said(known.whole, found)), theta[place]
+    return known.whole.restrict(place, sign, theta, _describe_active(known.whole, found)), theta[place]
 
 
 def without(caller: str, objective: AbstractObjective) -> None:
@@ -128,49 +128,49 @@ def without(caller: str, objective: AbstractObjective) -> None:
         )
 
 
-def _said(kinked: FullModel, found: ActiveMinimiser) -> str:
+def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     """Count the coefficients that are not held in a sentence, and name the one nearest to being released."""
-    theta, a, limits = found.theta, found.at.a, np.stack(kinked.bounds)
+    theta, a, limits = minimiser.theta, minimiser.at.a, np.stack(model.bounds)
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
     if np.isfinite(limits).any():
         within = np.isfinite(limits).any(0)
         at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
         text = f"{text}, {at}" if text else at
-    held = at_rest(kinked, theta)
-    if kinked.norms is not None:
-        return _said_of_groups(kinked, kinked.norms, found)
+    held = at_rest(model, theta)
+    if model.norms is not None:
+        return _said_of_groups(model, model.norms, minimiser)
     if not held.any():
         return text
-    least, most = _held_by(kinked, theta, found.at)
-    apart = np.minimum(found.at.gradient - least, most - found.at.gradient)
-    margin = np.divide(apart, found.at.unit, out=np.full(len(a), np.inf), where=held & (found.at.unit > 0))
+    least, most = _held_by(model, theta, minimiser.at)
+    apart = np.minimum(minimiser.at.gradient - least, most - minimiser.at.gradient)
+    margin = np.divide(apart, minimiser.at.unit, out=np.full(len(a), np.inf), where=held & (minimiser.at.unit > 0))
     j = int(np.argmin(margin))
     if margin[j] <= TIED:
         where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
-        return f"{text}; {kinked.named(j)} is at a tie: whether it is {where} is within rounding"
+        return f"{text}; {model.parameter_name(j)} is at a tie: whether it is {where} is within rounding"
     if not a[j] > 0:
-        return f"{text}; {kinked.named(j)} is nearest to leaving its bound"
-    return f"{text}; {kinked.named(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
+        return f"{text}; {model.parameter_name(j)} is nearest to leaving its bound"
+    return f"{text}; {model.parameter_name(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
 
 
-def _said_of_groups(kinked: FullModel, norms: Norms, found: ActiveMinimiser) -> str:
+def _said_of_groups(model: FullModel, norms: Norms, minimiser: ActiveMinimiser) -> str:
     """Count the groups that are not zero in a sentence, and name the one nearest to being released."""
-    length = norms.lengths(found.theta)
+    length = norms.lengths(minimiser.theta)
     text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
-    margin = np.where(length > 0, np.inf, 1 - norms.lengths(found.at.gradient) / (found.at.kappa * norms.weight))
+    margin = np.where(length > 0, np.inf, 1 - norms.lengths(minimiser.at.gradient) / (minimiser.at.kappa * norms.weight))
     if np.isinf(margin).all():
         return text
     g = int(np.argmin(margin))
-    name = f"that of {kinked.named(int(np.argmax(norms.member[g])))}"
+    name = f"that of {model.parameter_name(int(np.argmax(norms.member[g])))}"
     if margin[g] <= TIED:
         return f"{text}; {name} is at a tie: whether it is zero is within rounding"
     return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
 
 
-def at_rest(kinked: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+def at_rest(model: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
     """Whether each parameter is where a kink or a bound may hold it."""
-    norms = kinked.norms
-    return resting(kinked, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
+    norms = model.norms
+    return resting(model, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
 
 
 class ActivePoint(NamedTuple):
@@ -191,7 +191,7 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array,
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
         told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
-        loss, slope, curvature = (weighed(omega, part) for part in told)
+        loss, slope, curvature = (weight_terms(omega, part) for part in told)
     a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
     value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
     gradient = model.design.pull(slope[None])[0] + ridge * theta
@@ -201,63 +201,63 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array,
     return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
 
 
-def _worth(kinked: FullModel, theta: Float[Array, " params"]) -> float:
+def _worth(model: FullModel, theta: Float[Array, " params"]) -> float:
     """Value of the kinked penalty."""
-    return float(kinked.slope @ np.abs(theta) + (0.0 if kinked.norms is None else kinked.norms.value(theta)))
+    return float(model.slope @ np.abs(theta) + (0.0 if model.norms is None else model.norms.value(theta)))
 
 
-class Posed:
+class WeightedProblem:
     """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
 
-    kinked: FullModel
+    full_model: FullModel
     weights: Array
     second: Callable[[], np.ndarray] | None
 
     def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
-        self.kinked, self.weights, model = kinked, weights, kinked.smooth
+        self.full_model, self.weights, model = kinked, weights, kinked.smooth
         narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
         self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
 
 
-def minimised(
-    kinked: FullModel, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None
+def minimise_with_kinks(
+    model: FullModel, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None
 ) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
-    theta, posed = kinked.start() if start is None else start.copy(), Posed(kinked, weights)
+    theta, posed = model.start() if start is None else start.copy(), WeightedProblem(model, weights)
     for tolerance in TOLERANCES if posed.second is None else (QUADRATIC_ROUND_TOLERANCE, *TOLERANCES):
-        theta = _descended(posed, theta, tolerance)
-        found = _polished(posed, theta)
+        theta = _descend(posed, theta, tolerance)
+        found = _minimise_active(posed, theta)
         if found is None:
             theta, moved = _independent(posed, theta)
-            found = _polished(posed, theta) if moved else None
+            found = _minimise_active(posed, theta) if moved else None
         if found is not None:
             return found
-    place, rows = _active(kinked, theta)[0], int((kinked.smooth.weigh(weights[None])[0][0] > 0).sum())
+    place, rows = _active(model, theta)[0], int((model.smooth.weigh(weights[None])[0][0] > 0).sum())
     raise NoMinimiser(
         f"fit: the coefficients that are not held, {len(place)} of them with {rows} rows, are not determined: are columns "
         "repeated, or is alpha too small? Drop columns, raise alpha, or add a Ridge."
     )
 
 
-def _active(kinked: FullModel, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
-    place = np.flatnonzero(~at_rest(kinked, theta))
-    return place, np.where(kinked.slope[place] > 0, np.sign(theta[place]), 0.0)
+def _active(model: FullModel, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+    place = np.flatnonzero(~at_rest(model, theta))
+    return place, np.where(model.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
-def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], bool]:
+def _independent(problem: WeightedProblem, theta: Array) -> tuple[Float[Array, " params"], bool]:
     """Move θ along directions in which F is constant until the active columns are linearly independent.
 
     Returns θ and whether it moved. With all levels of a factor under an l1 penalty the coefficients are not unique, but the
     predictions are.
     """
-    kinked, theta, moved = posed.kinked, theta.copy(), False
+    kinked, theta, moved = problem.full_model, theta.copy(), False
     limits = np.stack(kinked.bounds)
     if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
         return theta, False
-    at = look(kinked, posed.weights, theta)
+    at = look(kinked, problem.weights, theta)
     for _ in range(len(theta)):
         place, sign = _active(kinked, theta)
-        columns = _scaled(kinked, place, np.sqrt(at.curvature), at.ridge)
+        columns = _scale_columns(kinked, place, np.sqrt(at.curvature), at.ridge)
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
@@ -276,16 +276,16 @@ def _independent(posed: Posed, theta: Array) -> tuple[Float[Array, " params"], b
     return theta, moved
 
 
-def _polished(posed: Posed, theta: Array) -> ActiveMinimiser | None:
+def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser | None:
     """Minimise over the parameters that are not held, keeping their signs; writes into θ.
 
     The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
     """
-    kinked, weights, second = posed.kinked, posed.weights, posed.second
+    kinked, weights, second = problem.full_model, problem.weights, problem.second
     for _ in range(POLISHED):
         place, sign = _active(kinked, theta)
         if len(place):
-            objective = kinked.held(place, sign, theta)
+            objective = kinked.restrict(place, sign, theta)
             F = function(objective, theta[place], weights).of
             if second is not None and kinked.norms is None and isinstance(F, LinearBatch):
                 F.constant = functools.partial(_of, second, place)
@@ -306,30 +306,30 @@ def _polished(posed: Posed, theta: Array) -> ActiveMinimiser | None:
     return None
 
 
-def _held_by(kinked: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
+def _held_by(model: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
     """Compute the least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
-        least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(kinked, theta))
+        least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(model, theta))
     return least, most
 
 
-def _beyond(kinked: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
+def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
     """Compute the excess of ∇L over the bounds that hold each resting parameter; zero for parameters that nothing holds."""
-    least, most = _held_by(kinked, theta, at)
-    beyond = at.gradient - np.clip(at.gradient, least, most) if kinked.norms is None else _excess(kinked.norms, at)
-    return np.where(at_rest(kinked, theta), beyond, 0.0)
+    least, most = _held_by(model, theta, at)
+    beyond = at.gradient - np.clip(at.gradient, least, most) if model.norms is None else _excess(model.norms, at)
+    return np.where(at_rest(model, theta), beyond, 0.0)
 
 
 def _excess(norms: Norms, at: ActivePoint) -> Float[Array, " params"]:
     return norms.times(at.kappa).excess(at.gradient)
 
 
-def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " params"]:
+def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Float[Array, " params"]:
     """Descend by Newton's method until the conditions hold to `tolerance`.
 
     Each step is made by coordinate descent or an active set.
     """
-    kinked, weights = posed.kinked, posed.weights
+    kinked, weights = problem.full_model, problem.weights
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
     for _ in range(ROUNDS):
@@ -343,7 +343,7 @@ def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " p
         some = np.flatnonzero(~held | (np.abs(size) >= KEPT_AT_ZERO * (at.a if norms is None else at.unit)))
         some = some if len(some) < MAX_ACTIVE_SHARE * len(theta) else np.arange(len(theta))
         step, length = np.zeros(len(theta)), 1.0
-        step[some] = _stepped(posed, some, theta[some], at, tolerance) - theta[some]
+        step[some] = _quadratic_step(problem, some, theta[some], at, tolerance) - theta[some]
         fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
         new, told = theta + step, look(kinked, weights, theta + step)
         while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST_STEP:
@@ -356,24 +356,24 @@ def _descended(posed: Posed, theta: Array, tolerance: float) -> Float[Array, " p
     return theta
 
 
-def _stepped(
-    posed: Posed, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
+def _quadratic_step(
+    problem: WeightedProblem, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
 ) -> Float[Array, " some"]:
     """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
-    kinked, (low, high) = posed.kinked, (part[some] for part in posed.kinked.bounds)
+    kinked, (low, high) = problem.full_model, (part[some] for part in problem.full_model.bounds)
     free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
-    if free and posed.second is None:
+    if free and problem.second is None:
         return _by_columns(kinked, some, theta, at, tolerance)
-    if posed.second is None:
+    if problem.second is None:
         x = kinked.smooth.design.x[:, some]
         gram = (x.T * at.curvature) @ x + np.diag(at.ridge[some])
     else:
-        gram = _of(posed.second, some)
+        gram = _of(problem.second, some)
     pull = gram @ theta - at.gradient[some]
     if kinked.norms is not None:
-        return descended(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
+        return descend_by_groups(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
     if not free:
-        return bounded(gram, pull, at.a[some], (low, high), theta)
+        return solve_box(gram, pull, at.a[some], (low, high), theta)
     found = _by_products(gram, pull, at.a[some], theta, _size(kinked, some, theta, at), tolerance)
     return _by_columns(kinked, some, theta, at, tolerance) if found is None else found
 
@@ -382,12 +382,12 @@ def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, 
     return second().take(some, axis=0).take(some, axis=1)
 
 
-def _size(kinked: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
+def _size(model: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
     """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
     whole = np.zeros(len(at.a))
     whole[some] = theta
     root = np.sqrt(at.curvature)
-    rest = root * kinked.smooth.design.predictors(whole[None])[0]
+    rest = root * model.smooth.design.predictors(whole[None])[0]
     return float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
 
 
@@ -417,11 +417,11 @@ def _by_products(
 
 
 def _by_columns(
-    kinked: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
+    model: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
 ) -> Float[Array, " some"]:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
     root, free = np.sqrt(at.curvature), at.a[some] == 0
-    known, columns = (_scaled(kinked, some[own], root, at.ridge) for own in (free, ~free))
+    known, columns = (_scale_columns(model, some[own], root, at.ridge) for own in (free, ~free))
     target = np.zeros(len(columns))
     target[: len(root)] = np.divide(-at.slope, root, out=np.zeros(len(root)), where=root > 0)
     target += known @ theta[free] + columns @ theta[~free]
@@ -448,11 +448,11 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
 
 
-def _scaled(
-    kinked: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]
+def _scale_columns(
+    model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]
 ) -> Array:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major order."""
-    x, more = kinked.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
+    x, more = model.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))
     np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])
     out[:, len(x) :] = more

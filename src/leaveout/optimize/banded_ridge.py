@@ -28,7 +28,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import Printed
+from .._runtime.display import PrintedResult
 from .._runtime.progress import Slow
 from ..data.arrays import numbers
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
@@ -48,7 +48,7 @@ TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of one batch of targets
 
 class BandedFold(NamedTuple):
     units: Int[Array, " out"]
-    scored: Bool[Array, " out"]
+    score_mask: Bool[Array, " out"]
 
 
 class TargetLosses(NamedTuple):
@@ -99,7 +99,7 @@ class BandedRows:
         self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
         ends = zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
         self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
-        self.total = sum(float(weight[fold.units[fold.scored]].sum()) for fold in self.folds)
+        self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
     def some(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
         step = max(1, TARGET_BATCH_ENTRIES // max(self.x.shape))
@@ -154,21 +154,21 @@ class BandedFactor:
                 out[place] += 0.5 * np.einsum("nt,nt->t", left[scored], left[scored])
         return out / self.rows.total
 
-    def told(self, targets: Int[Array, " targets"]) -> TargetLosses:
-        parts = [self._told(self.rows.y[:, some]) for some in self.rows.some(targets)]
+    def target_losses(self, targets: Int[Array, " targets"]) -> TargetLosses:
+        parts = [self._target_losses(self.rows.y[:, some]) for some in self.rows.some(targets)]
         return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def entries(self, y: Float[Array, "units targets"], left: list[Array]) -> tuple[Float[Array, " targets"], Array]:
+    def entries(self, y: Float[Array, "units targets"], remainder: list[Array]) -> tuple[Float[Array, " targets"], Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored entries."""
         length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
-        for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, left, strict=True):
+        for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, remainder, strict=True):
             size = np.sqrt(np.einsum("nt,nt->t", e, e))
             half = 16 * GRADIENT_ROUNDING * self.spread * np.linalg.norm(inverse) * (length + size)
             error += (size + 0.5 * half) * half
             losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
         return error / self.rows.total, np.concatenate(losses).T
 
-    def _told(self, y: Float[Array, "units targets"]) -> TargetLosses:
+    def _target_losses(self, y: Float[Array, "units targets"]) -> TargetLosses:
         count, bands, own, total = y.shape[1], self.rows.bands, self.rows.band, self.rows.total
         loss, slope, curvature = np.zeros(count), np.zeros((count, bands)), np.zeros((count, bands, bands))
         pulled, left = self.residuals(y)
@@ -185,7 +185,7 @@ class BandedFactor:
         return TargetLosses(loss / total, slope / total, curvature / total, *self.entries(y, left))
 
 
-def _grouped(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
+def _group_targets(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
     """Group targets by their point."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
@@ -197,29 +197,29 @@ class Search:
 
     rows: BandedRows
     ends: tuple[Array, Array]
-    shared: bool
+    is_shared: bool
     everyone: np.ndarray
     count: int
     rounds: int
     factors: int
     rho: np.ndarray
     damping: np.ndarray
-    known: TargetLosses
+    best_losses: TargetLosses
 
     def __init__(self, rows: BandedRows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
-        self.rows, self.ends, self.shared = rows, ends, shared
+        self.rows, self.ends, self.is_shared = rows, ends, shared
         self.everyone = np.arange(rows.y.shape[1])
         self.count = 1 if shared else len(self.everyone)
         self.rounds, self.factors = 0, 0
 
     def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
-        return self.everyone if self.shared else some
+        return self.everyone if self.is_shared else some
 
-    def _summed(self, told: TargetLosses) -> TargetLosses:
-        if not self.shared:
-            return told
-        loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
-        return told._replace(loss=loss, slope=slope, curvature=curvature)
+    def _sum_targets(self, losses: TargetLosses) -> TargetLosses:
+        if not self.is_shared:
+            return losses
+        loss, slope, curvature = (part.mean(0, keepdims=True) for part in losses[:3])
+        return losses._replace(loss=loss, slope=slope, curvature=curvature)
 
     def start(self, given: Float[Array, " bands"] | None) -> None:
         levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
@@ -230,53 +230,53 @@ class Search:
                     own = BandedFactor(self.rows, np.exp(rho)).losses(self.everyone)
                 except np.linalg.LinAlgError:
                     own = np.full(len(self.everyone), np.inf)
-                losses.append(own.mean(keepdims=True) if self.shared else own)
+                losses.append(own.mean(keepdims=True) if self.is_shared else own)
                 bar.advance()
         self.factors += len(levels)
         self.rho = levels[np.argmin(losses, axis=0)]
         self.damping = np.full(self.count, DAMPING[0])
         shape, targets = (self.count, self.rows.bands), len(self.everyone)
-        entries = sum(int(fold.scored.sum()) for fold in self.rows.folds)
+        entries = sum(int(fold.score_mask.sum()) for fold in self.rows.folds)
         begun = np.zeros(shape), np.zeros((*shape, shape[1])), np.zeros(targets), np.empty((targets, entries))
-        self.known = TargetLosses(np.full(self.count, np.inf), *begun)
-        if not self._tried(np.arange(self.count), self.rho).all():
+        self.best_losses = TargetLosses(np.full(self.count, np.inf), *begun)
+        if not self._try(np.arange(self.count), self.rho).all():
             raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
 
-    def _tried(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
+    def _try(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(some), bool)
-        for point, place in _grouped(rho):
+        for point, place in _group_targets(rho):
             who = some[place]
             self.factors += 1
             try:
-                told = self._summed(BandedFactor(self.rows, np.exp(point)).told(self._who(who)))
+                told = self._sum_targets(BandedFactor(self.rows, np.exp(point)).target_losses(self._who(who)))
             except np.linalg.LinAlgError:  # penalties too small for these columns
                 continue
-            good = told.loss + (told.error.mean() if self.shared else told.error) < self.known.loss[who]
-            for old, new in zip(self.known[:3], told[:3], strict=True):
+            good = told.loss + (told.error.mean() if self.is_shared else told.error) < self.best_losses.loss[who]
+            for old, new in zip(self.best_losses[:3], told[:3], strict=True):
                 old[who[good]] = new[good]
             if good.any():
-                they = slice(None) if self.shared else good
-                self.known.error[self._who(who[good])] = told.error[they]
-                self.known.losses[self._who(who[good])] = told.losses[they]
+                they = slice(None) if self.is_shared else good
+                self.best_losses.error[self._who(who[good])] = told.error[they]
+                self.best_losses.losses[self._who(who[good])] = told.losses[they]
             self.rho[who[good]], better[place] = point, good
         return better
 
     def descend(self, rounds: int) -> None:
         with Slow("rounds", rounds) as bar:
             for self.rounds in range(1, rounds + 1):
-                rho, gain = self._proposed()
-                some = np.flatnonzero(gain > GAIN * self.known.loss)
-                if not some.size or gain[some].sum() < GAIN * self.known.loss.sum():
+                rho, gain = self._propose()
+                some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
+                if not some.size or gain[some].sum() < GAIN * self.best_losses.loss.sum():
                     break
-                better = self._tried(some, rho[some])
+                better = self._try(some, rho[some])
                 fall, rise = np.maximum(self.damping[some] / DAMPING[2], DAMPING[1]), self.damping[some] * DAMPING[3]
                 self.damping[some] = np.where(better, fall, rise)
                 bar.advance()
 
-    def _proposed(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
+    def _propose(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
         """Propose a point for each target, one of few, and predict by how much its loss falls."""
-        slope, curvature = self.known.slope, self.known.curvature
+        slope, curvature = self.best_losses.slope, self.best_losses.curvature
         size = np.einsum("tbb->tb", curvature)
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
         damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(slope.shape[1])
@@ -284,7 +284,7 @@ class Search:
         step /= np.maximum(np.abs(step).max(1, keepdims=True) / ROUND_REACH, 1.0)
         rho = np.clip(self.rho + step, *self.ends)
         gain = _gain(slope, damped, rho - self.rho)
-        some = np.flatnonzero(gain > GAIN * self.known.loss)
+        some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
         points = max(POINTS_A_ROUND, 3 * len(some) // len(self.rows.x))
         if len(some) <= points:
             return rho, gain
@@ -301,7 +301,7 @@ def _gain(slope: Float[Array, "targets bands"], curvature: Array, step: Float[Ar
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PerTarget(Printed):
+class PerTarget(PrintedResult):
     """Penalties chosen for every target of a `BandedRidge` by its held-out loss, and that loss.
 
     `path` and `tune` return it for a `BandedRidge`.
@@ -371,7 +371,7 @@ class PerTarget(Printed):
         """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
         model, rows = self.model, BandedRows(self.model, self.plan)
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
-        for rho, who in _grouped(self.alpha):
+        for rho, who in _group_targets(self.alpha):
             point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
             # columns far larger than their penalties lose digits, so the residual of y is solved for again
@@ -433,12 +433,12 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     return PerTarget(model, plan, alpha[best], own.T, error, _without(model, plan), how, losses)
 
 
-def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
+def descend_penalties(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
     """Choose penalties by the gradient in their logarithms between bounds: one pair for all bands, or one a band by name."""
     ends = _ends(model, space)
     begun = None
     if start is not None:
-        begun = _begun(model, start)
+        begun = _start_penalties(model, start)
         if not np.all((ends[0] <= begun) & (begun <= ends[1])):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
     search = Search(BandedRows(model, _fitting(model, plan, "tune")), ends, model.shared)
@@ -446,14 +446,14 @@ def descended(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, fl
     search.descend(rounds)
     alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
     how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
-    return PerTarget(model, plan, alpha, search.known.losses.T, search.known.error, _without(model, plan), how)
+    return PerTarget(model, plan, alpha, search.best_losses.losses.T, search.best_losses.error, _without(model, plan), how)
 
 
 def _of(model: BandedRidge) -> str:
     return ", the same for all targets" if model.shared else ", for each target"
 
 
-def _begun(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
+def _start_penalties(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
     """Choose the log penalties from which the descent starts."""
     if not isinstance(start, Mapping) or set(start) != set(model.bands):
         got = list(start) if isinstance(start, Mapping) else repr(start)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ..objectives.batched import Function
+from ..objectives.batch_functions import Function
 from .newton import OBJECTIVE_ROUNDING, Vector
 
 MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
@@ -51,9 +51,9 @@ class BFGS:
 
     def newton(self, gradient: Vector) -> Vector:
         """Multiply a gradient by P."""
-        return self.start(gradient) + self._learnt(gradient)
+        return self.start(gradient) + self._inverse_product(gradient)
 
-    def _learnt(self, gradient: Vector) -> Vector:
+    def _inverse_product(self, gradient: Vector) -> Vector:
         moves, turns = self.moves[: self.count], self.turns[: self.count]
         return turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
 
@@ -63,13 +63,13 @@ class BFGS:
             promised = float(self.gradient @ self.step)
             if promised > 0 and enough(promised**0.5):
                 return True
-            if not (promised > 0 and self._moved(promised)):
+            if not (promised > 0 and self._move(promised)):
                 return False
         return False
 
-    def _moved(self, promised: float) -> bool:
+    def _move(self, promise: float) -> bool:
         """Make one move that meets Wolfe's conditions, and update P."""
-        length, value, gradient = self._searched(promised)
+        length, value, gradient = self._line_search(promise)
         if not length:
             return False
         s, y = -length * self.step, gradient - self.gradient
@@ -85,19 +85,19 @@ class BFGS:
         self.theta, self.value, self.gradient, self.step = self.theta + s, value, gradient, step
         return True
 
-    def _searched(self, promised: float) -> tuple[float, float, Vector]:
+    def _line_search(self, promise: float) -> tuple[float, float, Vector]:
         """Find a length of step that meets Wolfe's conditions, with F and its gradient there; zero if there is none.
 
         A first step is no longer than one, as it may lead over a hill.
         """
-        length = 1.0 if self.count else min(1.0, promised**-0.5)
-        low, high = (0.0, -promised), (np.inf, np.nan)
+        length = 1.0 if self.count else min(1.0, promise**-0.5)
+        low, high = (0.0, -promise), (np.inf, np.nan)
         for _ in range(MAX_LINE_LOOKS):
             value, gradient = self.F.look(self.theta - length * self.step)
             slope = -float(gradient @ self.step)
-            if not value <= self.value - FALL * length * promised + OBJECTIVE_ROUNDING * abs(self.value):
+            if not value <= self.value - FALL * length * promise + OBJECTIVE_ROUNDING * abs(self.value):
                 high = length, slope
-            elif slope < -FLATTER * promised:
+            elif slope < -FLATTER * promise:
                 low = length, slope
             else:
                 return length, value, gradient

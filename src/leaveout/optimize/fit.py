@@ -13,26 +13,26 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.checkpoint import File, StepResult, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.codes import RESULTS
-from .._runtime.display import Printed, kind_of
+from .._runtime.display import PrintedResult, kind_of
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import Module, PyTree, float64, jnp, static
 from ..data.arrays import count
-from ..linalg.design import Predictors, weighed
-from ..objectives.batched import function, influence, leverage
+from ..linalg.design import Predictors, weight_terms
+from ..objectives.batch_functions import function, influence, leverage
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     AbstractLinearPredictor,
     AbstractObjective,
+    as_stored,
     display_name,
     leaves_of,
-    mapped,
+    map_arrays,
     ravel,
-    stored,
     unflatten,
 )
-from .active_set import above, restrict_to_active, turned
+from .active_set import above, dual_form, restrict_to_active
 from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
 from .hessian_products import (
     FINE,
@@ -42,11 +42,11 @@ from .hessian_products import (
     decrement_of,
     learn,
     minimise_by_products,
-    solved,
+    solve_once,
 )
-from .newton import Flat, Minimisation, factorised, minimise, scaled_flat, with_flat
-from .null_space import unseen
-from .starts import Minima, alone, descended_from, distinct, started, starts_of, stored_leaves
+from .newton import Flat, Minimisation, factorise, minimise, scaled_flat, with_flat
+from .null_space import unseen_directions
+from .starts import Minima, alone, descended_from, distinct, own_start, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 # share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
@@ -61,7 +61,7 @@ FORMED = 2.0**33  # bytes that forming H may take
 Curvature = Literal["auto", "dense", "products", "rows"]
 
 
-class Fit(Module, Printed):
+class Fit(Module, PrintedResult):
     """Objective with its stationary point θ̂ and the factor of its curvature there.
 
     `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and holds NumPy arrays. If H is
@@ -174,7 +174,7 @@ class Fit(Module, Printed):
 
     @property
     @cached_on
-    def closed(self) -> Predictors | None:
+    def predictor_data(self) -> Predictors | None:
         """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None."""
         return self.objective.predictors
 
@@ -182,7 +182,7 @@ class Fit(Module, Printed):
     @cached_on
     def predictors(self) -> Predictors | None:
         """The model as data with a dense penalty, if H is formed; else None."""
-        model = self.closed
+        model = self.predictor_data
         if self.factor is None or model is None or isinstance(model.penalty, np.ndarray):
             return None if self.factor is None else model
         return replace(model, penalty=model.penalty.toarray())
@@ -214,12 +214,12 @@ class Fit(Module, Printed):
         at = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
         lanes = np.zeros(len(columns), int)
-        u = solved(F, self.coordinates, self.null_space, at, self.whiten(columns), lanes, FINE, self.learnt)
+        u = solve_once(F, self.coordinates, self.null_space, at, self.whiten(columns), lanes, FINE, self.learned_inverse)
         return self.unwhiten(u).T.reshape(np.shape(vector))
 
     @property
     @cached_on
-    def learnt(self) -> DeflationPreconditioner:
+    def learned_inverse(self) -> DeflationPreconditioner:
         """Approximate inverse that is learnt from solves with H, if H is not formed."""
         return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
 
@@ -284,7 +284,7 @@ class Fit(Module, Printed):
         flat = self.null_space / np.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates contain flat directions
 
-    def stepped(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+    def newton_step(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
         """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
 
         A formed H costs half of each of two products with triangular matrices.
@@ -300,7 +300,7 @@ class Fit(Module, Printed):
             The step.
         """
         if isinstance(self.whitener, Scaling):
-            return self.unwhiten(self.learnt.about(self.whiten(gradient)[None])[0])
+            return self.unwhiten(self.learned_inverse.about(self.whiten(gradient)[None])[0])
         return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
 
     def length(self, gradient: Float[np.ndarray, " params"]) -> float:
@@ -359,8 +359,8 @@ class Fit(Module, Printed):
             return influence(self.objective, self.theta, self.root)
         n = self.objective.num_units
         weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
-        slope = weighed(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
-        rows = model.design.whitened(np.arange(n), self.root)
+        slope = weight_terms(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
+        rows = model.design.whiten(np.arange(n), self.root)
         return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
 
     def __repr__(self) -> str:
@@ -408,8 +408,8 @@ class Fit(Module, Printed):
 @float64
 def _natural(fit: Fit) -> PyTree:
     closed = fit.predictors is not None or isinstance(fit.objective, AbstractClosedForm)
-    theta = mapped(np.array if closed else jnp.asarray, fit.theta)
-    return mapped(np.asarray, fit.objective.parameters.natural(theta))
+    theta = map_arrays(np.array if closed else jnp.asarray, fit.theta)
+    return map_arrays(np.asarray, fit.objective.parameters.natural(theta))
 
 
 @float64
@@ -491,7 +491,7 @@ def fit(
     >>> len(cv.losses)
     40
     """
-    objective, theta0 = restrict_to_active(turned(_checked(objective, "fit"), curvature, "fit"), theta0)
+    objective, theta0 = restrict_to_active(dual_form(_check_objective(objective, "fit"), curvature, "fit"), theta0)
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
     of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
     with stoppable("fit"), keeping("fit", checkpoint, of):
@@ -500,10 +500,10 @@ def fit(
 
 def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
     """Fit at the lowest minimum that a start reaches."""
-    starts, flat = _begun(objective, theta0, num_starts, seed, curvature)
+    starts, flat = _prepare_starts(objective, theta0, num_starts, seed, curvature)
     runs = _runs(objective, starts, flat)
     try:
-        found = _reached(objective, runs[0], starts[0], flat)
+        found = _fit_at_end(objective, runs[0], starts[0], flat)
         bounded = objective.parameters.held(found.theta)
     except (RuntimeError, IndefiniteHessianError) as error:
         bounded = objective.parameters.held(objective.parameters.canonical(unflatten(runs[0][1], starts[0])))
@@ -511,7 +511,7 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         if not runs:
             raise
         if bounded is None:
-            found = _reached(objective, runs[0], starts[0], flat)
+            found = _fit_at_end(objective, runs[0], starts[0], flat)
             warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
     if bounded is not None:
         simpler, parameters, what = bounded
@@ -521,7 +521,7 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
-def _begun(
+def _prepare_starts(
     objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
 ) -> tuple[list[PyTree], Flat | None]:
     """Return the starts and, if H is formed, the directions in which F never changes."""
@@ -531,11 +531,11 @@ def _begun(
         starts[:] = starts_of(objective, theta0, num_starts, seed)
         flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
-            starts[:] = [stored_leaves(started(objective, seed))]  # the start of least norm, which steps preserve
+            starts[:] = [stored_leaves(own_start(objective, seed))]  # the start of least norm, which steps preserve
         told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
         return told if flat is None else told | {"flat": flat}
 
-    told = kept(make)
+    told = read_or_make(make)
     if not starts:
         (like,) = starts_of(objective, theta0, 1, seed)
         starts = [unflatten(start, like) for start in told["starts"]]
@@ -548,8 +548,8 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    clear = factorised(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
-    return known if clear else unseen(objective, theta)
+    clear = factorise(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
+    return known if clear else unseen_directions(objective, theta)
 
 
 def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Minimisation]:
@@ -561,30 +561,30 @@ def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None)
     return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
 
 
-def _reached(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
+def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
     """Fit at the end of a descent; raise if that is not a minimum."""
     value, vector, converged = run
-    theta = mapped(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
+    theta = map_arrays(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
     if flat is None or len(vector) > KEPT:
         found = anchored_at(objective, theta, "fit", flat)
     else:
-        found = _formed(objective, theta, kept(lambda: _curved(objective, theta, "fit", flat)))
+        found = _build_fit(objective, theta, read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)))
     if not converged:
-        raise RuntimeError(_unconverged(objective, found, float(value), np.asarray(vector)))
+        raise RuntimeError(_failure_message(objective, found, float(value), np.asarray(vector)))
     return found
 
 
-def _unconverged(objective: AbstractObjective, found: Fit, value: float, vector: np.ndarray) -> str:
+def _failure_message(objective: AbstractObjective, result: Fit, value: float, vector: np.ndarray) -> str:
     """Explain in a message why there is no minimiser, as far as it is known, and what to do."""
     name, largest = kind_of(objective), np.abs(vector).max(initial=0)
-    if found.decrement > WARN:
-        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {found.decrement:.2g})"
+    if result.decrement > WARN:
+        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {result.decrement:.2g})"
     else:
         what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
-    known = far_out(objective) or objective.parameters.warning(found.theta)
+    known = far_out(objective) or objective.parameters.warning(result.theta)
     if known:
         return f"fit: {what}. {known}"
-    if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
+    if objective.convex and (result.decrement > WARN or largest > 1e3 or result.decrement < 1e-6):
         what += ": are the data perfectly separated, or a class or group missing"
         target = objective.units.target
         what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
@@ -635,7 +635,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
     """
     found, left = standing(objective, theta, curvature)
     if left > WARN:
-        message = unsettled(objective, left)
+        message = describe_distance(objective, left)
         if left > REFUSE and throw:
             raise ValueError(message + " anchor(..., throw=False) takes it as it is.")
         warn(message)
@@ -646,7 +646,7 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
 @float64
 def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
     """Return the fit at a θ found elsewhere, and its decrement."""
-    whole = turned(_checked(objective, "anchor"), curvature, "anchor")
+    whole = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
     objective, least = restrict_to_active(whole, theta)
     leaves = stored_leaves(objective.parameters.unconstrained(theta))
     if (bounded := objective.parameters.held(leaves)) is not None:
@@ -658,17 +658,17 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
     return found, max(float(found.decrement), np.sqrt(2 * fallen))
 
 
-def unsettled(objective: AbstractObjective, left: float) -> str:
+def describe_distance(objective: AbstractObjective, remainder: float) -> str:
     """Explain in a message how far a θ is from stationary, and what to do."""
     return (
         f"anchor: theta is not stationary for {kind_of(objective)}: the decrement √(gᵀH⁻¹g) is "
-        f"{left:.3g} (the loss would still fall by about {left**2 / 2:.2g}). Was it fitted on "
+        f"{remainder:.3g} (the loss would still fall by about {remainder**2 / 2:.2g}). Was it fitted on "
         "these data, with this penalty and these weights? If its solver only stopped early, go on from it: "
         "lo.fit(objective, theta0=theta)."
     )
 
 
-def _checked(objective: AbstractObjective, caller: str) -> AbstractObjective:
+def _check_objective(objective: AbstractObjective, caller: str) -> AbstractObjective:
     if not isinstance(objective, AbstractObjective):
         raise TypeError(
             f"{caller}: the first argument must be an objective such as lo.GLM(...) or lo.Objective(...); "
@@ -687,21 +687,21 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
     """Fit at θ without the directions that are known to be flat; by Hessian products if `flat` is None."""
-    theta = mapped(np.asarray, theta)
+    theta = map_arrays(np.asarray, theta)
     if flat is not None:
-        return _formed(objective, theta, _curved(objective, theta, caller, flat))
+        return _build_fit(objective, theta, _evaluate_curvature(objective, theta, caller, flat))
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     value, gradient = F.look(vector)
     check_finite(objective, theta, caller, value, gradient)
-    return _anchored(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
+    return _build_anchor(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
 
 
-def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> StepResult:
+def _evaluate_curvature(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> StepResult:
     """Compute F at θ, its gradient, and a factor of its Hessian."""
     F, vector = function(objective, theta), np.asarray(ravel(theta))
     (value, gradient), hessian = F.look(vector), F.hessian(vector)
     check_finite(objective, theta, caller, value, gradient, hessian)
-    null_space = stored(scaled_flat(flat, hessian))
+    null_space = as_stored(scaled_flat(flat, hessian))
     if len(null_space) and getattr(objective, "cut", None):  # F depends on these directions, but the host's fit ignores them
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
     hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
@@ -709,15 +709,15 @@ def _curved(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
     return known | {"factor": cholesky(hessian, objective, theta, caller)}
 
 
-def _formed(objective: AbstractObjective, theta: PyTree, told: StepResult) -> Fit:
+def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) -> Fit:
     """Build a fit from F, its gradient and the factor of its Hessian."""
     # so that none is in memory twice
-    gradient, factor, null_space = (stored(told.pop(name)) for name in ("gradient", "factor", "null_space"))
-    whitener = stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    return _anchored(objective, theta, told["value"], gradient, (factor, whitener, null_space))
+    gradient, factor, null_space = (as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space"))
+    whitener = as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
+    return _build_anchor(objective, theta, result["value"], gradient, (factor, whitener, null_space))
 
 
-def _anchored(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
+def _build_anchor(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
     value = np.asarray(value)
     found = Fit(objective, theta, value, gradient, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
     decrement = found.length(gradient)

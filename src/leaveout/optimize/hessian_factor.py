@@ -7,8 +7,8 @@ import numpy as np
 
 from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
-from ..objectives.batched import Function
-from ..objectives.objective import AbstractObjective, stored
+from ..objectives.batch_functions import Function
+from ..objectives.objective import AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 
@@ -92,12 +92,12 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
 def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
     """Return coordinates in which an H that is not formed is about the identity, and the flat directions."""
     whitener = scaling(objective, F, theta)
-    null_space = stored(whitened_null_space(objective, F.placed(theta), whitener))
+    null_space = as_stored(whitened_null_space(objective, F.to_tree(theta), whitener))
     if not objective.convex:
         least, vector = least_curvature(F, theta, whitener, null_space)
         if least <= 0:
             direction = whitener.unwhiten(vector)
-            raise indefinite(objective, F.placed(theta), caller, least, direction / np.linalg.norm(direction))
+            raise indefinite(objective, F.to_tree(theta), caller, least, direction / np.linalg.norm(direction))
     return whitener, null_space
 
 

@@ -24,9 +24,9 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
 from ..linalg.sparse_design import SparseDesign
-from ..objectives.batched import ONE, Function, Functions, HostBatch, LinearBatch
-from ..objectives.objective import AbstractObjective, stored
-from .newton import Minimisation, Vector, contract, descended
+from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
+from ..objectives.objective import AbstractObjective, as_stored
+from .newton import Minimisation, Vector, contract, descend
 
 # Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not corrected, of one for
 # users.
@@ -112,10 +112,10 @@ def most_learnt(F: Function, size: int) -> int:
     return min(DIRECTIONS[isinstance(F.of, HostBatch)], max(1, NUMBERS // (2 * size)), size)
 
 
-def _least(told: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
+def _least(answer: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
     """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the ratios of squares after them."""
-    lengths, ratios = np.full((2, len(told), count), np.nan)
-    for k, (open_, length, ratio) in enumerate(told):
+    lengths, ratios = np.full((2, len(answer), count), np.nan)
+    for k, (open_, length, ratio) in enumerate(answer):
         lengths[k, open_], ratios[k, open_] = length, ratio
     found = np.ones(count)
     for lane, known in enumerate(np.isfinite(lengths).sum(0).tolist()):
@@ -142,7 +142,7 @@ class Solve:
 
     coordinates: Coordinates
     null_space: np.ndarray
-    learnt: DeflationPreconditioner | None
+    inverse: DeflationPreconditioner | None
     keep: int
     most: int
 
@@ -151,12 +151,12 @@ class Solve:
         F: Functions,
         coordinates: Coordinates,
         null_space: Float[np.ndarray, "flat params"],
-        learnt: DeflationPreconditioner | None = None,
+        preconditioner: DeflationPreconditioner | None = None,
         keep: int = 0,
     ):
         self.F, self.coordinates, self.null_space = F, coordinates, null_space
-        self.learnt, self.keep, self.most = learnt, keep, MAX_SOLVE_PRODUCTS
-        self.kept: list[tuple[Vector, Vector]] = []
+        self.inverse, self.keep, self.most = preconditioner, keep, MAX_SOLVE_PRODUCTS
+        self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
         self.rest: Float[np.ndarray, " refits"] = np.zeros(0)
 
@@ -172,7 +172,7 @@ class Solve:
         A solve ends when its residual is `tol` of its gradient, both measured by the learnt inverse, or when it meets a
         direction along which F curves down.
         """
-        about = (lambda residual: residual) if self.learnt is None else self.learnt.about
+        about = (lambda residual: residual) if self.inverse is None else self.inverse.about
         u, residual = np.zeros_like(gradient), gradient.copy()
         towards = np.array(about(residual))
         square = np.sum(residual * towards, axis=1)
@@ -205,21 +205,21 @@ class Solve:
         return np.asarray(self.coordinates.whiten(image))
 
     def _keep(self, towards: np.ndarray, image: np.ndarray, curvature: np.ndarray) -> None:
-        if len(self.kept) < self.keep and len(curvature):
+        if len(self.directions) < self.keep and len(curvature):
             size = np.sqrt(curvature[0])
-            self.kept.append((towards[0] / size, image[0] / size))
+            self.directions.append((towards[0] / size, image[0] / size))
 
-    def known(self) -> DeflationPreconditioner:
+    def extended_inverse(self) -> DeflationPreconditioner:
         """Learnt inverse with the directions of this solve added."""
-        assert self.learnt is not None
-        if not self.kept:
-            return self.learnt
-        directions, images, beside = self.learnt
-        along, made = (np.array(part) for part in zip(*self.kept, strict=True))
+        assert self.inverse is not None
+        if not self.directions:
+            return self.inverse
+        directions, images, beside = self.inverse
+        along, made = (np.array(part) for part in zip(*self.directions, strict=True))
         return orthonormal(np.concatenate([directions, along]), np.concatenate([images, made]), beside)
 
 
-def solved(
+def solve_once(
     F: Functions,
     coordinates: Coordinates,
     null_space: Float[np.ndarray, "flat params"],
@@ -227,10 +227,10 @@ def solved(
     gradient: Float[np.ndarray, "refits params"],
     lanes: Int[np.ndarray, " refits"],
     tol: float,
-    learnt: DeflationPreconditioner | None = None,
+    preconditioner: DeflationPreconditioner | None = None,
 ) -> Float[np.ndarray, "refits params"]:
     """Run `Solve` once, without learning from it."""
-    return Solve(F, coordinates, null_space, learnt)(theta, gradient, lanes, tol)
+    return Solve(F, coordinates, null_space, preconditioner)(theta, gradient, lanes, tol)
 
 
 def learn(
@@ -241,7 +241,7 @@ def learn(
     Nothing is learnt for sparse rows, as a product takes less time than the learnt inverse would add.
     """
     learnt, most = unlearnt(F, scaling, theta), most_learnt(F, theta.size)
-    if _compressed(F):
+    if _has_sparse_rows(F):
         return learnt
     rng = np.random.default_rng(0)
     with Slow("curvature", SOLVES) as bar:
@@ -249,9 +249,9 @@ def learn(
             solve = Solve(F.of, scaling, null_space, learnt, most * part // SOLVES - len(learnt.directions))
             solve.most = solve.keep
             solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
-            learnt = solve.known()
+            learnt = solve.extended_inverse()
             bar.advance(1)
-    return DeflationPreconditioner(*map(stored, learnt))
+    return DeflationPreconditioner(*map(as_stored, learnt))
 
 
 def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
@@ -264,13 +264,13 @@ def decrement_of(
 ) -> float:
     """Decrement √(gᵀH⁻¹g); the error of conjugate gradients enters by its square only."""
     whitened = coordinates.whiten(gradient)[None]
-    u = solved(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
+    u = solve_once(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
     return max(float(np.sum(whitened * u)), 0.0) ** 0.5
 
 
 def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
     """Choose coordinates at θ."""
-    return Scaling(stored(_diagonal(objective, F, theta) ** -0.5))
+    return Scaling(as_stored(_diagonal(objective, F, theta) ** -0.5))
 
 
 def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
@@ -279,9 +279,9 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
     It is the curvature of the penalty, to which the data add little in most directions and much in a few. If the penalty has
     next to none, it is Hutchinson's estimate of diag(H), `E[z ∘ Hz]`, z of random signs.
     """
-    if isinstance(F.of, LinearBatch) and _compressed(F):
+    if isinstance(F.of, LinearBatch) and _has_sparse_rows(F):
         return F.of.diagonal(theta)
-    known = np.asarray(objective.parameters.penalty_curvature(F.placed(theta)), float)
+    known = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (DIAGONAL_PROBES, len(known)))
     for some in (signs[:1], signs):  # the first product decides whether all are needed
         found = np.mean(some * products(F, theta, some), axis=0)
@@ -291,7 +291,7 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
     return np.where(known > least, known, np.maximum(found, least))
 
 
-def _compressed(F: Function) -> bool:
+def _has_sparse_rows(F: Function) -> bool:
     """Tell whether the rows are sparse."""
     return isinstance(F.of, LinearBatch) and isinstance(F.of.model.design, SparseDesign)
 
@@ -319,11 +319,11 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np
 
 def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Minimisation:
     """Minimise by L-BFGS, then by Newton steps that learn from one another; for convex F these are tried early."""
-    early = (NEARBY[not (_compressed(F) or isinstance(F.of, HostBatch))],) if objective.convex else ()
+    early = (NEARBY[not (_has_sparse_rows(F) or isinstance(F.of, HostBatch))],) if objective.convex else ()
     run = Minimisation(np.inf, start, False)
     for ftol in (*early, 1e-12):
         about = _unwhitener(F, run.theta)
-        theta, _ = descended(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
+        theta, _ = descend(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
         run = _newton(objective, F, theta)
         if run.converged:
             break
@@ -343,7 +343,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     """Run Newton steps by products as long as they contract."""
     coordinates = scaling(objective, F, theta)
     learnt = unlearnt(F, coordinates, theta)
-    null_space, most = whitened_null_space(objective, F.placed(theta), coordinates), most_learnt(F, theta.size)
+    null_space, most = whitened_null_space(objective, F.to_tree(theta), coordinates), most_learnt(F, theta.size)
 
     before = 0.0
 
@@ -352,10 +352,10 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         whitened = coordinates.whiten(slope)
         size = float(np.linalg.norm(whitened))
         tol, before = max(LOOSE, min(ROUGH, size / before if before else ROUGH)), size
-        keep = 0 if _compressed(F) else most - len(learnt.directions)
+        keep = 0 if _has_sparse_rows(F) else most - len(learnt.directions)
         solve = Solve(F.of, coordinates, null_space, learnt, keep)
         u = solve(at[None], whitened[None], ONE, tol)
-        learnt = solve.known()
+        learnt = solve.extended_inverse()
         return coordinates.unwhiten(u[0])
 
     value, found, size = contract(F, theta, step, MAX_PRODUCT_NEWTON_STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)

@@ -19,7 +19,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
-from ..objectives.batched import ONE, Function, Functions, LinearBatch, PenaltyBatch, preconditioner
+from ..objectives.batch_functions import ONE, Function, Functions, LinearBatch, PenaltyBatch, preconditioner
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks
 
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
@@ -74,7 +74,7 @@ def minimise(
                 theta = _approach(objective, F, theta)
                 break
             theta = near.theta
-            run = _learnt(F, near) if large else _near(F, theta, flat)
+            run = _contract_by_lbfgs(F, near) if large else _near(F, theta, flat)
             if run is not None:
                 return run
         if large:
@@ -83,7 +83,7 @@ def minimise(
     return Minimisation(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
 
 
-def _learnt(F: Function, near: "LBFGSState") -> Minimisation | None:
+def _contract_by_lbfgs(F: Function, near: "LBFGSState") -> Minimisation | None:
     """Find the minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
     value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
     return Minimisation(value, theta, True) if left < FLOOR_DECREMENT else None
@@ -99,11 +99,11 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
         value, gradient = F.look(theta)
         if not value <= lowest + OBJECTIVE_ROUNDING * abs(value):
             break
-        step, left = _asked(factor, gradient)
+        step, left = _step_and_decrement(factor, gradient)
         slow = left > QUICK * before or factor is None
         if slow and left >= FLOOR_DECREMENT:
-            factor = factorised(with_flat(F.hessian(theta), flat))
-            step, left = _asked(factor, gradient)
+            factor = factorise(with_flat(F.hessian(theta), flat))
+            step, left = _step_and_decrement(factor, gradient)
             if not left < before:
                 break
         if left < (FLOOR_DECREMENT if slow else QUICK * FLOOR_DECREMENT):
@@ -113,7 +113,7 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
     return None
 
 
-def _asked(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
+def _step_and_decrement(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
     """Return the Newton step of a gradient and its decrement; without a factor, the gradient itself and infinity."""
     if factor is None:
         return gradient, np.inf
@@ -126,7 +126,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     if not isinstance(F.of, LinearBatch) or not np.isfinite(theta).all():
         return False
     hessian = F.hessian(theta)
-    factor = factorised(with_flat(hessian, flat))
+    factor = factorise(with_flat(hessian, flat))
     if factor is None:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
@@ -144,12 +144,12 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
 def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
     """Descend to the neighbourhood of a minimum without a preconditioner."""
     if theta.size <= 500 and not objective.convex:
-        return descended(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
+        return descend(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
     ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE_NUM_PARAMETERS else (1e-15, theta.size // 2)
-    return descended(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
+    return descend(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
 
 
-def descended(
+def descend(
     F: Function,
     theta: Vector,
     method: str = "L-BFGS-B",
@@ -198,11 +198,11 @@ def walk(
     """
     learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
-        parts = preconditioner(objective, F.placed(theta), weights)
+        parts = preconditioner(objective, F.to_tree(theta), weights)
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
-        theta, found = descended(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
+        theta, found = descend(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
         if learnt is None or found.nit >= MEMORY:  # otherwise the earlier inverse Hessian is better
             learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:
@@ -213,7 +213,7 @@ def walk(
 
 def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
     """Operator S with S Sᵀ the inverse of the blocks' matrix, whose curvatures are made positive and kept away from zero."""
-    roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _separated(part)]
+    roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _split_blocks(part)]
     size = sum(entries.size for entries, _ in roots)
 
     def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
@@ -232,7 +232,7 @@ def _floor(part: DiagonalBlocks) -> float:
     return SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
-def _separated(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Split blocks into the smaller blocks that they decompose into, those of one size together."""
     entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
@@ -265,7 +265,7 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
     """
     for _ in range(HESSIANS):
         hessian = with_flat(F.hessian(theta), flat)
-        factor = factorised(hessian)
+        factor = factorise(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
             value, vector, size = contract(F, theta, solve)
@@ -273,11 +273,11 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
                 return Minimisation(value, vector, True)
         shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
-            factor, shift = factorised(hessian + shift * np.eye(len(hessian))), 10 * shift
+            factor, shift = factorise(hessian + shift * np.eye(len(hessian))), 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
-        theta, _ = descended(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
+        theta, _ = descend(F, theta, unwhitener=unwhitener, gtol=1e-6, ftol=1e-15, maxiter=WALK)
     return Minimisation(F.look(theta)[0], theta, False)
 
 
@@ -301,7 +301,7 @@ def contract(
     return value, theta, size
 
 
-class Arrived(NamedTuple):
+class NewtonResult(NamedTuple):
     """Result of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
 
     value: Float[np.ndarray, " refits"]
@@ -317,7 +317,7 @@ def newton(
     flat: Flat,
     metric: Float[np.ndarray, "params params"] | None = None,
     origin: Vector | None = None,
-) -> Arrived:
+) -> NewtonResult:
     """Run Newton's method with a backtracking line search, by descent only, for several refits side by side.
 
     The refits have come to `start` from `origin`. A costly Hessian serves for as long as its steps shrink quickly.
@@ -334,12 +334,12 @@ def newton(
             break
         renewed = some[fresh[some]]
         if renewed.size:
-            factors[renewed], convex[renewed], going[renewed] = _curved(F, theta[renewed], lanes[renewed], flat)
+            factors[renewed], convex[renewed], going[renewed] = _factorise_hessians(F, theta[renewed], lanes[renewed], flat)
             if metric is None:
                 metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
             factors[~convex] = metric
-        step = _solved(factors[some], gradient[some])
-        share = _searched(F, lanes, some, theta, value, gradient, step)
+        step = _solve_factors(factors[some], gradient[some])
+        share = _line_search(F, lanes, some, theta, value, gradient, step)
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
@@ -350,10 +350,10 @@ def newton(
         going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # otherwise the next step would repeat this one
         slow = not isinstance(F, LinearBatch | PenaltyBatch)
         fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
-    return Arrived(value, theta, converged, size)
+    return NewtonResult(value, theta, converged, size)
 
 
-def _searched(
+def _line_search(
     F: Functions | PenaltyBatch,
     lanes: np.ndarray,
     some: np.ndarray,
@@ -384,7 +384,7 @@ def _searched(
     return share
 
 
-def _curved(
+def _factorise_hessians(
     F: Functions | PenaltyBatch, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
     """Compute factors of Hessians, whether each exists, and whether the Hessian is finite.
@@ -412,12 +412,12 @@ def _factors(
         else:
             pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
             return factors, (pivot**2 > least * diagonal).all(1)
-    own = [factorised(with_flat(h, flat), least) if np.isfinite(h).all() else None for h in hessian]
+    own = [factorise(with_flat(h, flat), least) if np.isfinite(h).all() else None for h in hessian]
     none = np.zeros(hessian.shape[1:])
     return np.stack([none if factor is None else factor for factor in own]), np.array([factor is not None for factor in own])
 
 
-def _solved(
+def _solve_factors(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
     """Solve with each factor; small matrices in one call."""
@@ -427,7 +427,7 @@ def _solved(
     return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])
 
 
-def factorised(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
+def factorise(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
     """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     try:
         factor = np.linalg.cholesky(hessian)

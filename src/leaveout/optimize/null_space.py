@@ -17,8 +17,8 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime.jax import Array, Arrays, PyTree, compiled, jnp
-from ..objectives.batched import function
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, jnp
+from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
 REPEATED_COLUMN_PIVOT = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
@@ -26,7 +26,7 @@ PENALISED = 1e-13  # curvature of a penalty, relative to the largest of a parame
 NULL_SPACE_BLOCK = 2**22  # numbers in a block of rows
 
 
-def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
+def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
     """Return the functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
 
     Models that are not convex, or not of linear predictors, are not examined: only their symmetries are returned.
@@ -41,7 +41,7 @@ def unseen(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "fl
     scale[scale == 0] = 1.0
     null = _null(root / scale, REPEATED_COLUMN_PIVOT)
     # a penalty that is not quadratic may be flat far out
-    for at in (theta, objective.parameters.start(0)) if _penalised(objective, theta) else ():
+    for at in (theta, objective.parameters.start(0)) if _has_penalty(objective, theta) else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
@@ -67,19 +67,19 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last unit is repeated
-        rows = _rows(objective, some) if model is None else model.design.whitened(some, np.eye(size))
+        rows = _rows(objective, some) if model is None else model.design.whiten(some, np.eye(size))
         root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
     return root
 
 
-def _penalised(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
+def _has_penalty(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
     model = objective.predictors
     if model is None:
         return bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
     return bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
 
 
-@compiled
+@compile_static
 def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
     return (
         objective.rows(jnp.asarray(units))

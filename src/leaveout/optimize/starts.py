@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import StepResult, kept
+from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
 from .._runtime.parallel import steps, workers
 from .._runtime.progress import Slow
-from ..objectives.batched import Function, function
-from ..objectives.objective import AbstractObjective, mapped, ravel, stored, unflatten
+from ..objectives.batch_functions import Function, function
+from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
@@ -57,9 +57,9 @@ def stored_leaves(theta: PyTree) -> PyTree:
             raise TypeError(f"parameters must be numbers; got an array of {array.dtype}.")
         if not np.isfinite(array).all():
             raise ValueError("parameters must be finite; theta holds NaN or infinite values.")
-        return stored(array)
+        return as_stored(array)
 
-    return mapped(convert, theta)
+    return map_arrays(convert, theta)
 
 
 def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
@@ -67,7 +67,7 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
 
     A convex F has one start, whatever `number` is. By default a model whose starts take long has one too.
     """
-    own = lambda seed: stored_leaves(started(objective, seed))
+    own = lambda seed: stored_leaves(own_start(objective, seed))
     first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
     usual = STARTS if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
     count = 1 if objective.convex else usual if number is None else number
@@ -104,7 +104,7 @@ def cores() -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Watched(Function):
+class WatchedFunction(Function):
     """F whose values and number of gradients are shown as progress."""
 
     tell: Callable[..., None]
@@ -127,7 +127,7 @@ class StartRunner:
 
     def __call__(self, number: int) -> StepResult:
         tell = self.bar.line(f"start {number + 1}")
-        found = self.minimise(Watched(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
+        found = self.minimise(WatchedFunction(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
         tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
         self.bar.advance()
         return {name: np.asarray(part) for name, part in found._asdict().items()}
@@ -140,7 +140,7 @@ class StartRunner:
         """
         count = len(self.starts)
         alone = 1 if count == 1 or workers() < 2 else 0  # the first run decides whether sending the others pays
-        yield from (kept(lambda: self(0)) for _ in range(alone))
+        yield from (read_or_make(lambda: self(0)) for _ in range(alone))
         for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
             yield told
 
@@ -154,7 +154,7 @@ def descended_from(
         warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton steps follow
         for told in StartRunner(starts, F, minimise, bar).each():
             runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
-            bar.advance(max(len(runs) - bar.done, 0))  # counts runs from the checkpoint or another process
+            bar.advance(max(len(runs) - bar.num_done, 0))  # counts runs from the checkpoint or another process
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 
@@ -180,7 +180,7 @@ def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTre
     return Minima(np.array(values), np.reshape(thetas, (len(values), ravel(like).size)), np.array(times, int), starts)
 
 
-def started(objective: AbstractObjective, seed: int) -> PyTree:
+def own_start(objective: AbstractObjective, seed: int) -> PyTree:
     """Return the objective's own start for a seed."""
     start = objective.parameters.start
     if start is None:

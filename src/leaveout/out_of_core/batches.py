@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._runtime.parallel import named, remapped
+from .._runtime.parallel import describe_rows, map_rows
 from ..data.arrays import numbers
 from ..linalg.design import DENSE_BLOCK
-from ..linalg.mapped_design import mapped
+from ..linalg.mapped_design import is_mapped
 
 Array = np.ndarray
 PART = 2**18  # number of rows in a part of an array
@@ -55,7 +55,7 @@ class FilePart:
     number: int
     start: int
     count: int
-    said: str
+    label: str
     rows: Any
     of: Any
 
@@ -82,7 +82,7 @@ class Batches:
             own[:, :features], own[:, features:] = x, 1.0
             found = dict(zip(self.roles.others, others, strict=True))
             for array, names in ((own, self.roles.features), *((found[name][:, None], (name,)) for name in found)):
-                self._checked(part, start, array, names)
+                self._check(part, start, array, names)
             weight, offset = (None if name is None else found[name] for name in (self.roles.weight, self.roles.offset))
             if weight is not None and (weight < 0).any():
                 at = int(np.argmax(weight < 0))
@@ -91,7 +91,7 @@ class Batches:
             yield RowBlock(start, own, found[self.roles.target], weight, offset)
             start += len(x)
 
-    def _checked(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
+    def _check(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
         if np.isfinite(array).all():
             return
         row, column = np.argwhere(~np.isfinite(array))[0].tolist()
@@ -103,7 +103,7 @@ class Batches:
     def where(self, part: FilePart, row: int) -> str:
         """Describe the place of a row in the data."""
         inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
-        return f"row {row} ({inside}, {part.said})"
+        return f"row {row} ({inside}, {part.label})"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Tabled:
+class TableParts:
     """Rows of an Arrow table that is in memory."""
 
     table: Any
@@ -175,14 +175,14 @@ class Slice:
             yield np.asarray(self.x[some]), [np.asarray(part[some], float) for part in self.others]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Slice._again, (named(self.x), tuple(map(named, self.others)))
+        return Slice._again, (describe_rows(self.x), tuple(map(describe_rows, self.others)))
 
     @classmethod
     def _again(cls, x: Any, others: tuple[Any, ...]) -> "Slice":
-        return cls(remapped(x), tuple(map(remapped, others)))
+        return cls(map_rows(x), tuple(map(map_rows, others)))
 
 
-def opened(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
+def open_parts(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
     """Open data of any of these kinds as parts. TypeError for other data, or no numbers; ValueError for unknown columns."""
     if isinstance(data, str | os.PathLike):
         data = _dataset(caller, data)
@@ -237,7 +237,7 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
     return Roles(features, target, weight, offset)
 
 
-def _numbered(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
+def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
     """Number the parts from their numbers of rows; empty parts are left out."""
     found, start = list[FilePart](), 0
     for count, said, rows, of in listed:
@@ -260,7 +260,7 @@ def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
     listed = list[tuple[int, str, Any, Any]]()
     if isinstance(data, pa.Table):
         pieces = [data.slice(start, PART) for start in range(0, len(data), PART)]
-        listed = [(len(piece), f"rows from {PART * k} on", Tabled(piece), piece) for k, piece in enumerate(pieces)]
+        listed = [(len(piece), f"rows from {PART * k} on", TableParts(piece), piece) for k, piece in enumerate(pieces)]
     for fragment in [] if isinstance(data, pa.Table) else data.get_fragments():
         path = getattr(fragment, "path", "")
         for piece in fragment.split_by_row_group() if isinstance(fragment, ds.ParquetFileFragment) else [fragment]:
@@ -270,7 +270,7 @@ def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
             stamp = (known.stat().st_size, known.stat().st_mtime_ns) if path and known.exists() else ()
             count = sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
             listed.append((count, said, Fragment(piece), (path, groups, stamp)))
-    return Batches(caller, _numbered(listed), _roles(caller, given, numeric))
+    return Batches(caller, _number_parts(listed), _roles(caller, given, numeric))
 
 
 def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
@@ -281,7 +281,7 @@ def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
         parts, roles = data.to_delayed(), _roles(caller, given, numeric)
         counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
         listed = [(n, f"partition {k}", part, (data._name, k)) for k, (n, part) in enumerate(zip(counts, parts, strict=True))]
-        return Batches(caller, _numbered(listed), roles, delayed=True)
+        return Batches(caller, _number_parts(listed), roles, delayed=True)
     target, columns, weight, offset = given
     if data.ndim != 2 or columns is not None:
         raise ValueError(f"{caller}: an array of Dask must be [rows, features], and columns= is for frames.")
@@ -295,7 +295,7 @@ def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
     listed = [
         (n, f"chunk {k}", both(*piece), (data.name, k)) for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
     ]
-    return Batches(caller, _numbered(listed), _of_no_names(data.shape[1], beside), delayed=True)
+    return Batches(caller, _number_parts(listed), _of_no_names(data.shape[1], beside), delayed=True)
 
 
 def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
@@ -318,7 +318,7 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
         raise ValueError(f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}.")
     others = {name: part for name, part in (("y", y), ("weight", weight), ("offset", offset)) if part is not None}
     for name, part in others.items():
-        others[name] = part if mapped(part) else numbers(caller, name, part)
+        others[name] = part if is_mapped(part) else numbers(caller, name, part)
         if others[name].shape != (len(x),):
             raise ValueError(
                 f"{caller}: {name} must have one number for each of the {len(x)} rows; got shape {np.shape(part)}."
@@ -329,11 +329,11 @@ def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batch
     for start in range(0, len(x), PART):
         some = slice(start, min(start + PART, len(x)))
         rows = Slice(x[some], tuple(part[some] for part in others.values()))
-        of = named(x[some]) if isinstance(x, np.memmap) else x[some]
+        of = describe_rows(x[some]) if isinstance(x, np.memmap) else x[some]
         listed.append((some.stop - some.start, f"rows from {start} on", rows, (of, rows.others)))
-    return Batches(caller, _numbered(listed), _of_no_names(x.shape[1], others))
+    return Batches(caller, _number_parts(listed), _of_no_names(x.shape[1], others))
 
 
-def resolved(part: FilePart, rows: Any) -> FilePart:
+def fill_part(part: FilePart, rows: Any) -> FilePart:
     """Return a delayed part with the rows that Dask computed."""
     return replace(part, rows=Frame(rows) if isinstance(rows, pd.DataFrame) else Slice(*rows))

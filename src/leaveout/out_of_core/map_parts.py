@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._runtime import parallel as joblibs
-from .batches import Batches, FilePart, resolved
+from .batches import Batches, FilePart, fill_part
 
 Told = dict[str, np.ndarray]
 
@@ -22,12 +22,12 @@ class Pass(NamedTuple):
 
     function: Callable[..., Told]
     ones: bool
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     each: list[tuple[Any, ...]] | None = None  # arguments for each part
 
     def of(self, data: Batches, part: FilePart) -> Told:
         own = () if self.each is None else self.each[part.number]
-        return self.function(data.blocks(part, self.ones), *self.given, *own)
+        return self.function(data.blocks(part, self.ones), *self.arguments, *own)
 
 
 def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
@@ -57,7 +57,7 @@ def _client() -> Any:
         return None
 
 
-class _Held:
+class _HiddenRows:
     """Rows that read themselves, hidden from Dask's inspection."""
 
     def __init__(self, rows: Any):
@@ -67,9 +67,9 @@ class _Held:
 def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Told]:
     import dask
 
-    client, task = _client(), dask.delayed(_resolved, pure=False)
+    client, task = _client(), dask.delayed(_apply_to_part, pure=False)
     shared = dask.delayed(functools.partial(a.of, _bare(data)), pure=False, traverse=False)
-    rows = [part.rows if data.delayed else _Held(part.rows) for part in parts]
+    rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
     tasks = [task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)]
     if client is None:
         yield from dask.compute(*tasks)
@@ -80,5 +80,5 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[To
         yield future.result()
 
 
-def _resolved(shared: Callable[[FilePart], Told], part: FilePart, rows: Any) -> Told:
-    return shared(replace(part, rows=rows.rows) if isinstance(rows, _Held) else resolved(part, rows))
+def _apply_to_part(shared: Callable[[FilePart], Told], part: FilePart, rows: Any) -> Told:
+    return shared(replace(part, rows=rows.rows) if isinstance(rows, _HiddenRows) else fill_part(part, rows))

@@ -8,18 +8,18 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import StepResult, again, keep, kept, making, there
+from .._runtime.checkpoint import StepResult, again, keep, making, read_or_make, there
 from .._runtime.progress import Slow
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
 from ..models.glm.glm import GLM
 from ..models.glm.loss import AbstractLoss
-from ..objectives.batched import ONE
+from ..objectives.batch_functions import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
-from ..optimize.newton import Arrived, newton
+from ..optimize.newton import NewtonResult, newton
 from .batches import Batches
 from .map_parts import Pass, over
-from .passes import SUMS, Kept, PassFit, beginning, left, looked, looked_together, sample_of, sums, worst
+from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looked_together, sample_of, sums, survey, worst
 from .result import Scan
 
 Array = np.ndarray
@@ -44,9 +44,9 @@ class PassRunner:
         assert predictors is not None
         self.loss, self.penalty = model.loss_function, np.asarray(predictors.penalty)
         self.passes = 0
-        self.known: dict[str, Any] = {}
+        self.cache: dict[str, Any] = {}
 
-    def added(
+    def add_up(
         self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None
     ) -> StepResult:
         """Run a pass over all parts, and add up or combine the results."""
@@ -61,18 +61,18 @@ class PassRunner:
             return total
 
         self.passes += 1
-        return kept(make)
+        return read_or_make(make)
 
     def at(self, theta: Float[Array, " params"]) -> StepResult:
         """Return F, its gradient and its Hessian at θ."""
-        if not self.known or not np.array_equal(self.known["theta"], theta):
-            told = self.added(sums, "fit", theta)
+        if not self.cache or not np.array_equal(self.cache["theta"], theta):
+            told = self.add_up(sums, "fit", theta)
             pushed = self.penalty @ theta
-            self.known = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
+            self.cache = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
             value = told["value"] + 0.5 * theta @ pushed
-            self.known |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
-            self.known |= {"hessian": told["hessian"] + self.penalty}
-        return self.known
+            self.cache |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
+            self.cache |= {"hessian": told["hessian"] + self.penalty}
+        return self.cache
 
     def look(self, theta: Array, lanes: Array) -> tuple[Array, Array]:
         """Return F and its gradient, with the signature that `newton` needs."""
@@ -84,12 +84,12 @@ class PassRunner:
         del lanes
         return self.at(theta[0])["hessian"][None].copy()
 
-    def fitted(self) -> tuple[StepResult, Float[Array, "params params"]]:
+    def fit_sums(self) -> tuple[StepResult, Float[Array, "params params"]]:
         """Minimise F; return the sums at the minimiser, and the factor of its Hessian."""
         start, own = self._start(), np.asarray(self.model.parameters.start(0))
-        found = self._descended(start)
+        found = self._descend(start)
         if not found.converged[0] and not np.array_equal(start, own):
-            found = self._descended(own)
+            found = self._descend(own)
         told = self.at(found.theta[0])
         factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
         if not found.converged[0]:
@@ -100,7 +100,7 @@ class PassRunner:
             )
         return told, factor
 
-    def _descended(self, start: Float[Array, " params"]) -> Arrived:
+    def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
     def _start(self) -> Float[Array, " params"]:
@@ -112,40 +112,44 @@ class PassRunner:
             except (RuntimeError, IndefiniteHessianError):
                 return {"start": np.asarray(self.model.parameters.start(0))}
 
-        return kept(make)["start"]
+        return read_or_make(make)["start"]
 
-    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, Kept, Int[Array, " rows"]]:
+    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
         """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
-        told, factor = self.fitted()
+        told, factor = self.fit_sums()
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         diagonal = np.sum(factor**2, axis=1)
         blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
         at = PassFit(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
-        seen = self.added(looked, "proofs", at, together=looked_together)
+        seen = self.add_up(survey, "proofs", at, together=looked_together)
         at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
-        at = at._replace(allowed=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
+        at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)
         wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
-        some, totals, every = self._left(at, wanted)
+        some, totals, every = self._leave_out(at, wanted)
         return Scan(self.model, self.rows.count, told, factor, totals, every, self.folder), at, some, wanted
 
-    def _left(self, at: PassFit, wanted: Int[Array, " rows"]) -> tuple[Kept, Float[Array, "10"], StepResult | None]:
+    def _leave_out(
+        self, at: PassFit, request: Int[Array, " rows"]
+    ) -> tuple[LeftOutRows, Float[Array, "10"], StepResult | None]:
         """Leave out every row.
 
         Returns the rows that need a closer look, sums, and losses, errors and proofs unless they are in a file.
         """
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
-        several, total = list[Kept](), np.zeros(SUMS)
+        several, total = list[LeftOutRows](), np.zeros(SUMS)
         file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{FILE_DIGITS}}.parquet")
-        each = [(wanted, file(part.number)) for part in self.rows.parts]
+        each = [(request, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:
             for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
                 for name, own in (every or {}).items():
                     own[part.start : part.start + part.count] = told[f"every {name}"]
                 total += told["sums"]
-                several = [worst(Kept.joined([*several, Kept(*(told[name] for name in Kept._fields))]), wanted)]
+                several = [
+                    worst(LeftOutRows.join([*several, LeftOutRows(*(told[name] for name in LeftOutRows._fields))]), request)
+                ]
                 bar.advance(part.count)
         for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
             left_behind.unlink()  # a file of a worker that died
@@ -155,7 +159,7 @@ class PassRunner:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(there(), len(self.rows.parts))
         yield from (again() for _ in range(first))
-        made = over(self.rows, Pass(left, self.model.intercept, (self.loss, at), each), first)
+        made = over(self.rows, Pass(leave_rows_out, self.model.intercept, (self.loss, at), each), first)
         while True:
             with making():
                 told = next(made, None)

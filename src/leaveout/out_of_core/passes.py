@@ -20,17 +20,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import float64
-from ..linalg.design import CachedLoss, DenseDesign, Loss, weighed
+from ..linalg.design import CachedLoss, DenseDesign, Loss, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable, change
 from ..models.glm.losses import AbstractLoss
 from ..refit._anchor import OWN_HESSIAN_BELOW, rounding_scale, unsure
 from ..refit._linear import within
 from ..refit._one_row import Row, sherman_morrison_step
 from .batches import RowBlock
-from .sample import DrawnRows, drawn, estimated, mixed
+from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
-SUMS = 10  # number of sums in `summed`
+SUMS = 10  # number of sums in `sum_losses`
 SUMMED = 2**12  # terms of one block of a sum over all rows
 WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 
@@ -51,7 +51,7 @@ class PassFit(NamedTuple):
     noise: float = 0.0
     table: RadiusTable | None = None
     sample: DrawnRows | None = None
-    allowed: float = np.inf  # error of a loss from which the sample is used
+    tolerance: float = np.inf  # error of a loss from which the sample is used
 
     @property
     def floor(self) -> float:
@@ -60,7 +60,7 @@ class PassFit(NamedTuple):
         return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
 
 
-class Kept(NamedTuple):
+class LeftOutRows(NamedTuple):
     """Rows with their numbers, values, y, ω and offset, and the results of their first step."""
 
     row: Int[Array, " rows"]
@@ -68,17 +68,17 @@ class Kept(NamedTuple):
     y: Float[Array, " rows"]
     weight: Float[Array, " rows"]
     offset: Float[Array, " rows"]
-    moved: Float[Array, " rows"]
+    step_length: Float[Array, " rows"]
     loss: Float[Array, " rows"]
     error: Float[Array, " rows"]
     proved: Bool[Array, " rows"]
 
-    def take(self, some: Array) -> "Kept":
-        return Kept(*(part[some] for part in self))
+    def take(self, some: Array) -> "LeftOutRows":
+        return LeftOutRows(*(part[some] for part in self))
 
     @staticmethod
-    def joined(several: "list[Kept]") -> "Kept":
-        return Kept(*(np.concatenate(part) for part in zip(*several, strict=True)))
+    def join(several: "list[LeftOutRows]") -> "LeftOutRows":
+        return LeftOutRows(*(np.concatenate(part) for part in zip(*several, strict=True)))
 
 
 @float64
@@ -87,17 +87,17 @@ def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " p
     plain, p = CachedLoss(loss), len(theta)
     value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
     for block in blocks:
-        _allowed(loss, block)
+        _check_domain(loss, block)
         eta = block.x @ theta + block.offset
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [weighed(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
+            parts = [weight_terms(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
         value, weight = value + parts[0].sum(), weight + block.weight.sum()
         gradient += parts[1] @ block.x
         hessian += DenseDesign(block.x).products(parts[2][None])[0]
     return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
 
 
-def _allowed(loss: AbstractLoss, block: RowBlock) -> None:
+def _check_domain(loss: AbstractLoss, block: RowBlock) -> None:
     """Raise ValueError if some y is outside the loss's domain."""
     try:
         loss.check(block.y)
@@ -106,7 +106,7 @@ def _allowed(loss: AbstractLoss, block: RowBlock) -> None:
 
 
 @float64
-def looked(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Array]:
+def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Array]:
     """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample of the rows."""
     plain, total = CachedLoss(loss), dict[str, Array]()
     for block in blocks:
@@ -114,44 +114,44 @@ def looked(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Arr
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
         norm, size, length, _ = DenseDesign(block.x).extent(at.root, curvature)
         told = {"noise": GRADIENT_ROUNDING * (block.weight @ (rounding_scale(slope, curvature, eta) * length))}
-        told["tally"] = RadiusTable.tallied(plain, block.y, eta, curvature, block.weight * size, norm)
-        told["square"] = np.sum(weighed(block.weight**2, (value - at.level) ** 2))
+        told["tally"] = RadiusTable.tally(plain, block.y, eta, curvature, block.weight * size, norm)
+        told["square"] = np.sum(weight_terms(block.weight**2, (value - at.level) ** 2))
         if plain.self_concordance is not None:
             (third,) = plain.derivatives(eta, block.y, (3,))
-            told |= drawn(block, np.abs(weighed(block.weight, third)) * norm * size)._asdict()
+            told |= draw_sample(block, np.abs(weight_terms(block.weight, third)) * norm * size)._asdict()
         total = looked_together(total, told)
     return total
 
 
 def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
-    """Combine the results of `looked` for two parts."""
+    """Combine the results of `survey` for two parts."""
     if not one or not other:
         return one or other
     sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
-    return sums | mixed(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
+    return sums | merge_samples(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
 
 
-def sample_of(told: dict[str, Array]) -> DrawnRows:
-    return DrawnRows(*(told[name] for name in DrawnRows._fields))
+def sample_of(answer: dict[str, Array]) -> DrawnRows:
+    return DrawnRows(*(answer[name] for name in DrawnRows._fields))
 
 
 @float64
-def left(
-    blocks: Iterator[RowBlock], loss: Loss, at: PassFit, wanted: Int[Array, " rows"], file: str | None
+def leave_rows_out(
+    blocks: Iterator[RowBlock], loss: Loss, at: PassFit, request: Int[Array, " rows"], file: str | None
 ) -> dict[str, Array]:
     """Leave out every row by itself.
 
-    Returns sums of the results, the rows that need a closer look (with those of `wanted`), and the losses with their errors;
+    Returns sums of the results, the rows that need a closer look (with those of `request`), and the losses with their errors;
     the latter go to `file` if one is given.
     """
-    plain, kept, tail, total = CachedLoss(loss), list[Kept](), list[Kept](), np.zeros(SUMS)
+    plain, kept, tail, total = CachedLoss(loss), list[LeftOutRows](), list[LeftOutRows](), np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
-            known = _stepped(block, plain, at)
-            kept = [worst(Kept.joined([*kept, worst(known, wanted)]), wanted)]
+            known = _step_rows(block, plain, at)
+            kept = [worst(LeftOutRows.join([*kept, worst(known, request)]), request)]
             write(known)
             tail += [] if file else [known]
-            total += summed(known, at.level)
+            total += sum_losses(known, at.level)
     told = kept[0]._asdict() | {"sums": total}
     if file:
         return told
@@ -160,7 +160,7 @@ def left(
     }
 
 
-def _stepped(block: RowBlock, loss: CachedLoss, at: PassFit) -> Kept:
+def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
     """Take one step for each row with its own Hessian."""
     assert at.table is not None
     eta = block.x @ at.theta + block.offset
@@ -176,33 +176,35 @@ def _stepped(block: RowBlock, loss: CachedLoss, at: PassFit) -> Kept:
         units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor
     )
     error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
-    some = np.flatnonzero(~within(error, np.full(len(error), at.allowed)) & one.determined)
+    some = np.flatnonzero(~within(error, np.full(len(error), at.tolerance)) & one.is_determined)
     if at.sample is not None and some.size:
-        told, good = estimated(at.sample, block, loss, at, one.take(some), float(table.scale[0]))
+        told, good = estimate_errors(at.sample, block, loss, at, one.take(some), float(table.scale[0]))
         better = good & (told < error[some])
         error[some[better]], proved[some[better]] = told[better], False
-    value = np.where(one.determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
-    return Kept(units, block.x, block.y, block.weight, block.offset, one.moved, value, error, proved & np.isfinite(error))
+    value = np.where(one.is_determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
+    return LeftOutRows(
+        units, block.x, block.y, block.weight, block.offset, one.step_length, value, error, proved & np.isfinite(error)
+    )
 
 
-def worst(some: Kept, wanted: Int[Array, " rows"]) -> Kept:
+def worst(some: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
-    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
+    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.step_length, 0.0)
     first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
-    return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, wanted))]))
+    return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, request))]))
 
 
-def summed(known: Kept, level: float) -> Float[Array, "10"]:
+def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
     """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error.
 
     Three counts follow: the rows without an error, the rows whose error is proved, and the rows without an error that have a
     loss.
     """
-    there = np.isfinite(known.loss) & np.isfinite(known.error) & (known.weight > 0)
-    w, off, error = known.weight[there], known.loss[there] - level, known.error[there]
-    lost = ~there & (known.weight > 0)
+    there = np.isfinite(rows.loss) & np.isfinite(rows.error) & (rows.weight > 0)
+    w, off, error = rows.weight[there], rows.loss[there] - level, rows.error[there]
+    lost = ~there & (rows.weight > 0)
     sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
-    return np.array([there.sum(), *sums, lost.sum(), np.sum(there & known.proved), np.sum(lost & np.isfinite(known.loss))])
+    return np.array([there.sum(), *sums, lost.sum(), np.sum(there & rows.proved), np.sum(lost & np.isfinite(rows.loss))])
 
 
 @float64
@@ -211,7 +213,7 @@ def pulls(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows par
     plain, out = CachedLoss(loss), np.zeros(thetas.shape)
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
-        slope = weighed(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
+        slope = weight_terms(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
         out += slope @ block.x
     return {"gradient": out}
 
@@ -224,7 +226,7 @@ def bends(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows par
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
         weight = np.broadcast_to(block.weight, eta.shape)
-        slope, curvature = (weighed(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
+        slope, curvature = (weight_terms(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
         out += slope @ block.x
         hessian += DenseDesign(block.x).products(curvature)
     return {"gradient": out, "hessian": hessian}
@@ -236,7 +238,7 @@ def beginning(file: Path, process: int | str) -> Path:
 
 
 @contextlib.contextmanager
-def _writing(file: str | None) -> Iterator[Callable[[Kept], object]]:
+def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
     """Yield a function that writes rows, losses and errors into a Parquet file, which appears whole or not at all."""
     if file is None:
         yield lambda known: None

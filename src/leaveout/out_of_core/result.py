@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import Printed
+from .._runtime.display import PrintedResult
 from ..objectives.objective import display_name
-from .passes import Kept, beginning, summed
+from .passes import LeftOutRows, beginning, sum_losses
 
 Array = np.ndarray
 LARGE_ERROR_SHARE = 0.1  # share of a standard error of the mean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scan(Printed):
+class Scan(PrintedResult):
     """Fit of rows in batches, and its leave-one-out.
 
     `lo.scan` returns it. Its other properties are `losses`, `error` and `proved`, `[rows]`, which are None where the losses
@@ -113,7 +113,7 @@ class Scan(Printed):
         """The number of rows without a known error, which are not in the mean."""
         return int(self.totals[7])
 
-    def changed(self, rows: Kept, better: Kept, level: float) -> "Scan":
+    def replace_rows(self, rows: LeftOutRows, better: LeftOutRows, level: float) -> "Scan":
         """Return a copy with other losses and errors of some rows, also in their files.
 
         Parameters
@@ -128,10 +128,10 @@ class Scan(Printed):
         Scan
             The changed copy.
         """
-        self._written(better)
-        return replace(self, totals=self.totals - summed(rows, level) + summed(better, level))
+        self._write(better)
+        return replace(self, totals=self.totals - sum_losses(rows, level) + sum_losses(better, level))
 
-    def _written(self, better: Kept) -> None:
+    def _write(self, better: LeftOutRows) -> None:
         if self.every is not None:
             for name, own in self.every.items():
                 own[better.row] = getattr(better, name)
@@ -157,14 +157,14 @@ class Scan(Printed):
             ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
             ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
-            ("audit", self._audited()),
+            ("audit", self._audit_text()),
             ("losses", "in memory" if self.folder is None else str(self.folder)),
-            ("checks", self._checked),
+            ("checks", self._check_text),
         ]
         return [(name, text) for name, text in lines if text]
 
     @property
-    def _checked(self) -> str:
+    def _check_text(self) -> str:
         found = []
         unknown = int(self.totals[9])
         for count, why in (
@@ -193,13 +193,13 @@ class Scan(Printed):
         total, count = int(self.totals[0]), int(self.totals[8])
         return {0: "estimated", total: "proved"}.get(count, f"{count} of {total} rows proved, the others estimated")
 
-    def _audited(self) -> str:
+    def _audit_text(self) -> str:
         if self.audit is None or not len(self.audit):
             return ""
         return f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
 
 
-def _rewritten(file: Path, better: Kept) -> None:
+def _rewritten(file: Path, better: LeftOutRows) -> None:
     """Rewrite a file with new losses and errors of some rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Sample of all rows for the next term of the expansion (`refit._sampled`), drawn block by block in a single pass.
+"""Sample of all rows for the next term of the expansion (`refit._row_sample`), drawn block by block in a single pass.
 
 As many rows are drawn from each block as from all. When two samples are merged, each place goes to the second with probability
 its share of the sum, so that the result is a sample of all rows. Seeds are numbers of rows, so every process draws the same.
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import CachedLoss, DenseDesign
 from ..linalg.enclosure_theorem import change
-from ..refit import _sampled as sampled
+from ..refit import _row_sample as sampled
 from ..refit._one_row import OneRow
 from .batches import RowBlock
 
@@ -41,7 +41,7 @@ class DrawnRows(NamedTuple):
         return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
 
 
-def drawn(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
+def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     """Draw a sample of one block."""
     rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
@@ -50,7 +50,7 @@ def drawn(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     return DrawnRows(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
 
 
-def mixed(one: DrawnRows, other: DrawnRows) -> DrawnRows:
+def merge_samples(one: DrawnRows, other: DrawnRows) -> DrawnRows:
     """Merge two samples into one of the rows of both."""
     total, count = one.total + other.total, one.number + other.number
     share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
@@ -73,11 +73,11 @@ class _Near:
     blur: float
     roots: None = None
 
-    def whitened(self, units: Array) -> Array:
-        return self.model.design.whitened(units, self.root)
+    def whiten(self, units: Array) -> Array:
+        return self.model.design.whiten(units, self.root)
 
 
-def estimated(
+def estimate_errors(
     sample: DrawnRows, block: RowBlock, loss: CachedLoss, at: Any, one: OneRow, turn: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
     """Estimate the errors of the losses of a block's rows by the next term, and mark where the estimate is usable."""

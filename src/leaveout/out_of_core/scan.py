@@ -23,10 +23,10 @@ from ..models.glm.glm import GLM
 from ..models.glm.losses import AbstractLoss
 from ..models.glm.penalties import AbstractPenalty
 from ..validation.batches import one_thread
-from .batches import Batches, opened
-from .iterated import iterated
+from .batches import Batches, open_parts
 from .pass_runner import PassRunner
 from .result import Scan
+from .row_refits import refit_rows
 
 Array = np.ndarray
 
@@ -115,7 +115,7 @@ def scan(
     (0.506, (200,))
     """
     rtol, audit = share("scan: rtol", rtol) if rtol != 1 else 1.0, count("scan: audit", audit, 0)
-    rows = opened("scan", data, target, columns, sample_weight, offset)
+    rows = open_parts("scan", data, target, columns, sample_weight, offset)
     if rows.count < 2:
         raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
     folder = None if out is None else _folder(out, len(rows.parts))
@@ -124,7 +124,7 @@ def scan(
     of |= {"intercept": intercept, "rtol": rtol, "audit": audit, "out": None if folder is None else str(folder)}
     with stoppable("scan"), keeping("scan", checkpoint, of), one_thread(model, rows.count and model.design.shape[1]):
         run = PassRunner(rows, model, folder)
-        return iterated(run, *run.left_out(rtol, audit), rtol, audit)
+        return refit_rows(run, *run.left_out(rtol, audit), rtol, audit)
 
 
 def _folder(out: File, parts: int) -> Path:
@@ -150,9 +150,9 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
     if rows.delayed:
         import dask
 
-        from .batches import resolved
+        from .batches import fill_part
 
-        part = resolved(part, dask.compute(part.rows)[0])
+        part = fill_part(part, dask.compute(part.rows)[0])
     block = next(rows.blocks(part, False))
     x = pd.DataFrame(block.x, columns=list(rows.roles.features))
     known = {"sample_weight": block.weight if block.weight.any() else None, "offset": block.offset, "intercept": intercept}

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.display import Printed
-from ..data.arrays import codes, count, flags, generator, index_of, matched, numbers, places, share, whole
+from .._runtime.display import PrintedResult
+from ..data.arrays import codes, count, flags, generator, index_of, match_labels, numbers, places, share, whole
 from .graph import distances, read_edges
 
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan(Printed):
+class Plan(PrintedResult):
     """Matrix of weights over units, one row a refit, stored as departures from one.
 
     Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and every other unit the weight
@@ -185,7 +185,7 @@ class Plan(Printed):
         """Refit to which each entry belongs, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
 
-    def matched(self, caller: str, names: pd.Index | None) -> "Plan":
+    def match_labels(self, caller: str, names: pd.Index | None) -> "Plan":
         """Renumber the units in the order of the given labels.
 
         Parameters
@@ -209,7 +209,7 @@ class Plan(Printed):
             return self
         order = places(caller, "plan", self.names, "fit", names)
         if order is None:
-            return self.known(names=names)
+            return self.replace_facts(names=names)
         clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
         return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
 
@@ -253,7 +253,7 @@ class Plan(Printed):
             names=None if self.names is None else self.names[units],
         )
 
-    def known(self, **facts: Any) -> "Plan":
+    def replace_facts(self, **facts: Any) -> "Plan":
         """Copy the plan with some attributes replaced, without checking it again.
 
         The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks` and `names`.
@@ -448,7 +448,7 @@ def _some(numbers: Iterable[int]) -> str:
 Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 
-def _stacked(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
+def _plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
     """Build a plan from the entries of its refits."""
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
@@ -459,7 +459,9 @@ def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[
     """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
-    return _stacked([(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind)
+    return _plan_of_entries(
+        [(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind
+    )
 
 
 def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
@@ -477,7 +479,7 @@ def scheme(make: Callable[P, Plan]) -> Callable[P, Plan]:
     @functools.wraps(make)
     def made(*args: P.args, **more: P.kwargs) -> Plan:
         said = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in more.items())]
-        return make(*args, **more).known(call=f"lo.{make.__name__}({', '.join(said)})")
+        return make(*args, **more).replace_facts(call=f"lo.{make.__name__}({', '.join(said)})")
 
     return made
 
@@ -826,7 +828,7 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
     wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
     drawn = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in itertools.count())
     kept = (counts for counts in drawn if not counts.all())
-    return _stacked((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
+    return _plan_of_entries((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
 
 
 @scheme
@@ -884,7 +886,7 @@ def from_splits(
     names: pd.Index | None = None
     for k, split in enumerate(splits):
         train, test, names = _by_labels(k, *split, names)
-        train, test = (_numbered(f"split {k}", part, n) for part in (train, test))
+        train, test = (_unit_numbers(f"split {k}", part, n) for part in (train, test))
         if test.size == 0:
             raise ValueError(f"from_splits: the test set of split {k} is empty.")
         if max(train.max(initial=0), test.max()) >= n or min(train.min(initial=0), test.min()) < 0:
@@ -900,12 +902,12 @@ def from_splits(
         found, levels = codes("from_splits", "groups", labels)
         if len(levels) < 2:
             raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
-        return _stacked(refits, n, names=names, clusters=found.astype(np.int64))
+        return _plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))
     if times is not None:
         labels, names = _of_units("times", times, n, names)
         _rising(labels)
-        return _stacked(refits, n, names=names, serial=True)
-    return _stacked(refits, n, names=names)
+        return _plan_of_entries(refits, n, names=names, serial=True)
+    return _plan_of_entries(refits, n, names=names)
 
 
 def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
@@ -941,14 +943,14 @@ def _by_labels(
     """Put the sets of split `k` in the order of the labels of the first labelled split, and return these labels with them."""
     if not any(index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)):
         return train, test, names
-    own, train, test = matched("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
+    own, train, test = match_labels("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
     order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
     if order is not None:
         train, test = np.asarray(train)[order], np.asarray(test)[order]
     return train, test, own.index if names is None else names
 
 
-def _numbered(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
+def _unit_numbers(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
     """Convert a set of units, given by numbers or by booleans, to numbers."""
     array = np.asarray(part)
     if array.dtype != bool:

@@ -3,7 +3,7 @@
 from ._expansion import expandable as expandable
 from ._margins import refit_active_set as refit_active_set
 from ._metric import is_narrow as is_narrow
-from ._refitted import RefitBatch as RefitBatch
+from ._refit_batch import RefitBatch as RefitBatch
 from ._strategies import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,

@@ -20,34 +20,34 @@ class Acceleration:
         self,
         u: Float[np.ndarray, "refits params"],
         step: Float[np.ndarray, "refits params"],
-        begun: Bool[np.ndarray, " refits"],
+        state: Bool[np.ndarray, " refits"],
     ):
-        """Start from the plain steps at `u`, for refits that have `begun`."""
-        self.u, self.asked, self.begun = u, step, begun
+        """Start from the plain steps at `u`, for refits that have `state`."""
+        self.u, self.last_step, self.has_begun = u, step, state
         self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
         self.changes = np.zeros_like(self.moves)
         self.count = np.zeros(len(u), int)
 
     def step(
-        self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], asked: Float[np.ndarray, "lanes params"]
+        self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], request: Float[np.ndarray, "lanes params"]
     ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
-        """Accelerate the plain steps `asked` of refits at `u`.
+        """Accelerate the plain steps `request` of refits at `u`.
 
         Returns the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain steps along the last moves, infinite if there was
         none.
         """
-        moved, changed = u - self.u[lanes], asked - self.asked[lanes]
+        moved, changed = u - self.u[lanes], request - self.last_step[lanes]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.linalg.norm(moved - changed, axis=1) / np.linalg.norm(moved, axis=1)
             length = np.linalg.norm(changed, axis=1)
-            known = self.begun[lanes] & np.isfinite(length) & (length > 0)
+            known = self.has_begun[lanes] & np.isfinite(length) & (length > 0)
             pair = lanes[known], self.count[lanes[known]] % DEPTH
             self.moves[pair], self.changes[pair] = moved[known] / length[known, None], changed[known] / length[known, None]
-        ratio[~self.begun[lanes]] = np.inf
+        ratio[~self.has_begun[lanes]] = np.inf
         self.count[lanes[known]] += 1
-        self.u[lanes], self.asked[lanes], self.begun[lanes] = u, asked, True
+        self.u[lanes], self.last_step[lanes], self.has_begun[lanes] = u, request, True
         changes = self.changes[lanes]
         gram = changes @ changes.swapaxes(1, 2)
-        weight = np.linalg.pinv(gram, SMALLEST_RESOLVED_EIGENVALUE, hermitian=True) @ (changes @ asked[:, :, None])
+        weight = np.linalg.pinv(gram, SMALLEST_RESOLVED_EIGENVALUE, hermitian=True) @ (changes @ request[:, :, None])
         ahead = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
-        return asked + ahead[:, :, 0], ratio
+        return request + ahead[:, :, 0], ratio

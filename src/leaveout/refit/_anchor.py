@@ -80,7 +80,7 @@ class LinearFitCache:
         """H⁻¹ without common shifts, for several outputs."""
         return cast(MultiOutputDesign, self.model.design).inverse(self.root)
 
-    def bent(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
+    def norm_share(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
         """Share of H that norms of groups add to C within a radius around other parameters."""
         norms, reach = self.norms, self.reach
         if norms is None or reach is None:
@@ -96,7 +96,7 @@ class LinearFitCache:
     @functools.cached_property
     def rows(self) -> Float[Array, "units ..."]:
         """All rows, whitened."""
-        return self.model.design.whitened(np.arange(len(self.eta)), self.root)
+        return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 
     @functools.cached_property
     def turn(self) -> float:
@@ -126,10 +126,10 @@ class LinearFitCache:
         """Rounding error of such products: nine units of float32, and more as columns repeat one another."""
         return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur))
 
-    def whitened(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+    def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
         kept = "rows" in vars(self) or (self.few and WHITEN_TOGETHER * units.size > len(self.eta))
-        z = self.rows[units] if kept else self.model.design.whitened(units, self.root)
+        z = self.rows[units] if kept else self.model.design.whiten(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
@@ -139,7 +139,7 @@ class LinearFitCache:
         each = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
 
-    def lost(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
+    def lost_curvature(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
             return weight * (self.weight * self.curvature)[units]
@@ -153,7 +153,7 @@ class LinearFitCache:
 
 
 @cached_on
-def anchored(fit: Fit) -> LinearFitCache:
+def linear_cache(fit: Fit) -> LinearFitCache:
     model = fit.predictors
     assert model is not None
     theta = fit.vector
@@ -172,15 +172,15 @@ def anchored(fit: Fit) -> LinearFitCache:
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, _bent(norms, theta, reach))
+    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, _norm_share(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
-    off, condition = _rounded(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
+    off, condition = _root_rounding(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
     if condition > REPEATED_COLUMNS_FROM * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
-    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _known(fit, condition))
+    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, condition))
     rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
     return LinearFitCache(
         model,
@@ -201,7 +201,7 @@ def anchored(fit: Fit) -> LinearFitCache:
     )
 
 
-def _rounded(
+def _root_rounding(
     fit: Fit,
     model: Predictors,
     root: Array,
@@ -216,16 +216,18 @@ def _rounded(
     off = float(unsure(root, scale, len(weight)))
     condition = off / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
     if off > CONDITION:
-        off = min(off, measured(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat))
+        off = min(
+            off, whitening_error(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat)
+        )
     return off, condition
 
 
-def _known(fit: Fit, condition: float) -> float:
+def _required_information(fit: Fit, condition: float) -> float:
     """Return the share of the information that a fold must keep for normal equations; infinite if a ridge alone decides."""
     known = least_norm(fit)
     if known is None:
         return 0.0
-    return np.inf if known.penalised and len(fit.null_space) else KNOWN * condition
+    return np.inf if known.has_penalty and len(fit.null_space) else KNOWN * condition
 
 
 def _cut(fit: Fit) -> float:
@@ -254,10 +256,10 @@ def unsure(root: Float[Array, "... rank params"], scale: Float[Array, "... param
     return (n + 4 * root.shape[-1] + 8) * 2.0**-53 * np.sum(reach**2, axis=-1)
 
 
-def measured(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
+def whitening_error(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
     """Measure δ on the whitened rows Z, where the root of the condition enters: |fl(ZᵀZ) − I|, and the rounding of Z."""
     n, p = len(weight), root.shape[1]
-    z = model.design.whitened(np.arange(n), root)
+    z = model.design.whiten(np.arange(n), root)
     z = (
         np.sqrt(weight * curvature)[:, None] * z
         if roots is None
@@ -274,7 +276,7 @@ def measured(model: Predictors, root: Array, weight: Array, roots: Array | None,
     )
 
 
-def _bent(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
+def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> More | None:
     """Share that norms of groups add to the table."""
     if norms is None or reach is None:
         return None
@@ -318,38 +320,40 @@ class FoldMetric:
         rank = len(anchor.root)
         delta = np.zeros(rows.index.shape)
         delta[each.refit, each.place] = each.weight - 1.0
-        self.kept: Array = np.zeros(count)
+        self.kept_share: Array = np.zeros(count)
         self.z: Array | None = None
         self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
         self.inverse: Array | None = None
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
-        lost = anchor.lost(units, -delta)  # curvature that is left out
+        lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
         if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
-            self.z = anchor.whitened(units)
+            self.z = anchor.whiten(units)
             self.carrying = anchor.carrying(units, self.z)
             self._low_rank(lost, anchor)
         else:
             self._dense(anchor, rows, each, delta, units)
 
-    def _low_rank(self, lost: Array, anchor: LinearFitCache) -> None:
-        z, width = self.carrying, lost.shape[1]
+    def _low_rank(self, lost_weight: Array, anchor: LinearFitCache) -> None:
+        z, width = self.carrying, lost_weight.shape[1]
         gram = z @ z.swapaxes(1, 2)
         if width == 1:
-            self.kept = np.minimum(1.0, 1 - lost[:, 0] * gram[:, 0, 0])
-            good = self.kept > anchor.floor
-            self.core = np.where(good, lost[:, 0] / np.where(good, 1 - lost[:, 0] * gram[:, 0, 0], 1.0), 0.0)[:, None, None]
+            self.kept_share = np.minimum(1.0, 1 - lost_weight[:, 0] * gram[:, 0, 0])
+            good = self.kept_share > anchor.floor
+            self.core = np.where(good, lost_weight[:, 0] / np.where(good, 1 - lost_weight[:, 0] * gram[:, 0, 0], 1.0), 0.0)[
+                :, None, None
+            ]
         else:
-            root = np.sqrt(np.abs(lost))
-            sign = np.sign(lost)
+            root = np.sqrt(np.abs(lost_weight))
+            sign = np.sign(lost_weight)
             inner = root[:, :, None] * gram * root[:, None, :]
             gone = np.where(sign > 0, 1.0, 0.0)
-            self.kept = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
-            good = self.kept > anchor.floor
-            whole = np.eye(width) - lost[:, :, None] * gram
+            self.kept_share = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
+            good = self.kept_share > anchor.floor
+            whole = np.eye(width) - lost_weight[:, :, None] * gram
             whole[~good] = np.eye(width)
-            self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
-        self.kept = np.where(good, self.kept, 0.0)
+            self.core = np.linalg.solve(whole, lost_weight[:, :, None] * np.eye(width))
+        self.kept_share = np.where(good, self.kept_share, 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, each: Entries, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
@@ -365,8 +369,8 @@ class FoldMetric:
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         values, vectors = np.linalg.eigh(whole)
-        self.kept = np.where(values[:, 0] > anchor.floor, np.minimum(values[:, 0], 1.0), 0.0)
-        values = np.where(self.kept[:, None] > 0, values, 1.0)
+        self.kept_share = np.where(values[:, 0] > anchor.floor, np.minimum(values[:, 0], 1.0), 0.0)
+        values = np.where(self.kept_share[:, None] > 0, values, 1.0)
         self.inverse = (vectors / values[:, None, :]) @ vectors.swapaxes(1, 2)
 
     def solve(self, gradient: Float[Array, "refits rank"], which: Array) -> Float[Array, "refits rank"]:

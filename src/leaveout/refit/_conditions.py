@@ -27,17 +27,17 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.cache import cached_on
 from .._runtime.codes import LOST, among
-from ..linalg.bounds import gates, joined, segments
-from ..linalg.design import weighed
+from ..linalg.bounds import gates, leaving_signs, segments
+from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
 from ..models.glm.active_coefficients import FullModel, kinks
-from ..objectives.batched import weights_of
+from ..objectives.batch_functions import weights_of
 from ..optimize.active_set import TIED
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
-from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, anchored
-from ._refitted import RefitBatch
+from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache
+from ._refit_batch import RefitBatch
 
 Array = np.ndarray
 LOCAL = 0.25  # largest share of the units in a refit whose gradient is computed from the changed units
@@ -53,7 +53,7 @@ class Active:
     """Fit on some of the parameters, `place`, with their signs, in the whole model; the others stand at `rest`."""
 
     fit: Fit
-    kinked: FullModel
+    full_model: FullModel
     place: Int[Array, " active"]
     sign: Float[Array, " active"]
     rest: Float[Array, " params"]
@@ -61,34 +61,34 @@ class Active:
     @functools.cached_property
     def others(self) -> Int[Array, " others"]:
         """Parameters that are held."""
-        return np.setdiff1d(np.arange(len(self.kinked.slope)), self.place)
+        return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
     def gates(self) -> tuple[Float[Array, " others"], Float[Array, " others"]]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
-        least, most = gates(self.kinked, self.rest)
+        least, most = gates(self.full_model, self.rest)
         return least[self.others], most[self.others]
 
     @functools.cached_property
     def tie(self) -> Float[Array, " others"]:
         """Distance from its bound within which a gradient may be at that bound."""
-        a, slope = self.kinked.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
-        return TIED * np.where(a > 0, a, slope * self.kinked.largest[self.others])
+        a, slope = self.full_model.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
+        return TIED * np.where(a > 0, a, slope * self.full_model.largest[self.others])
 
     @functools.cached_property
-    def limited(self) -> Int[Array, " limited"]:
+    def limited_parameters(self) -> Int[Array, " limited"]:
         """Active parameters that a kink or a bound may hold."""
-        return np.flatnonzero(np.isfinite(np.stack(segments(self.kinked, self.place, self.sign))).any(0))
+        return np.flatnonzero(np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0))
 
     @functools.cached_property
     def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
         """Ends of the intervals of the active parameters."""
-        return segments(self.kinked, self.place[self.limited], self.sign[self.limited])
+        return segments(self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters])
 
     @functools.cached_property
     def groups(self) -> Norms | None:
         """Penalised groups among the held parameters."""
-        return None if self.kinked.norms is None else self.kinked.norms.of(self.others)
+        return None if self.full_model.norms is None else self.full_model.norms.of(self.others)
 
     def stays(self, theta: Float[Array, "refits active"], radius: Float[Array, " refits"]) -> Bool[Array, " refits"]:
         """Whether no active group is zero within a radius."""
@@ -109,7 +109,7 @@ class Active:
 
     @functools.cached_property
     def at(self) -> LinearFitCache:
-        return anchored(self.fit)
+        return linear_cache(self.fit)
 
     @property
     def units(self) -> int:
@@ -124,19 +124,19 @@ class Active:
     def gradient(self) -> Float[Array, " others"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         pulled = (self.at.weight * self.at.slope)[: self.units]
-        return (self.kinked.smooth.design.pull(pulled[None])[0] + self.kinked.ridge * self.rest)[self.others]
+        return (self.full_model.smooth.design.pull(pulled[None])[0] + self.full_model.ridge * self.rest)[self.others]
 
     @functools.cached_property
     def size(self) -> Float[Array, " others"]:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
-        x = self.kinked.smooth.design.x
+        x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.bend, x, x)[self.others])
 
     @functools.cached_property
-    def rounded(self) -> Float[Array, " others"]:
+    def gradient_rounding(self) -> Float[Array, " others"]:
         """Rounding error of a gradient."""
         slope = self.at.weight @ np.abs(self.at.slope)
-        return GRADIENT_ROUNDING * float(slope) * self.kinked.largest[self.others]
+        return GRADIENT_ROUNDING * float(slope) * self.full_model.largest[self.others]
 
     @functools.cached_property
     def concordance(self) -> float:
@@ -151,7 +151,7 @@ class Active:
 
     def beside(self, some: Int[Array, " some"]) -> Float[Array, "rank some"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
-        bent = self.bend[:, None] * self.kinked.smooth.design.x[:, self.others[some]]
+        bent = self.bend[:, None] * self.full_model.smooth.design.x[:, self.others[some]]
         return self.at.root @ (self.at.model.design.x[: self.units].T @ bent)
 
     def whole(self, theta: Float[Array, "refits active"]) -> Float[Array, "refits params"]:
@@ -177,28 +177,28 @@ class Conditions:
     The gradients of all rows are computed only if `directly`, or if nothing else decides.
     """
 
-    def __init__(self, own: Active, rows: RefitRows, done: RefitBatch, directly: bool):
-        assert done.ball is not None
+    def __init__(self, own: Active, rows: RefitRows, batch: RefitBatch, directly: bool):
+        assert batch.ball is not None
         self.own, self.rows = own, rows
-        self.center, self.radius = done.ball()
-        exists = np.isfinite(self.radius) & ~among(done.result, LOST)
+        self.center, self.radius = batch.ball()
+        exists = np.isfinite(self.radius) & ~among(batch.result, LOST)
         theta, (floor, ceiling) = own.at.theta + self.center @ own.at.root, own.segment
-        self.room = np.minimum(theta[:, own.limited] - floor, ceiling - theta[:, own.limited])
+        self.room = np.minimum(theta[:, own.limited_parameters] - floor, ceiling - theta[:, own.limited_parameters])
         with np.errstate(invalid="ignore"):
-            self.may_leave = ~(self.room > self.radius[:, None] * own.spread[own.limited]) & exists[:, None]
+            self.may_leave = ~(self.room > self.radius[:, None] * own.spread[own.limited_parameters]) & exists[:, None]
         signs = ~self.may_leave.any(1) & own.stays(theta, self.radius)
-        self.theta, self.left = theta, self.room <= 0
-        self.kept, self.tied = np.zeros((2, len(theta)), bool)
+        self.theta, self.is_outside = theta, self.room <= 0
+        self.keeps, self.ties = np.zeros((2, len(theta)), bool)
         self.pairs = [np.zeros((0, 6))]  # refit, parameter that may be released, ∇_jL, error of that, its bounds
         lanes = np.flatnonzero(exists)
         if not own.others.size:
-            self.kept[lanes] = True
+            self.keeps[lanes] = True
         elif self._few:
             self._by_change(lanes)
         if directly or not self._few:
-            self._by_rows(lanes[~self.kept[lanes]])
-        self.kept &= signs
-        self.tied &= self.kept
+            self._by_rows(lanes[~self.keeps[lanes]])
+        self.keeps &= signs
+        self.ties &= self.keeps
 
     @property
     def single(self) -> bool:
@@ -216,10 +216,10 @@ class Conditions:
         assert self.own.groups is not None
         norms = self.own.groups.of(columns)
         beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
-        self.kept[lanes] = (beyond <= TIED * norms.weight).all(1)
-        self.tied[lanes] = self.kept[lanes] & (beyond > 0).any(1)
+        self.keeps[lanes] = (beyond <= TIED * norms.weight).all(1)
+        self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
 
-    def _judged(
+    def _judge(
         self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array], kappa: Array | None = None
     ) -> None:
         """Judge held parameters in `columns` by gradients with error `off` and the bounds of these; groups by κ."""
@@ -228,30 +228,30 @@ class Conditions:
             return
         beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
         asking = ~(beyond <= self.own.tie[columns])
-        self.kept[lanes] = ~asking.any(1)
-        self.tied[lanes] = self.kept[lanes] & (beyond > 0).any(1)
+        self.keeps[lanes] = ~asking.any(1)
+        self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
         lane, column = np.nonzero(asking)
         parts = (gradient, off, *(np.broadcast_to(part, gradient.shape) for part in held))
         self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
 
     def _by_change(self, lanes: Array) -> None:
         """Judge by the change that the touched units cause, and a bound of the other units' curvature."""
-        own, at, rows, x = self.own, self.own.at, self.rows, self.own.kinked.smooth.design.x
+        own, at, rows, x = self.own, self.own.at, self.rows, self.own.full_model.smooth.design.x
         units = np.where(rows.index < own.units, rows.index, 0)[lanes]
         delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
         length, radius = np.linalg.norm(self.center[lanes], axis=1), self.radius[lanes]
         pull, range_ = _slopes(own, units, at.model.at(units, self.theta[lanes]), at.norm[units] * radius[:, None])
         pull, range_ = delta * pull, np.abs(delta) * range_
-        largest, (low, high) = own.kinked.largest[own.others], own.gates
+        largest, (low, high) = own.full_model.largest[own.others], own.gates
         beyond = (
             own.concordance * _psi(own.concordance * at.norm[: own.units].max() * (length + radius)) * (length + radius) ** 2
         )
         touched = (np.abs(pull) + range_).sum(1)
         most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
-        far = most[0] * own.size + most[1] * largest + own.rounded
+        far = most[0] * own.size + most[1] * largest + own.gradient_rounding
         columns = np.flatnonzero(own.near(own.gradient, far, low, high))
         if not columns.size:
-            self.kept[lanes] = True
+            self.keeps[lanes] = True
             return
         beside, step = own.beside(columns), max(1, CAPACITY // (units.shape[1] * len(columns)))
         for some in (slice(k, k + step) for k in range(0, len(lanes), step)):
@@ -260,26 +260,26 @@ class Conditions:
             off = np.multiply.outer(radius[some], np.linalg.norm(beside, axis=0)) + np.multiply.outer(
                 beyond[some], largest[columns]
             )
-            off += np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.rounded[columns]
-            self._judged(lanes[some], columns, gradient, off, (low[columns], high[columns]))
+            off += np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.gradient_rounding[columns]
+            self._judge(lanes[some], columns, gradient, off, (low[columns], high[columns]))
 
     def _by_rows(self, lanes: Array) -> None:
         """Judge by gradients at the centre."""
-        own, model, n = self.own, self.own.kinked.smooth, self.own.units
+        own, model, n = self.own, self.own.full_model.smooth, self.own.units
         step, everyone = max(1, CAPACITY // n), np.arange(len(own.others))
         for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
             omega, kappa = model.weigh(weights_of(self.rows, n, some))
             least, most = (np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in own.gates)
             eta = model.eta(own.whole(self.theta[some]))
             slope, range_ = _slopes(own, slice(None), eta, np.multiply.outer(self.radius[some], own.at.norm[:n]))
-            slope, range_ = weighed(omega, slope), weighed(omega, range_)
+            slope, range_ = weight_terms(omega, slope), weight_terms(omega, range_)
             gradient = model.design.pull(slope)[:, own.others]
-            gradient += np.multiply.outer(kappa, (own.kinked.ridge * own.rest)[own.others])
-            off = np.multiply.outer(range_.sum(1), own.kinked.largest[own.others]) + own.rounded
+            gradient += np.multiply.outer(kappa, (own.full_model.ridge * own.rest)[own.others])
+            off = np.multiply.outer(range_.sum(1), own.full_model.largest[own.others]) + own.gradient_rounding
             close = np.flatnonzero(own.near(gradient, off, least, most, kappa).any(0))
-            off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.rounded[close]
+            off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.gradient_rounding[close]
             self.pairs = [part[~np.isin(part[:, 0], some)] for part in self.pairs]
-            self._judged(some, everyone, gradient, off, (least, most), kappa)
+            self._judge(some, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
     def joining(self) -> Float[Array, "pairs 6"]:
@@ -297,7 +297,7 @@ class Conditions:
         For a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
         """
         own, unit = self.own, self.rows.index[:, 0]
-        z = own.at.whitened(unit)
+        z = own.at.whiten(unit)
         lost = (1 - self.rows.weight[:, 0]) * own.bend[unit]
         kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
         total, size = np.zeros((2, len(unit)))
@@ -311,14 +311,14 @@ class Conditions:
         if lane.size:
             some, at = np.unique(column, return_inverse=True)
             beside, j = own.beside(some), own.others[column]
-            along = own.kinked.smooth.design.x[unit[lane], j] - np.einsum("lr,rl->l", z[lane], beside[:, at])
-            bent = (own.size[some] ** 2 + own.kinked.ridge[own.others[some]] - np.sum(beside**2, axis=0))[at]
+            along = own.full_model.smooth.design.x[unit[lane], j] - np.einsum("lr,rl->l", z[lane], beside[:, at])
+            bent = (own.size[some] ** 2 + own.full_model.ridge[own.others[some]] - np.sum(beside**2, axis=0))[at]
             _, _, gradient, off, low, high = self.joining.T
             way, most = np.clip(gradient, low, high) - gradient, np.maximum(low - gradient, gradient - high) + off
             add(lane, along, bent - lost[lane] * along**2 / kept[lane], way, most)
         lane, free = np.nonzero(self.may_leave)
         if lane.size:
-            column = own.limited[free]
+            column = own.limited_parameters[free]
             root = own.at.root[:, column]
             along = np.einsum("lr,rl->l", z[lane], root)
             bent = np.sum(root**2, axis=0) + lost[lane] * along**2 / kept[lane]
@@ -326,7 +326,7 @@ class Conditions:
             add(lane, along, bent, np.clip(value, *(part[free] for part in own.segment)) - value, far - self.room[lane, free])
         return total, size
 
-    def asked(self, lane: int) -> Key | None:
+    def required_parameters(self, lane: int) -> Key | None:
         """Active parameters by the conditions at the centre of a refit; None if they are those of the fit."""
         own, found = self.own, self.joining
         if own.groups is not None:
@@ -336,15 +336,15 @@ class Conditions:
         asking = np.abs(excess) > own.tie[column]
         coming = own.others[column[asking]]
         left = np.zeros(len(own.place), bool)
-        left[own.limited] = self.left[lane]
+        left[own.limited_parameters] = self.is_outside[lane]
         if not (left.any() or len(coming)) or left.sum() + len(coming) > MAX_ACTIVE_CHANGES:
             return None
         rest, beyond = own.rest.copy(), np.zeros(len(own.rest))
         beyond[coming] = excess[asking]
         sign = dict(zip(own.place[~left].tolist(), own.sign[~left].tolist(), strict=True))
-        sign |= dict(zip(coming.tolist(), joined(own.kinked.slope, rest, beyond)[coming].tolist(), strict=True))
-        at = np.clip(self.theta[lane, own.limited], *own.segment)
-        rest[own.place[own.limited]] = np.where(self.left[lane], at, 0.0)
+        sign |= dict(zip(coming.tolist(), leaving_signs(own.full_model.slope, rest, beyond)[coming].tolist(), strict=True))
+        at = np.clip(self.theta[lane, own.limited_parameters], *own.segment)
+        rest[own.place[own.limited_parameters]] = np.where(self.is_outside[lane], at, 0.0)
         place = tuple(sorted(sign))
         rest[list(place)] = 0.0
         return place, tuple(sign[k] for k in place), rest.tobytes()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import apply_curvature, weighed
+from ..linalg.design import apply_curvature, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ._anchor import passes, tiles, total
 from ._enclosure import CAUTION, CertifiedBatch
@@ -27,7 +27,7 @@ Enough = Callable[[Array], Bool[Array, " lanes"]]
 
 def conjugate(state: CertifiedBatch, lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
     """Run the steps; returns the lanes that are still open."""
-    lanes = lanes[state.metric.kept[lanes] > 0]
+    lanes = lanes[state.metric.kept_share[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
     return np.sort(np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)]))
 
@@ -51,7 +51,7 @@ class _Group:
     def _value(self, omega: Array, eta: Array, theta: Array) -> Float[Array, " lanes"]:
         with np.errstate(over="ignore", invalid="ignore"):
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
-            value = weighed(omega, loss).sum(1) + 0.5 * np.einsum("rp,rp->r", theta @ self.model.penalty, theta)
+            value = weight_terms(omega, loss).sum(1) + 0.5 * np.einsum("rp,rp->r", theta @ self.model.penalty, theta)
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Enough) -> Int[Array, " open"]:
@@ -61,15 +61,15 @@ class _Group:
             if not self.lanes.size:
                 break
             gradient, change, noise = self._gradient()
-            size = self._judged(gradient, noise)
+            size = self._judge(gradient, noise)
             done = np.isfinite(self.least) & enough(self.lanes)
             self._keep(~done)
             if not self.lanes.size:
                 break
             gradient, change, size, noise = (part[~done] for part in (gradient, change, size, noise))
-            step, least = self._solved(gradient, change)
+            step, least = self._solve(gradient, change)
             self.least = np.minimum(self.least, least)
-            moved = self._moved(step, np.einsum("rp,rp->r", gradient, step))
+            moved = self._move(step, np.einsum("rp,rp->r", gradient, step))
             good = moved & (self.least > SMALLEST_RITZ_SHARE) & (size > 2 * noise)
             lost.append(self.lanes[~good])
             self._keep(good)
@@ -85,14 +85,14 @@ class _Group:
         pulled, change = np.empty_like(self.eta), np.empty((len(theta), *anchor.curvature.shape), np.float32)
         for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
             slope, curvature = model.loss.derivatives(self.eta[some], model.y, (1, 2))
-            pulled[some] = weighed(self.omega[some], slope)
-            change[some] = weighed(self.omega[some], curvature) - weighed(anchor.weight, anchor.curvature)
+            pulled[some] = weight_terms(self.omega[some], slope)
+            change[some] = weight_terms(self.omega[some], curvature) - weight_terms(anchor.weight, anchor.curvature)
         gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
         noise = GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise
         self.state.gradients += len(theta)
-        return gradient, change, noise / np.sqrt(self.state.metric.kept[self.lanes])
+        return gradient, change, noise / np.sqrt(self.state.metric.kept_share[self.lanes])
 
-    def _judged(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
+    def _judge(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
         """Write candidates and their distances into the batch."""
         state, lanes = self.state, self.lanes
         size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
@@ -102,7 +102,7 @@ class _Group:
         state._place(lanes, np.where(told, CAUTION * size / np.where(told, self.least, 1.0), np.inf))
         return size
 
-    def _solved(self, gradient: Array, change: Array) -> tuple[Array, Array]:
+    def _solve(self, gradient: Array, change: Array) -> tuple[Array, Array]:
         """Compute Newton steps, and the least Ritz value of each solve."""
         anchor, solve = self.state.anchor, self.state.metric.solve
         step, residual, least = np.zeros_like(gradient), -gradient, np.full(len(gradient), np.inf)
@@ -132,7 +132,7 @@ class _Group:
             known, open_ = (ratio / share)[left], open_[left]
         return step, least
 
-    def _moved(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
+    def _move(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
         """Take the steps, shortened until F falls, and mark the lanes in which it falls."""
         theta, along = self._theta(self.u), step @ self.state.anchor.root
         away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))

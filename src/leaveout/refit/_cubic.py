@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from ..linalg.design import weighed
+from ..linalg.design import weight_terms
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
@@ -52,29 +52,29 @@ def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
     """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal doubled."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
-    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weighed(anchor.weight, third)[:, None])
+    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weight_terms(anchor.weight, third)[:, None])
     return pairs * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def settled(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
     """Predictors of rows that lose weight, and their errors, infinite for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])
     (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
-    pushed = (z[:, i] * z[:, j]) @ third(anchor) - (look.lost * bend * anchor.size[unit] ** 2)[:, None] * z
-    along = look.lost * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
-    length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept)
+    pushed = (z[:, i] * z[:, j]) @ third(anchor) - (look.lost_curvature * bend * anchor.size[unit] ** 2)[:, None] * z
+    along = look.lost_curvature * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
+    length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept_share)
     concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))
     leftover = float(np.linalg.norm(anchor.leftover))
     with np.errstate(over="ignore", invalid="ignore"):
-        size, reach = look.moved + leftover, longest * look.distance / root
+        size, reach = look.step_length + leftover, longest * look.distance / root
         beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + SUM_ROUNDING * size**2
         off = look.after + leftover
         for _ in range(2):
             rest = concordance * (size + 0.5 * off) * off + beyond
             off = np.minimum(off, (0.5 * along**2 * length + longest * rest) / root + leftover)
         rest = longest * anchor.norm[unit] * (0.5 * concordance * off**2 + beyond)
-        far = (rest + np.abs(along) * length * off / root) / look.kept + look.digits
-    known = look.determined & (look.lost >= 0) & np.isfinite(far)
-    move = -0.5 * along**2 * np.einsum("rp,rp->r", pushed, z) / look.kept
+        far = (rest + np.abs(along) * length * off / root) / look.kept_share + look.digits
+    known = look.is_determined & (look.lost_curvature >= 0) & np.isfinite(far)
+    move = -0.5 * along**2 * np.einsum("rp,rp->r", pushed, z) / look.kept_share
     return look.center + move, np.where(known, far, np.inf)

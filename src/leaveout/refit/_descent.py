@@ -23,14 +23,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..objectives.batched import (
+from ..objectives.batch_functions import (
     COMPILING,
     HESSIAN_ENTRIES,
     ONE,
-    Derived,
+    DerivedBatch,
     Function,
     Functions,
-    derived,
+    derive_batch,
     function,
     weights_of,
     work,
@@ -43,10 +43,10 @@ from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows
 from ._acceleration import Acceleration
 from ._enclosure import CAUTION, REFUSED
-from ._expansion import GRADIENTS, Expanded, ExpandedBatch, Expansion, expandable
-from ._metric import Products, RefitMetric, Whitened, own_metric
+from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
+from ._metric import IdentityMetric, Products, RefitMetric, own_metric
 from ._newton import PRODUCTS
-from ._screen import SIZES, available, bent
+from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
 STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is used, for linear predictors and others
@@ -87,18 +87,18 @@ class DescentLook(NamedTuple):
 
     state: "RefitDescent"
     lanes: Int[np.ndarray, " lanes"]
-    left: Float[np.ndarray, " lanes"]
+    distance_left: Float[np.ndarray, " lanes"]
 
     def error(self) -> Float[np.ndarray, " lanes"]:
         """Errors of their summed held-out losses."""
-        return self.state.judged(self.lanes, self.left)
+        return self.state.loss_change(self.lanes, self.distance_left)
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses at the candidate for which errors were computed last."""
         return self.state.scores[self.lanes]
 
 
-Enough = Callable[[Int[np.ndarray, " lanes"], "DescentLook | Expanded"], Bool[np.ndarray, " lanes"]]
+Enough = Callable[[Int[np.ndarray, " lanes"], "DescentLook | ScaledExpansion"], Bool[np.ndarray, " lanes"]]
 
 
 class RefitDescent:
@@ -114,17 +114,17 @@ class RefitDescent:
         runs = expandable(fit, rows) if expanded else None
         self.expansion = Expansion(fit, rows, runs) if runs is not None else None
         self.gradients = GRADIENTS * len(rows.index)  # approximate number of gradients computed
-        self.F = derived(fit.objective, fit.theta, rows)
+        self.F = derive_batch(fit.objective, fit.theta, rows)
         count = len(rows.index)
-        self.metric, lost, self.start = self._chosen(own)
+        self.metric, lost, self.start = self._choose_metric(own)
         self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
-        self.first, self.left = np.full(count, np.inf), np.full(count, np.inf)
+        self.first, self.distance_left = np.full(count, np.inf), np.full(count, np.inf)
         self.size, self.extra, self.unsure = np.full(count, np.inf), np.zeros(count), np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
         self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
         self.open = ~lost
 
-    def _chosen(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
+    def _choose_metric(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
         """Choose the metric: the folds' own Hessians for linear predictors and on request, else the anchor's.
 
         Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂ if they are computed with it.
@@ -133,7 +133,7 @@ class RefitDescent:
         if self.fit.factor is None:
             return Products(self.fit, self.F, COARSE if own else ROUGH), none, None
         own = own or self.linear
-        return own_metric(self.fit, self.rows) if own else (Whitened(), none, None)
+        return own_metric(self.fit, self.rows) if own else (IdentityMetric(), none, None)
 
     def _width(self) -> tuple[int, ...]:
         return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
@@ -152,8 +152,8 @@ class RefitDescent:
         everyone = np.arange(len(self.u))
         if self.expansion is not None:
             self.start = self.expansion.start
-        if self.start is None and self.fit.objective.local and isinstance(self.F, Derived):
-            self.start = self.fit.whiten(self.fit.gradient + self.F.moved(everyone))
+        if self.start is None and self.fit.objective.local and isinstance(self.F, DerivedBatch):
+            self.start = self.fit.whiten(self.fit.gradient + self.F.weight_gradient(everyone))
         start = self.gradient(everyone) if self.start is None else self.start
         step = np.where(self.open[:, None], self.metric.solve(start, self.u, everyone), 0.0)
         self.open &= np.isfinite(step).all(1)
@@ -165,20 +165,25 @@ class RefitDescent:
         """Begin at given displacements instead."""
         self.u = np.array(u)
 
-    def judged(self, lanes: Int[np.ndarray, " lanes"], left: Float[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
+    def loss_change(
+        self, lanes: Int[np.ndarray, " lanes"], remainder: Float[np.ndarray, " lanes"]
+    ) -> Float[np.ndarray, " lanes"]:
         """Largest change of the summed losses of each refit within a given distance, evaluated at the ends and not by a slope.
 
         A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the worst case. For many units
         it is not typical of an error's direction, and twice its root mean square share is used. In a long fold the losses
         change in every direction, and the gradient, which may cost ten times as much, is not computed.
         """
-        fit, known, theta = self.fit, np.isfinite(left), self.theta(lanes)
+        fit, known, theta = self.fit, np.isfinite(remainder), self.theta(lanes)
         held = np.asarray(self.rows.held)[lanes]
         width = held.sum(1).max(initial=0)
         if isinstance(self.metric, ExpandedMetric):
-            self.scores[lanes], self.error[lanes] = self.F.losses(theta, lanes), self.metric.change(self.u[lanes], left, lanes)
+            self.scores[lanes], self.error[lanes] = (
+                self.F.losses(theta, lanes),
+                self.metric.change(self.u[lanes], remainder, lanes),
+            )
             return self.error[lanes]
-        reach = np.where(known, left, 0.0)[:, None]
+        reach = np.where(known, remainder, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
         if self.linear or not fit.objective.pointwise or width < LONG_FOLD * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
@@ -194,7 +199,7 @@ class RefitDescent:
     def losses(self) -> Float[np.ndarray, "refits ..."]:
         """Held-out losses of all refits at their candidates."""
         if self.expansion is not None and not self.u.any():
-            return self.expansion.unmoved()
+            return self.expansion.whole_fit_losses()
         return self.F.losses(self.theta(), np.arange(len(self.u)))
 
     # the rungs
@@ -210,7 +215,7 @@ class RefitDescent:
         shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
         rejected = [lanes[:0]]
-        memory = None if self._renewed else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
+        memory = None if self._is_newton else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
         for k in range(most):
             if not lanes.size:
                 break
@@ -224,7 +229,7 @@ class RefitDescent:
             ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
-            left = size * q / (1 - q) + self._unsolved(lanes)  # after a plain step nothing more is added
+            left = size * q / (1 - q) + self._unsolved_part(lanes)  # after a plain step nothing more is added
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
             self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
@@ -232,7 +237,7 @@ class RefitDescent:
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
             ready = (k > 0) | (contraction[lanes] <= MAX_SINGLE_RATIO)
-            done, beyond = self._accepted(lanes, left, ready, enough)
+            done, beyond = self._accept(lanes, left, ready, enough)
             done |= floor & (progress > 0.3) & ~beyond
             astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
@@ -256,12 +261,12 @@ class RefitDescent:
         """Whether a refit's own Hessian costs too much, or is never formed."""
         return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
 
-    def _unsolved(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
+    def _unsolved_part(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
         return UNSOLVED * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
 
     @property
-    def _renewed(self) -> bool:
+    def _is_newton(self) -> bool:
         """Whether the metric is that of the candidate, so that its steps are Newton steps."""
         return isinstance(self.metric, Products | ExpandedMetric)
 
@@ -270,28 +275,26 @@ class RefitDescent:
         known = np.isfinite(step).all(1)  # otherwise the step before is used
         self.step[lanes[known]] = step[known]
 
-    def _accepted(
-        self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _accept(self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
         The steps decide first, then the curvature at the candidates.
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
-        self.left[lanes] = left
+        self.distance_left[lanes] = left
         known = np.flatnonzero(np.isfinite(left) & ready)
         near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))] if known.size else known
-        if near.size and not self._renewed:
-            told = self._told(lanes[near]) + self.extra[lanes[near]]
+        if near.size and not self._is_newton:
+            told = self._plain_distance(lanes[near]) + self.extra[lanes[near]]
             farther, left = told > left[near], np.maximum(left[near], told)  # the others are near enough already
-            self.left[lanes[near]], beyond[near] = left, np.isinf(left)
+            self.distance_left[lanes[near]], beyond[near] = left, np.isinf(left)
             again = near[farther]
             done[near[~farther]] = True
             near = again[enough(lanes[again], DescentLook(self, lanes[again], left[farther]))] if again.size else again
         done[near] = True
         return done, beyond
 
-    def _told(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
+    def _plain_distance(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
         """Remaining distances after plain steps, by the curvature at the candidates; infinite if it is uninformative.
 
         A distance above the length of the first step counts as uninformative too.
@@ -320,8 +323,8 @@ class RefitDescent:
 
     def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
         """Estimate distances and errors by the curvature at the candidates; returns the refits that stay open."""
-        left = self.left[lanes] = self._told(lanes) + self.extra[lanes]
-        self.judged(lanes, left)
+        left = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
+        self.loss_change(lanes, left)
         return lanes[~np.isfinite(left)]
 
     def screen(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> Int[np.ndarray, " open"]:
@@ -329,7 +332,7 @@ class RefitDescent:
         for size in range(len(SIZES)):
             if not lanes.size:
                 break
-            gradient, unsure = bent(self.fit, self.rows, self.u, lanes, size)
+            gradient, unsure = whitened_gradients(self.fit, self.rows, self.u, lanes, size)
             step = self.metric.solve(gradient, self.u[lanes], lanes)
             length, first = np.linalg.norm(step, axis=1), self.first[lanes]
             ratio = length / np.maximum(first, 1e-300)
@@ -339,7 +342,7 @@ class RefitDescent:
             self.size[lanes], self.unsure[lanes] = length, unsure
             left = np.where(near & np.isfinite(first), length * q / (1 - q), np.inf)
             self.first[lanes] = np.where(np.isfinite(first), first, length)
-            self.left[lanes] = left
+            self.distance_left[lanes] = left
             done = near & enough(lanes, DescentLook(self, lanes, left))
             self.open[lanes[done]] = False
             lanes = lanes[~done]
@@ -361,10 +364,10 @@ class RefitDescent:
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
             F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
             found = newton(
-                F, self._begun(F, some, own), own, self.fit.null_space, cast(np.ndarray, self.fit.factor), self.center
+                F, self._start(F, some, own), own, self.fit.null_space, cast(np.ndarray, self.fit.factor), self.center
             )
             self.u[some] = self.fit.back(found.theta - self.center)
-            self.left[some] = found.size
+            self.distance_left[some] = found.size
             finite[some], converged[some] = np.isfinite(found.value), found.converged
             for k in np.flatnonzero(finite[some] & ~found.converged):
                 converged[some[k]] = self._to_limit(F, some[k : k + 1], own[k : k + 1], float(found.value[k]))
@@ -384,10 +387,10 @@ class RefitDescent:
         found = newton(F, limit[None], own, held, cast(np.ndarray, self.fit.factor), self.center)
         if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
             return False
-        self.u[one], self.left[one] = self.fit.back(found.theta - self.center), found.size
+        self.u[one], self.distance_left[one] = self.fit.back(found.theta - self.center), found.size
         return True
 
-    def _begun(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
+    def _start(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: the candidates if they are nearly converged and lower than θ̂, else θ̂."""
         start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
         if near.any():
@@ -403,10 +406,10 @@ class RefitDescent:
 
     def _settle(self, lanes: np.ndarray, finite: np.ndarray, converged: np.ndarray) -> None:
         """Judge refits at the end, and give a code to those that do not exist."""
-        finite &= np.isfinite(self.judged(lanes, self.left[lanes]))
+        finite &= np.isfinite(self.loss_change(lanes, self.distance_left[lanes]))
         for which, code in ((~converged, RESULTS.not_converged), (~finite, RESULTS.nonfinite)):
             lost = lanes[which]
-            self.result[lost], self.left[lost], self.error[lost] = code, np.inf, np.inf
+            self.result[lost], self.distance_left[lost], self.error[lost] = code, np.inf, np.inf
 
     def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
         """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
@@ -415,10 +418,10 @@ class RefitDescent:
         """
         for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
             F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
-            if any(self._closed(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
+            if any(self._finish(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
                 self.open[one] = False
                 continue
-            self.left[one] = UNTOLD * self.size[one]
+            self.distance_left[one] = UNTOLD * self.size[one]
             near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
             self._settle(one, np.isfinite(self.size[one]), near)
 
@@ -435,7 +438,7 @@ class RefitDescent:
             yield found
         if found is not None:
             return
-        way, looked = BFGS(F, self.center, fit.stepped), np.inf
+        way, looked = BFGS(F, self.center, fit.newton_step), np.inf
 
         def near(size: float) -> bool:
             nonlocal looked
@@ -449,28 +452,28 @@ class RefitDescent:
             yield way
         yield way
 
-    def _closed(self, F: Function, found: LBFGSState | BFGS, one: np.ndarray, enough: Enough) -> bool:
+    def _finish(self, F: Function, result: LBFGSState | BFGS, one: np.ndarray, enough: Enough) -> bool:
         """Take Newton steps of one refit from the end of a descent while they contract; returns whether it is near enough."""
-        theta, (_, gradient) = found.theta, F.look(found.theta)
-        learnt = found.newton(gradient)
+        theta, (_, gradient) = result.theta, F.look(result.theta)
+        learnt = result.newton(gradient)
         shortest = LENGTH_NOISE * max(self.natural, float(self.first[one[0]]))
         self._stand(one, theta, learnt)
         for _ in range(MAX_CHORD_STEPS):
             product, before = self._product(F, theta), max(float(gradient @ learnt), 1e-300)
-            step, rest = newton_step(product, found.newton, gradient)
+            step, rest = newton_step(product, result.newton, gradient)
             if not np.isfinite(rest):
                 return False
             theta = theta - step
             gradient = F.look(theta)[1]
-            learnt = found.newton(gradient)
+            learnt = result.newton(gradient)
             self._stand(one, theta, step)
             kept = SAFETY * max(rest, (max(float(gradient @ learnt), 0.0) / before) ** 0.5)
             floor = self.size[one] <= shortest
             if not (kept <= QUARTER or floor):
                 return False
-            self.left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
-            if enough(one, DescentLook(self, one, self.left[one]))[0] or floor:
-                return self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), found)
+            self.distance_left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
+            if enough(one, DescentLook(self, one, self.distance_left[one]))[0] or floor:
+                return self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), result)
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -478,10 +481,10 @@ class RefitDescent:
         of, flat = F.products(theta), self.fit.null_space
         return lambda v: of(v) + (v @ flat.T) @ flat
 
-    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], found: LBFGSState | BFGS) -> bool:
+    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], result: LBFGSState | BFGS) -> bool:
         """Tell whether F curves down at the point to which the Newton steps of one refit contract, which is then no minimum."""
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
-        if not curves_down(product, found.newton, self.fit.raw(drawn)):
+        if not curves_down(product, result.newton, self.fit.raw(drawn)):
             return False
         self.size[one] = self.first[one]
         return True
@@ -496,12 +499,12 @@ def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lane
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
 
 
-def _beyond(kept: float) -> float:
-    """Bound the distance of the minimum after a Newton step that left a share `kept` of the gradient, in lengths of the step.
+def _beyond(keep: float) -> float:
+    """Bound the distance of the minimum after a Newton step that left a share `keep` of the gradient, in lengths of the step.
 
-    It follows from Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `kept`.
+    It follows from Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `keep`.
     """
-    return 2 / (1 + np.sqrt(1 - 4 * kept)) - 1
+    return 2 / (1 + np.sqrt(1 - 4 * keep)) - 1
 
 
 def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
@@ -537,10 +540,10 @@ class ExpandedMetric:
         return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
 
     def change(
-        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
+        self, u: Float[np.ndarray, "lanes params"], remainder: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
         """Largest change of losses within a distance, by the expansion."""
-        return EXPANSION_SAFETY * self.expansion.change(u, left, lanes)
+        return EXPANSION_SAFETY * self.expansion.change(u, remainder, lanes)
 
 
 def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int) -> Int[np.ndarray, " open"]:
@@ -549,17 +552,21 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
     These continue from there with full gradients and their own Hessians, which the expansion also gives.
     """
     assert state.expansion is not None
-    found, usual = state.expansion.solved(), state.metric
+    found, usual = state.expansion.solve(), state.metric
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
     trusted = np.isfinite(found.error[lanes])
     lanes, lost = lanes[trusted], lanes[~trusted]
     if not lanes.size:
         return lost
     state.u[lanes] = found.u[lanes]
-    times, done = _passed(state, lanes, enough, found)
+    times, done = _calibration(state, lanes, enough, found)
     some, lanes = lanes[done], lanes[~done]
     error, scored = times * found.error[some], state.rows.held[some].sum(1)
-    state.left[some], state.scores[some], state.open[some] = times * found.left[some], found.losses[some], False
+    state.distance_left[some], state.scores[some], state.open[some] = (
+        times * found.distance_left[some],
+        found.losses[some],
+        False,
+    )
     state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
     state.metric = ExpandedMetric(state, lanes)
@@ -568,8 +575,8 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
     return np.sort(np.concatenate([lanes, lost]))
 
 
-def _passed(
-    state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, found: ExpandedBatch
+def _calibration(
+    state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, batch: ExpandedBatch
 ) -> tuple[float, Bool[np.ndarray, " lanes"]]:
     """Return the factor by which estimates are multiplied, and the refits that are then near enough.
 
@@ -578,23 +585,23 @@ def _passed(
     """
     times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
     while True:
-        done = enough(lanes, Expanded(found, lanes, times))
+        done = enough(lanes, ScaledExpansion(batch, lanes, times))
         border = lanes[done & ~seen[lanes]]
-        border = border[np.argsort(-found.error[border], kind="stable")[:BORDER]]
+        border = border[np.argsort(-batch.error[border], kind="stable")[:BORDER]]
         if not border.size:
             return times, done
         seen[border] = True
-        worst = EXPANSION_SAFETY * _ratio(state, border, found)
+        worst = EXPANSION_SAFETY * _ratio(state, border, batch)
         if worst <= times:
             return times, done
         times = worst
 
 
-def _ratio(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], found: ExpandedBatch) -> float:
+def _ratio(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], batch: ExpandedBatch) -> float:
     """Return the largest ratio of the changes of refits and losses in one Newton step to the estimates of these changes."""
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
-    off = total(losses - found.losses[lanes]), np.linalg.norm(step, axis=1)
-    told = found.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), found.left[lanes] + EXPANSION_ROUNDING
+    off = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
+    told = batch.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), batch.distance_left[lanes] + EXPANSION_ROUNDING
     return float(np.max(np.array(off) / np.array(told)))

@@ -15,11 +15,11 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import apply_curvature, scale_units, weighed
+from ..linalg.design import apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._anchor import FoldMetric, anchored, entries, passes, tiles, total
+from ._anchor import FoldMetric, entries, linear_cache, passes, tiles, total
 
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # steps with one metric before a refit needs another; or before its error is estimated
@@ -40,7 +40,7 @@ class CertifiedBatch:
     """
 
     def __init__(self, fit: Fit, rows: RefitRows):
-        self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
+        self.fit, self.rows, self.anchor = fit, rows, linear_cache(fit)
         count, width = rows.index.shape
         n = self.anchor.units
         self.each = entries(rows, n)
@@ -57,7 +57,7 @@ class CertifiedBatch:
             np.full(count, np.inf),
             0.0,
         )  # around u, in the norm of H; number of gradients computed in all
-        self.proved, self.taken = np.ones(count, bool), np.ones(count, bool)
+        self.proved, self.is_taken = np.ones(count, bool), np.ones(count, bool)
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
 
@@ -70,7 +70,7 @@ class CertifiedBatch:
         """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
         anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
         self.metric = FoldMetric(anchor, self.rows, each)
-        kept, grown = self.metric.kept, np.ones(len(self.u))
+        kept, grown = self.metric.kept_share, np.ones(len(self.u))
         if anchor.model.separate:
             np.maximum.at(grown, each.refit, each.weight)
         if self.metric.z is not None:
@@ -81,7 +81,7 @@ class CertifiedBatch:
             gradient = anchor.leftover + self.metric.pull
         else:
             gradient, grown = self._gradients(grown)
-        self.grown = grown
+        self.growth = grown
         determined = kept > 0
         step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
         noise = anchor.noise * grown / np.sqrt(np.where(determined, kept, 1.0))
@@ -90,17 +90,17 @@ class CertifiedBatch:
         self.u, self.first = step, np.linalg.norm(step, axis=1)
         self._place(everyone, np.where(determined, found.after, np.inf))
 
-    def _gradients(self, grown: Array) -> tuple[Float[Array, "refits rank"], Array]:
+    def _gradients(self, growth: Array) -> tuple[Float[Array, "refits rank"], Array]:
         """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
         anchor, out = self.anchor, np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
             pull = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
-            out[lanes] = (pull + kappa[:, None] * anchor.model.penalised(anchor.theta[None])[1]) @ anchor.root.T
+            out[lanes] = (pull + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]) @ anchor.root.T
             if not anchor.model.separate:
                 ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
-                grown[lanes] = np.maximum(ratio.max(1), 1.0)
-        return out, grown
+                growth[lanes] = np.maximum(ratio.max(1), 1.0)
+        return out, growth
 
     def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
         """Weights of the selected refits."""
@@ -125,7 +125,7 @@ class CertifiedBatch:
                 self.center[some] = anchor.model.at(self.units[some], anchor.theta + self.u[some] @ anchor.root)
         with np.errstate(divide="ignore", invalid="ignore"):
             if norm is None:
-                after = self.radius[lanes] = after / np.sqrt(self.metric.kept[lanes])
+                after = self.radius[lanes] = after / np.sqrt(self.metric.kept_share[lanes])
                 norm = anchor.norm[units]
             half = norm * after[:, None]
         half[~np.isfinite(after)] = np.inf
@@ -143,7 +143,7 @@ class CertifiedBatch:
         self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS, dear: bool = False
     ) -> Int[Array, " open"]:
         """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
-        lanes = lanes[self.metric.kept[lanes] > 0]
+        lanes = lanes[self.metric.kept_share[lanes] > 0]
         rejected = [np.zeros(0, int)]
         for _ in range(most):
             if not lanes.size:
@@ -174,8 +174,8 @@ class CertifiedBatch:
         omega, kappa = model.weigh(self._weights(lanes))
         pulled = np.empty_like(eta)
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
-            pulled[some] = weighed(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
-        gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalised(theta)[1]) @ anchor.root.T
+            pulled[some] = weight_terms(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
+        gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
         return eta, omega, gradient, GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
@@ -184,7 +184,7 @@ class CertifiedBatch:
         moved = anchor.ahead(u)
         eta = anchor.eta + moved
         omega, _ = anchor.model.weigh(self._weights(lanes))
-        slope, curvature = (weighed(omega, part) for part in anchor.model.loss.derivatives(eta, anchor.model.y, (1, 2)))
+        slope, curvature = (weight_terms(omega, part) for part in anchor.model.loss.derivatives(eta, anchor.model.y, (1, 2)))
         slope -= anchor.weight * (anchor.slope + anchor.curvature * moved)
         curvature -= anchor.weight * anchor.curvature
         gradient = anchor.leftover + u + anchor.back(slope)
@@ -196,13 +196,13 @@ class CertifiedBatch:
         anchor = self.anchor
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
-        noise = (noise + anchor.noise) / np.sqrt(self.metric.kept[lanes])
+        noise = (noise + anchor.noise) / np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         found = self._ball(lanes, eta, omega, size)
         shrinks = size <= STALLED * self.slope[lanes]
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
-        self.taken[lanes] = good
+        self.is_taken[lanes] = good
         moved, after = lanes[good], found.after[good] + noise[good]  # the error of the step itself
         self.u[moved] += step[good]
         self.proved[moved] = True
@@ -210,13 +210,13 @@ class CertifiedBatch:
             self._place(moved, after)
         told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < REFUSED)]
         if told.size:
-            self.contraction[told] *= 1 + self._grown(told, self.slope[told])
-            self._estimated(told)
+            self.contraction[told] *= 1 + self._relative_length(told, self.slope[told])
+            self._estimate_radii(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
         """Ball from the table or, if that proves little, from the gaps of every unit."""
-        anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept[lanes]
-        found = anchor.table.ball(size, kept, self.grown[lanes], np.linalg.norm(self.u[lanes], axis=1))
+        anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept_share[lanes]
+        found = anchor.table.ball(size, kept, self.growth[lanes], np.linalg.norm(self.u[lanes], axis=1))
         for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
             at, radius, mine = eta[some], 2 * size[some], lanes[some]
             curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
@@ -224,8 +224,8 @@ class CertifiedBatch:
             gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference)
             share = np.multiply(omega[some], anchor.size)
             share /= kept[some, None]
-            more = anchor.bent(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
-            more = more * self.grown[mine] / kept[some]
+            more = anchor.norm_share(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
+            more = more * self.growth[mine] / kept[some]
             found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
         return found
 
@@ -244,22 +244,22 @@ class CertifiedBatch:
         beside = scipy.ndimage.maximum_filter1d(ratio, BESIDE, mode="nearest") if told.size else ratio
         least = np.maximum(np.repeat(beside, TOLD)[: len(lanes)] * length, self.shrunk[lanes])
         self.contraction[lanes] = CAUTION * least
-        self._estimated(lanes)
+        self._estimate_radii(lanes)
 
-    def _estimated(self, lanes: Array) -> None:
+    def _estimate_radii(self, lanes: Array) -> None:
         """Radii for a contraction that grows in proportion to the distance: D ≤ λ + c (1 + D / ‖u‖) D."""
         contraction, slope = self.contraction[lanes], self.slope[lanes]
         whole = 1 - np.minimum(contraction, REFUSED)
-        apart = whole**2 - 4 * contraction * self._grown(lanes, slope)
+        apart = whole**2 - 4 * contraction * self._relative_length(lanes, slope)
         distance = 2 * slope / (whole + np.sqrt(np.maximum(apart, 0.0)))
-        share = np.where(self.taken[lanes], contraction * (1 + self._grown(lanes, distance)), 1.0)
+        share = np.where(self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0)
         self.proved[lanes] = False
         known = (contraction < REFUSED) & (apart >= 0)
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
 
-    def _grown(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
+    def _relative_length(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
         """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
-        length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept[lanes])
+        length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept_share[lanes])
         return distance / np.maximum(length, 1e-300)
 
     def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
@@ -270,8 +270,11 @@ class CertifiedBatch:
         anchor, model = self.anchor, self.anchor.model
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
-        change_ = np.asarray(weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
-        turned, v = self._turned(lanes), np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
+        change_ = np.asarray(weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
+        turned, v = (
+            self._penalty_change(lanes),
+            np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1)),
+        )
         largest, image, before = np.zeros(len(lanes)), None, None
         for _ in range(ASKED):
             image = anchor.back(apply_curvature(change_, anchor.ahead(v))) + turned(v)
@@ -283,7 +286,7 @@ class CertifiedBatch:
             before, v = before / size, v / size
         return largest
 
-    def _turned(self, lanes: Array) -> Callable[[Array], Array | float]:
+    def _penalty_change(self, lanes: Array) -> Callable[[Array], Array | float]:
         """Return the function that multiplies moves by the change of the penalty's Hessian, whitened."""
         anchor, norms = self.anchor, self.anchor.model.norms
         if norms is None:

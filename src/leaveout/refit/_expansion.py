@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..objectives.batched import work
+from ..objectives.batch_functions import work
 from ..objectives.contiguous_folds import Runs, runs
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
@@ -54,7 +54,7 @@ class ExpandedBatch(NamedTuple):
     """
 
     u: Float[np.ndarray, "refits params"]
-    left: Float[np.ndarray, " refits"]
+    distance_left: Float[np.ndarray, " refits"]
     losses: Float[np.ndarray, "refits ..."]
     error: Float[np.ndarray, " refits"]
 
@@ -86,53 +86,53 @@ class Beyond(NamedTuple):
         )
 
 
-class Expanded(NamedTuple):
+class ScaledExpansion(NamedTuple):
     """Selected refits of an expansion, with their estimates multiplied."""
 
-    found: ExpandedBatch
+    expansion: ExpandedBatch
     lanes: Int[np.ndarray, " lanes"]
     times: float
 
     @property
-    def left(self) -> Float[np.ndarray, " lanes"]:
-        return self.times * self.found.left[self.lanes]
+    def distance_left(self) -> Float[np.ndarray, " lanes"]:
+        return self.times * self.expansion.distance_left[self.lanes]
 
     def error(self) -> Float[np.ndarray, " lanes"]:
         """Errors of their summed held-out losses."""
-        return self.times * self.found.error[self.lanes]
+        return self.times * self.expansion.error[self.lanes]
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses."""
-        return self.found.losses[self.lanes]
+        return self.expansion.losses[self.lanes]
 
 
 class Expansion:
     """Derivatives at θ̂ of the scores of all folds and of F, in whitened coordinates; second ones as pairs i ≤ j."""
 
-    def __init__(self, fit: Fit, rows: RefitRows, found: Runs):
-        self.fit, self.runs, self.rows = fit, found, rows
-        size, count, width = fit.num_params, len(rows.index), found.width
+    def __init__(self, fit: Fit, rows: RefitRows, result: Runs):
+        self.fit, self.runs, self.rows = fit, result, rows
+        size, count, width = fit.num_params, len(rows.index), result.width
         i, j = np.triu_indices(size)
         self.pair = np.zeros((size, size), np.int64)
         self.pair[i, j] = self.pair[j, i] = np.arange(len(i))
-        self.losses, _ = found.scores(fit.vector)
+        self.losses, _ = result.scores(fit.vector)
         slopes, curves = np.empty((size, count, width)), np.empty((len(i), count, width))
         one = width == 1  # the joint scores are the losses
         joint_slopes, joint_curves = (part[..., 0] if one else np.empty(part.shape[:2]) for part in (slopes, curves))
         eye = fit.unwhiten(np.eye(size))
         at = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
-        for k, (first, second) in enumerate(found.pushed(at)):
+        for k, (first, second) in enumerate(result.derivatives(at)):
             if i[k] == j[k]:
                 slopes[i[k]], joint_slopes[i[k]] = first
             curves[k], joint_curves[k] = second
         self.slopes, self.curves, self.joint_curves = slopes, curves, joint_curves
-        self.third = fit.whiten(found.bends(at))[self.pair]
+        self.third = fit.whiten(result.bends(at))[self.pair]
         self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
         self.gradients = PUSHED * (len(i) + 2 * size)
 
-    def unmoved(self) -> Float[np.ndarray, "refits ..."]:
+    def whole_fit_losses(self) -> Float[np.ndarray, "refits ..."]:
         """Held-out losses at θ̂."""
-        return self.runs.shaped(self.runs.scored(self.losses, self.rows))
+        return self.runs.shape_losses(self.runs.place_scores(self.losses, self.rows))
 
     def curvature(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -142,27 +142,27 @@ class Expansion:
         bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
         return np.eye(size) - self._square(self.joint_curves[:, lanes]) + bent
 
-    def solved(self) -> ExpandedBatch:
+    def solve(self) -> ExpandedBatch:
         """Solve the expansion of all refits."""
         count = len(self.losses)
         group = max(1, FOLD_CURVATURE_ENTRIES // (self.fit.num_params**2 * self.runs.width))
         groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
         u = np.concatenate([self._root(lanes) for lanes in groups])
         beyond = self._beyond(u)
-        parts = [self._judged(u[lanes], lanes, beyond) for lanes in groups]
+        parts = [self._judge(u[lanes], lanes, beyond) for lanes in groups]
         left, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return ExpandedBatch(u, left, self.runs.shaped(losses), error)
+        return ExpandedBatch(u, left, self.runs.shape_losses(losses), error)
 
     def change(
-        self, u: Float[np.ndarray, "lanes params"], left: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
+        self, u: Float[np.ndarray, "lanes params"], remainder: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, " lanes"]:
         """Largest change of the summed losses of selected refits within a distance of u; infinite if the distance is."""
         slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
-        known = np.isfinite(left)
-        far = np.where(known, left, 0.0)[:, None]
+        known = np.isfinite(remainder)
+        far = np.where(known, remainder, 0.0)[:, None]
         each = far * (steep + 0.5 * far * np.linalg.norm(curves, axis=(-1, -2)))
-        return np.where(known, self.runs.scored(each, self.rows, lanes).sum(1), np.inf)
+        return np.where(known, self.runs.place_scores(each, self.rows, lanes).sum(1), np.inf)
 
     def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
         """Stationary point of the quadratic, by Newton's method from θ̂; NaN if that does not converge."""
@@ -187,7 +187,7 @@ class Expansion:
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
         along, sign = self.fit.unwhiten(np.repeat(axes, 2, axis=0)), np.tile([1.0, -1.0], len(axes))
         at = self.fit.vector + THIRD_DIFFERENCE * sign[:, None] * along, along, along
-        pushed = (second for _, second in self.runs.pushed(at))
+        pushed = (second for _, second in self.runs.derivatives(at))
         each, joint = np.empty((len(axes), *self.losses.shape)), np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
             each[k], joint[k] = up[0] - down[0], up[1] - down[1]
@@ -197,7 +197,7 @@ class Expansion:
             axes, each / (2 * THIRD_DIFFERENCE), joint / (2 * THIRD_DIFFERENCE), float(fourth) / (2 * THIRD_DIFFERENCE)
         )
 
-    def _judged(
+    def _judge(
         self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], beyond: Beyond
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remaining distances, losses and their errors."""
@@ -210,8 +210,8 @@ class Expansion:
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
         losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * bent, u)
-        error = self.change(u, left, lanes) + self.runs.scored(each, self.rows, lanes).sum(1) / 6
-        return left, self.runs.scored(losses, self.rows, lanes), np.where(np.isfinite(error), error, np.inf)
+        error = self.change(u, left, lanes) + self.runs.place_scores(each, self.rows, lanes).sum(1) / 6
+        return left, self.runs.place_scores(losses, self.rows, lanes), np.where(np.isfinite(error), error, np.inf)
 
     def _square(self, pairs: Float[np.ndarray, "pairs ..."]) -> Float[np.ndarray, "... params params"]:
         """Symmetric matrices from their entries i ≤ j."""

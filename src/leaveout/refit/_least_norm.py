@@ -59,11 +59,11 @@ class LeastNorm:
         n, p = len(y), len(ridge)
         self.x, self.cut, self.intercept = model.design.x[:, :p], getattr(fit.objective, "cut", 0.0), intercept
         self.y, self.ridge = y - model.offset, ridge
-        self.hosted = bool(self.cut or getattr(fit.objective, "least_norm", False))
+        self.has_host = bool(self.cut or getattr(fit.objective, "least_norm", False))
         self.weight = model.weigh(np.ones((1, n)))[0][0]
-        self.penalised = bool(ridge.any())
-        self.back = np.eye(p) / np.sqrt(ridge) if self.penalised else np.eye(p)  # maps the solution to β
-        if len(fit.null_space) and not self.cut and not self.penalised:
+        self.has_penalty = bool(ridge.any())
+        self.back = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)  # maps the solution to β
+        if len(fit.null_space) and not self.cut and not self.has_penalty:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.z = self.x @ self.back
         self.spare = UNIT * CAUTION * np.sqrt(n + p)
@@ -99,11 +99,11 @@ class LeastNorm:
         good = s > least
         away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # the distance from the cut, or from zero
         low = least - rounding if least > rounding else least
-        clear = self.penalised or not np.any((s > low) & (s < least + away))
-        if self.penalised:
+        clear = self.has_penalty or not np.any((s > low) & (s < least + away))
+        if self.has_penalty:
             good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring removes one
         kept = s[good]
-        gap = float(shift / max(kept.min(initial=largest), 1.0 if self.penalised else 0.0)) if len(kept) else 1.0
+        gap = float(shift / max(kept.min(initial=largest), 1.0 if self.has_penalty else 0.0)) if len(kept) else 1.0
         return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
 
     @functools.cached_property
@@ -118,7 +118,7 @@ class LeastNorm:
         on a direction which only left-out rows determine, unless all rows are interpolated, when the fit itself is the solution
         of least norm.
         """
-        return bool(self.hosted or self.penalised or self.whole.full or rank >= len(self.whole.s))
+        return bool(self.has_host or self.has_penalty or self.whole.full or rank >= len(self.whole.s))
 
     def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
         """Compute β, the intercept, and the error of predictions.
@@ -135,7 +135,7 @@ class LeastNorm:
         if not clear or not self.tells(len(s)):
             return None
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
-        damped = s / (s**2 + 1) if self.penalised else 1 / s
+        damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = V @ (damped * (Q.T @ (root * (self.y - level))))
         size = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
         return self.back @ b, float(level - mean @ b), self.spare * gap * size + self._digits(level)
@@ -153,7 +153,7 @@ class LeastNorm:
         apart = np.zeros(len(o)) if whole.full else whole.target[o] - Q @ t
         if not whole.full:
             apart = apart - whole.u[o] * (whole.u @ whole.target)
-        if self.penalised:
+        if self.has_penalty:
             ridged = Q / np.sqrt(s**2 + 1)
             inner = one + ridged @ ridged.T
             values, vectors = np.linalg.eigh(inner)
@@ -175,7 +175,7 @@ class LeastNorm:
                 B = (Q / s).T
                 r = r + V0 @ np.linalg.lstsq(B @ V0, t / s - B @ r, rcond=None)[0]
         moved = -(Q.T @ r)  # change of t as predictions take the place of y
-        damped = s / (s**2 + 1) if self.penalised else 1 / s
+        damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = whole.V @ (damped * (t + moved))
         r = r / root
         level = whole.level - float(self.weight[o] @ r) / float(self.weight.sum()) if self.intercept else 0.0

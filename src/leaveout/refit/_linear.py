@@ -26,8 +26,8 @@ from .._runtime.codes import RESULTS
 from ..linalg.enclosure_theorem import change
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
-from . import _cubic as cubic, _sampled as sampled
-from ._anchor import anchored
+from . import _cubic as cubic, _row_sample as sampled
+from ._anchor import linear_cache
 from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
@@ -50,14 +50,14 @@ class FirstStep:
     """
 
     def __init__(self, fit: Fit, rows: RefitRows):
-        self.fit, self.rows, self.anchor = fit, rows, anchored(fit)
+        self.fit, self.rows, self.anchor = fit, rows, linear_cache(fit)
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
             self.one = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
-            self.center, self.lost = self.one.center[:, None], ~self.one.determined
+            self.center, self.lost_curvature = self.one.center[:, None], ~self.one.is_determined
         else:
-            self.center, self.lost = self.state.center.copy(), self.state.metric.kept == 0
+            self.center, self.lost_curvature = self.state.center.copy(), self.state.metric.kept_share == 0
             self.u = self.state.u.copy()
 
     @functools.cached_property
@@ -83,7 +83,7 @@ class EnclosureLook(NamedTuple):
 Enough = Callable[[Int[Array, " lanes"], EnclosureLook], Bool[Array, " lanes"]]
 
 
-class Enclosed(NamedTuple):
+class EnclosedRefits(NamedTuple):
     """Result of a batch: held predictors, their errors, codes, whether these are proved, and the raveled θ if formed."""
 
     center: Float[Array, "refits width ..."]
@@ -92,7 +92,7 @@ class Enclosed(NamedTuple):
     proved: Bool[Array, " refits"]
     theta: Callable[[], Float[Array, "refits params"]]
     ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
-    moved: Float[Array, " refits"]  # the length of the first step
+    step_length: Float[Array, " refits"]  # the length of the first step
     gradients: float  # number of gradients computed
     open: Int[Array, " open"]  # refits that the first look left open
 
@@ -105,68 +105,68 @@ class Judge:
     """
 
     def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
-        self.fit, self.rows, self.allowed, self.reported = fit, rows, allowed, reported
+        self.fit, self.rows, self.tolerance, self.reported_center = fit, rows, allowed, reported
         self.error = np.full(len(allowed), np.inf)
-        self.known = None if reported is None else losses(fit, rows, reported)
+        self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
-    def told(self, lanes: Int[Array, " lanes"], center: Array, half: Array) -> Float[Array, " lanes"]:
+    def errors(self, lanes: Int[Array, " lanes"], center: Array, half: Array) -> Float[Array, " lanes"]:
         """Errors of some refits."""
-        here = center if self.reported is None else picked(self.reported, lanes)
-        self.error[lanes] = error(self.fit, taken(self.rows, lanes), here, center, half)
-        return picked(self.error, lanes)
+        here = center if self.reported_center is None else select_refits(self.reported_center, lanes)
+        self.error[lanes] = error(self.fit, select_batch(self.rows, lanes), here, center, half)
+        return select_refits(self.error, lanes)
 
-    def left(self, found: Enclosed) -> Float[Array, " refits"]:
+    def final_errors(self, refits: EnclosedRefits) -> Float[Array, " refits"]:
         """Errors of all refits at the end."""
-        if found.open.size:
-            self.told(found.open, found.center[found.open], found.half[found.open])
+        if refits.open.size:
+            self.errors(refits.open, refits.center[refits.open], refits.half[refits.open])
         return self.error
 
     def __call__(self, lanes: Int[Array, " lanes"], at: "EnclosureLook") -> Bool[Array, " lanes"]:
-        off = self.told(lanes, at.center, at.half)
-        if self.known is None or at.center is self.reported:
-            return off <= picked(self.allowed, lanes)
-        moved = np.abs(losses(self.fit, taken(self.rows, lanes), at.center) - self.known[lanes]).sum(1)
-        return off <= TIGHT * moved + self.allowed[lanes]
+        off = self.errors(lanes, at.center, at.half)
+        if self.reported_losses is None or at.center is self.reported_center:
+            return off <= select_refits(self.tolerance, lanes)
+        moved = np.abs(losses(self.fit, select_batch(self.rows, lanes), at.center) - self.reported_losses[lanes]).sum(1)
+        return off <= TIGHT * moved + self.tolerance[lanes]
 
 
-def picked(part: Array, lanes: Int[Array, " lanes"]) -> Array:
+def select_refits(part: Array, lanes: Int[Array, " lanes"]) -> Array:
     """Select refits by their numbers in order; the array itself if these are all."""
     return part if len(lanes) == len(part) else part[lanes]
 
 
-def taken(rows: RefitRows, lanes: Int[Array, " lanes"]) -> RefitRows:
+def select_batch(rows: RefitRows, lanes: Int[Array, " lanes"]) -> RefitRows:
     """Select refits of a batch; the batch itself if these are all."""
     return rows if len(lanes) == len(rows.index) else rows.take(lanes)
 
 
-def enclose(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None) -> Enclosed:
+def enclose(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None) -> EnclosedRefits:
     """Refine every refit until `enough` holds. In a `hurry` no Hessians are computed, and errors are estimated.
 
     If gradients of all refits cost too much, errors of single rows may be estimated too, within the `allowed` error together.
     """
-    if begun.single:
-        return _by_rows(begun, enough, hurry, allowed)
-    state, lanes = _to_the_end(begun.state, enough, hurry)
+    if step.single:
+        return _by_rows(step, enough, hurry, allowed)
+    state, lanes = _to_the_end(step.state, enough, hurry)
     ball = lambda: (state.u, state.radius)
     known = state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients
-    return Enclosed(*known, lanes)
+    return EnclosedRefits(*known, lanes)
 
 
-def _by_rows(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> Enclosed:
+def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> EnclosedRefits:
     """Enclose single rows; those that the first look does not settle continue as batches do."""
-    fit, rows, look, center = begun.fit, begun.rows, begun.one, begun.center
+    fit, rows, look, center = step.fit, step.rows, step.one, step.center
     half, everyone = look.half[:, None], np.arange(len(center))
-    lanes = everyone[~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.moved))]
+    lanes = everyone[~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.step_length))]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, their candidates, radii, and number of gradients
     asked = lanes[:0]  # refits for which `enough` saw a candidate that they do not have
     if lanes.size:
         center, half = center.copy(), half.copy()
-        if allowed is not None and cubic.worthwhile(begun.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
-            asked = lanes = _by_the_cubic(begun, enough, lanes, center, half)
+        if allowed is not None and cubic.worthwhile(step.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
+            asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
         if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
-    size = max(1, CAPACITY // (4 * len(begun.anchor.root) * begun.anchor.model.design.outputs))
+    size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
         state = CertifiedBatch(fit, rows.take(some))
         state.look()
@@ -183,15 +183,15 @@ def _by_rows(begun: FirstStep, enough: Enough, hurry: bool, allowed: Array | Non
         return found
 
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
-    looked = len(center) / len(begun.anchor.eta)  # each look costs as much as a gradient's share of a row
+    looked = len(center) / len(step.anchor.eta)  # each look costs as much as a gradient's share of a row
     gradients = looked + sum(each[-1] for each in ended)
     changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), asked)
-    return Enclosed(center, half, result, proved, theta, ball, look.moved, gradients, changed)
+    return EnclosedRefits(center, half, result, proved, theta, ball, look.step_length, gradients, changed)
 
 
-def _by_the_cubic(begun: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
+def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
     """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
-    middle, left = (part[:, None] for part in cubic.settled(begun.anchor, begun.one.take(lanes)))
+    middle, left = (part[:, None] for part in cubic.settle_rows(step.anchor, step.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
     good = enough(lanes, EnclosureLook(middle, left, unknown, unknown, unknown))
     center[lanes[good]], half[lanes[good]] = middle[good], left[good]
@@ -205,13 +205,13 @@ def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
 
 
 def _by_the_next_term(
-    fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, proved: Array
+    fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, is_proved: Array
 ) -> Int[Array, " open"]:
     """Accept single rows by proved or estimated errors that are together within the allowed error; returns the open ones.
 
-    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `proved`.
+    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `is_proved`.
     """
-    anchor = anchored(fit)
+    anchor = linear_cache(fit)
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open rows, and those without a next term
@@ -229,7 +229,7 @@ def _by_the_next_term(
         middle = center[lanes] + (0.0 if size else term.move[:, None])
         wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
         good = np.isfinite(wrong[lanes]) if hurry else within(wrong, allowed)[lanes]
-        center[lanes[good]], half[lanes[good]], proved[lanes[good]] = middle[good], left[good], False
+        center[lanes[good]], half[lanes[good]], is_proved[lanes[good]] = middle[good], left[good], False
         lanes = lanes[~good]
     return np.union1d(lanes, rest)
 
@@ -248,7 +248,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
     first = lanes = lanes[~asked(lanes)]
-    unsettled = lanes[state.metric.kept[lanes] == 0]
+    unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
     for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if dear else (STEPS,):
@@ -263,7 +263,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
     if least_norm(state.fit) is not None:  # a quadratic whose own Hessian is not known to have an inverse
-        rest = lanes[state.metric.kept[lanes] == 0]
+        rest = lanes[state.metric.kept_share[lanes] == 0]
         state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
     if lanes.size:
         state.proved[lanes] = True
@@ -273,7 +273,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
 
 def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
     """Largest error of the summed held-out losses at the reported predictors, `[refits]`."""
-    model, scored = anchored(fit).model, np.asarray(rows.held)
+    model, scored = linear_cache(fit).model, np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
         y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
         return change(model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0])
@@ -291,18 +291,18 @@ def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array
 
 def unit_losses(fit: Fit) -> Float[Array, " units"]:
     """Loss of every unit at θ̂."""
-    anchor = anchored(fit)
+    anchor = linear_cache(fit)
     return anchor.loss[: anchor.units]
 
 
 def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[Array, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
-    model, index = anchored(fit).model, np.asarray(rows.index)
+    model, index = linear_cache(fit).model, np.asarray(rows.index)
     y = model.y[span(index[:, 0])][:, None] if index.shape[1] == 1 else model.y[np.where(index < len(model.y), index, 0)]
     return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
 
 
 def predictors_at(fit: Fit, rows: RefitRows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
     """Predictors of the listed units at displacements."""
-    anchor = anchored(fit)
+    anchor = linear_cache(fit)
     return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)

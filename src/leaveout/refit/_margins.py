@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
 from ..linalg.enclosure_theorem import change
-from ..objectives.batched import weights_of
-from ..objectives.objective import stored
-from ..optimize.active_set import NoMinimiser, minimised
+from ..objectives.batch_functions import weights_of
+from ..objectives.objective import as_stored
+from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit, anchored_at
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import RefitRows
 from ._conditions import Active, Conditions, Key, active
-from ._refitted import RefitBatch
+from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
@@ -42,155 +42,160 @@ class ActiveBatch(NamedTuple):
 
     lanes: Int[Array, " lanes"]
     own: Active
-    done: RefitBatch
+    refits: RefitBatch
     which: Int[Array, " lanes"]
-    tied: Bool[Array, " lanes"]  # not proved
+    is_tied: Bool[Array, " lanes"]  # not proved
 
 
 class Following:
     """Batch of refits, each of which looks for a fit whose active parameters it keeps."""
 
-    def __init__(self, refit: AbstractRefit, known: Active, rows: RefitRows, judge: bool):
-        self.refit, self.known, self.rows, self.judge = refit, known, rows, judge
+    def __init__(self, refit: AbstractRefit, facts: Active, rows: RefitRows, judge: bool):
+        self.refit, self.conditions, self.rows, self.judge = refit, facts, rows, judge
         self.parts: list[ActiveBatch] = []
         self.result = np.full(len(rows.index), int(RESULTS.uncertified))
         self.gradients, self.alone = 0.0, list[int]()
 
     def run(self) -> RefitBatch:
-        first = self.refit(self.known.fit, self.rows)
-        wanted = self._settled(self.known, np.arange(len(self.rows.index)), first)
+        first = self.refit(self.conditions.fit, self.rows)
+        wanted = self._keep_proved(self.conditions, np.arange(len(self.rows.index)), first)
         for turn in range(MAX_ACTIVE_SETS):
             further: dict[Key, list[int]] = {}
             for key, lanes in wanted.items():
                 place, sign, theta = np.array(key[0], int), np.array(key[1]), np.frombuffer(key[2]).copy()
-                theta[place] = self.known.whole(self.known.at.theta[None])[0][place]
-                own = self._anchored(place, sign, theta)
+                theta[place] = self.conditions.whole(self.conditions.at.theta[None])[0][place]
+                own = self._fit_near(place, sign, theta)
                 if own is None or turn == MAX_ACTIVE_SETS - 1:
                     self.alone += lanes
                     continue
-                for other, more in self._settled(own, np.array(lanes), self._again(own, np.array(lanes))).items():
+                for other, more in self._keep_proved(own, np.array(lanes), self._again(own, np.array(lanes))).items():
                     further.setdefault(other, []).extend(more)
             wanted = further
         for lane in sorted(self.alone):
             self._by_itself(lane)
-        return self._joined(first)
+        return self._join(first)
 
-    def _estimated(
-        self, told: Conditions, done: RefitBatch, rest: Int[Array, " rest"]
+    def _estimate(
+        self, conditions: Conditions, batch: RefitBatch, rest: Int[Array, " rest"]
     ) -> tuple[RefitBatch, Int[Array, " some"]]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
         The rows that move least are estimated, each parameter by itself: as many as are together within the tolerance, and at
         least those that exceed the affordable operations. Returns the batch with these, and which they are.
         """
-        (n, p), rows = self.known.at.model.design.shape, self.rows
+        (n, p), rows = self.conditions.at.model.design.shape, self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(AFFORDED / (3.0 * n * p * p * batches))
         # fits on these parameters are affordable, or exact ones are wanted
         if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
-            return done, rest[:0]
-        assert done.scores is not None and done.proved is not None
-        model, unit = self.known.at.model, rows.index[:, 0]
-        loss, y, (move, size) = model.unit_loss, model.y[unit], told.moves()
-        center = model.at(rows.index, told.theta)[:, 0] + move
+            return batch, rest[:0]
+        assert batch.scores is not None and batch.proved is not None
+        model, unit = self.conditions.at.model, rows.index[:, 0]
+        loss, y, (move, size) = model.unit_loss, model.y[unit], conditions.moves()
+        center = model.at(rows.index, conditions.theta)[:, 0] + move
         scores, error = loss.derivatives(center, y, (0,))[0], change(loss, y, center, center, size)
         if not self.refit.iterates:
-            scores, error = done.scores[:, 0], error + np.abs(scores - done.scores[:, 0])
-        error = np.where(rows.held[:, 0], error + done.error, done.error)
+            scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
+        error = np.where(rows.held[:, 0], error + batch.error, batch.error)
         order = rest[np.argsort(error[rest])]
         allowed = CERTIFIED.rtol * float(rows.scale) * len(rows.index)
         some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
-        radius = told.radius + (np.abs(move) + size) / np.maximum(self.known.at.norm[unit], 1e-300)
-        new, proved = np.isin(np.arange(len(unit)), some), done.proved.copy()
+        radius = conditions.radius + (np.abs(move) + size) / np.maximum(self.conditions.at.norm[unit], 1e-300)
+        new, proved = np.isin(np.arange(len(unit)), some), batch.proved.copy()
         proved[some] = False
-        parts = np.where(new, scores, done.scores[:, 0])[:, None], np.where(new, error, done.error)
-        where = told.center, np.where(new, radius, told.radius)
-        return replace(done, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
+        parts = np.where(new, scores, batch.scores[:, 0])[:, None], np.where(new, error, batch.error)
+        where = conditions.center, np.where(new, radius, conditions.radius)
+        return replace(batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
 
     def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> RefitBatch:
         refit = self.refit if self.refit.iterates else CLOSE
-        return refit(own.fit, self._taken(lanes))
+        return refit(own.fit, self._select(lanes))
 
-    def _taken(self, lanes: Int[Array, " lanes"]) -> RefitRows:
+    def _select(self, lanes: Int[Array, " lanes"]) -> RefitRows:
         """Select refits of the batch, as part of a plan that is reduced in proportion."""
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
 
-    def _anchored(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
+    def _fit_near(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
         """Return the fit on other parameters near some θ; None if there is none."""
         try:
-            objective = self.known.kinked.held(place, sign, theta)
-            fit = anchored_at(objective, stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
+            objective = self.conditions.full_model.restrict(place, sign, theta)
+            fit = anchored_at(objective, as_stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
         except (IndefiniteHessianError, ValueError):
             return None
         return active(fit)
 
-    def _settled(self, own: Active, lanes: Int[Array, " lanes"], done: RefitBatch) -> dict[Key, list[int]]:
+    def _keep_proved(self, own: Active, lanes: Int[Array, " lanes"], batch: RefitBatch) -> dict[Key, list[int]]:
         """Keep the refits that are proved to keep these parameters; returns the parameters that the others need."""
-        self.gradients += done.gradients
-        rows = self._taken(lanes)
-        told = Conditions(own, rows, done, directly=False)
-        self._keep(own, lanes, done, np.flatnonzero(told.kept), told.tied)
-        rest = np.flatnonzero(~told.kept)
-        if rest.size and own is self.known and told.single and own.groups is None:
-            estimated, some = self._estimated(told, done, rest)
-            self._keep(own, lanes, estimated, some, told.tied)
+        self.gradients += batch.gradients
+        rows = self._select(lanes)
+        told = Conditions(own, rows, batch, directly=False)
+        self._keep(own, lanes, batch, np.flatnonzero(told.keeps), told.ties)
+        rest = np.flatnonzero(~told.keeps)
+        if rest.size and own is self.conditions and told.single and own.groups is None:
+            estimated, some = self._estimate(told, batch, rest)
+            self._keep(own, lanes, estimated, some, told.ties)
             rest = np.setdiff1d(rest, some)
         if not rest.size:
             return {}
-        close = CLOSE(own.fit, self._taken(lanes[rest]))
+        close = CLOSE(own.fit, self._select(lanes[rest]))
         self.gradients += close.gradients
         told = Conditions(own, rows.take(rest), close, directly=True)
-        self._keep(own, lanes, done, rest[told.kept], np.isin(np.arange(len(lanes)), rest[told.tied]))
+        self._keep(own, lanes, batch, rest[told.keeps], np.isin(np.arange(len(lanes)), rest[told.ties]))
         wanted: dict[Key, list[int]] = {}
-        for k in np.flatnonzero(~told.kept).tolist():
-            lane, key = int(lanes[rest[k]]), told.asked(k)
+        for k in np.flatnonzero(~told.keeps).tolist():
+            lane, key = int(lanes[rest[k]]), told.required_parameters(k)
             if key is None or not key[0]:
                 self.alone.append(lane)
             else:
                 wanted.setdefault(key, []).append(lane)
         return wanted
 
-    def _keep(self, own: Active, lanes: Array, done: RefitBatch, which: Array, tied: Array) -> None:
+    def _keep(self, own: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array) -> None:
         if which.size:
-            self.result[lanes[which]] = done.result[which]
-            self.parts.append(ActiveBatch(lanes[which], own, done, which, tied[which]))
+            self.result[lanes[which]] = batch.result[which]
+            self.parts.append(ActiveBatch(lanes[which], own, batch, which, tied[which]))
 
     def _by_itself(self, lane: int) -> None:
         """Refit one fold on the parameters that coordinate descent finds."""
-        lanes, known = np.array([lane]), self.known
+        lanes, known = np.array([lane]), self.conditions
         weights = weights_of(self.rows, known.units, lanes)[0]
         try:
-            found = minimised(known.kinked, weights, known.whole(known.at.theta[None])[0])
+            found = minimise_with_kinks(known.full_model, weights, known.whole(known.at.theta[None])[0])
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
             return
-        own = self._anchored(found.place, found.sign, found.theta) if len(found.place) else None
+        own = self._fit_near(found.place, found.sign, found.theta) if len(found.place) else None
         if own is not None:
-            self._settled(own, lanes, self._again(own, lanes))
+            self._keep_proved(own, lanes, self._again(own, lanes))
             self.alone = [other for other in self.alone if other != lane]
 
-    def _joined(self, first: RefitBatch) -> RefitBatch:
+    def _join(self, first: RefitBatch) -> RefitBatch:
         """Join the parts: the reported losses, and the candidate of each refit."""
-        assert first.scores is not None and first.moved is not None
+        assert first.scores is not None and first.step_length is not None
         count, own = len(self.rows.index), self.refit.iterates
-        error, proved, moved, scores = np.full(count, np.inf), np.zeros(count, bool), first.moved.copy(), first.scores.copy()
+        error, proved, moved, scores = (
+            np.full(count, np.inf),
+            np.zeros(count, bool),
+            first.step_length.copy(),
+            first.scores.copy(),
+        )
         for lanes, other, done, which, tied in self.parts:
-            assert done.scores is not None and done.proved is not None and done.moved is not None
+            assert done.scores is not None and done.proved is not None and done.step_length is not None
             error[lanes], proved[lanes] = done.error[which], done.proved[which] & ~tied
-            moved[lanes] = done.moved[which]
-            if other is self.known or own:
+            moved[lanes] = done.step_length[which]
+            if other is self.conditions or own:
                 scores[lanes] = done.scores[which]
             else:  # the losses are reported at another point than the refit's candidate
                 error[lanes] += np.abs(done.scores[which] - scores[lanes]).sum(1)
 
         def theta() -> Array:
-            out = self.known.whole(first.theta)
+            out = self.conditions.whole(first.theta)
             for lanes, other, done, which, _ in self.parts if own else ():
                 out[lanes] = other.whole(done.theta[which])
             return out
 
-        rank = max([len(self.known.at.root), *(len(part.own.at.root) for part in self.parts)])
+        rank = max([len(self.conditions.at.root), *(len(part.own.at.root) for part in self.parts)])
 
         @functools.cache
         def ball() -> tuple[Array, Array]:
@@ -202,7 +207,7 @@ class Following:
             return center, radius
 
         def at(u: Array) -> Array:
-            out = np.zeros((count, len(self.known.kinked.slope)))
+            out = np.zeros((count, len(self.conditions.full_model.slope)))
             for lanes, other, *_ in self.parts:
                 out[lanes] = other.whole(other.fit.at(u[lanes, : len(other.at.root)]))
             return out

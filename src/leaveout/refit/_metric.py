@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
-from ..objectives.batched import Derived, Given, HostBatch, derived
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
+from ..objectives.batch_functions import ClosedFormBatch, DerivedBatch, HostBatch, derive_batch
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import Solve
@@ -40,7 +40,7 @@ class RefitMetric(Protocol):
         """Steps for the gradients of selected refits at u, all whitened."""
 
 
-class Whitened:
+class IdentityMetric:
     """Metric of the full fit: the identity in whitened coordinates."""
 
     def solve(self, gradient, u, lanes):
@@ -79,7 +79,7 @@ class Products:
     `rest` is the part of each last step left unsolved, in the norm of the Hessian.
     """
 
-    def __init__(self, fit: Fit, F: Derived | Given, tol: float):
+    def __init__(self, fit: Fit, F: DerivedBatch | ClosedFormBatch, tol: float):
         self.fit, self.F, self.tol, self.rest = fit, F, tol, np.zeros(len(F.rows.index))
 
     def solve(self, gradient, u, lanes):
@@ -87,7 +87,7 @@ class Products:
         apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         size = MIN_STATEFUL_REFITS if apart else max(len(lanes), 1)
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
-            solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learnt)
+            solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learned_inverse)
             step[some] = solve(theta[some], gradient[some], lanes[some], self.tol)
             self.rest[lanes[some]] = solve.rest
         return step
@@ -111,7 +111,7 @@ def own_metric(
     """
     if not is_narrow(fit, rows.index.shape[1]):
         return *_dense(fit, rows), None
-    z, slope, curvature = _touched(fit, rows)
+    z, slope, curvature = _touched_rows(fit, rows)
     gradient = fit.whiten(fit.gradient) + np.einsum("rk,rkp->rp", slope, z)
     count, outputs = z.shape[1], curvature.shape[-1]
     gram = (z @ z.swapaxes(1, 2)).reshape(len(z), -1, outputs, count)
@@ -130,7 +130,7 @@ def own_metric(
     return LowRank(z, np.where(singular[:, None, None], 0.0, core)), singular, gradient
 
 
-def _touched(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _touched_rows(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, slopes and curvatures of the linear predictors that refits touch.
 
     Returns the whitened rows `[refits, touched, params]`, and the changes of slopes `[refits, touched]` and of curvatures
@@ -145,7 +145,7 @@ def _touched(fit: Fit, rows: RefitRows) -> tuple[np.ndarray, np.ndarray, np.ndar
     return fit.whiten(raw).reshape(count, width * outputs, -1), slope.reshape(count, -1), curvature
 
 
-@compiled
+@compile_static
 def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> tuple[Array, Arrays, Arrays]:
     """Rows of the listed units, and the first and second derivatives of their losses."""
     one = lambda index: (objective.rows(index), objective.derivative(theta, index, 1), objective.derivative(theta, index, 2))
@@ -154,7 +154,7 @@ def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> 
 
 def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " refits"]]:
     chunk = max(1, GATHERED_ROW_ENTRIES // (rows.index.shape[1] * fit.num_params))
-    change = derived(fit.objective, fit.theta, rows).hessian_changes(chunk)
+    change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(chunk)
     whitener = np.asarray(fit.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T
     pivots = np.array([_least_pivot(hessian) for hessian in hessians])

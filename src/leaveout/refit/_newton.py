@@ -7,7 +7,7 @@ import scipy
 from jaxtyping import Bool, Float
 
 from .._runtime.codes import RESULTS
-from ..linalg.design import scale_units, weighed
+from ..linalg.design import scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
 from ._anchor import CONDITION, PASS, rounding_scale, unsure
 from ._enclosure import CAUTION, CertifiedBatch
@@ -39,7 +39,7 @@ class DampedNewton:
         better = here < there
         self.u = np.where(better[:, None], state.u[lanes], start)
         self.F = np.where(better, here, there)
-        self.open, self.begun = np.ones(len(lanes), bool), np.zeros(len(lanes), bool)
+        self.open, self.has_begun = np.ones(len(lanes), bool), np.zeros(len(lanes), bool)
 
     def _theta(self, u: Array) -> Array:
         return self.state.anchor.theta + u @ self.state.anchor.root
@@ -51,7 +51,7 @@ class DampedNewton:
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
             omega = self.omega[which]
             value = np.sum(np.where(omega > 0, omega * loss, 0.0), axis=1)
-            value += self.kappa[which] * self.model.penalised(theta)[0]
+            value += self.kappa[which] * self.model.penalty_terms(theta)[0]
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
@@ -75,14 +75,14 @@ class DampedNewton:
         state.gradients += len(which) * (2 + theta.shape[1] / 2)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
         omega = self.omega[which]
-        pulled = weighed(omega, slope)
-        raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalised(theta)[1]
+        pulled = weight_terms(omega, slope)
+        raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalty_terms(theta)[1]
         hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
         root, bad, lost = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             # the curvature vanished during the steps
-            self._fail(k, RESULTS.not_converged if self.begun[k] else RESULTS.undetermined)
-        self.begun[which] = True
+            self._fail(k, RESULTS.not_converged if self.has_begun[k] else RESULTS.undetermined)
+        self.has_begun[which] = True
         if bad.all():
             return
         which, root, raw, eta, curvature, omega, pulled, lost = (
@@ -96,11 +96,11 @@ class DampedNewton:
         step = -np.einsum("rpk,rk->rp", root, whitened)
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
         gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size[:, None] * norm, reference)
-        found = ball(gap, reference, omega * share, size, 2 * size, self._bent(which, root, 2 * size))
+        found = ball(gap, reference, omega * share, size, 2 * size, self._norm_share(which, root, 2 * size))
         state.radius[self.lanes[which]] = self._across(root) * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
 
-    def _bent(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
+    def _norm_share(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
         """Share that norms of groups add to C, from the candidates and in their own metrics."""
         norms = self.model.norms
         if norms is None:
@@ -120,7 +120,7 @@ class DampedNewton:
                 v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
         return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
 
-    def _gone(self, which: Array) -> Array:
+    def _vanishing_groups(self, which: Array) -> Array:
         """Whether a group goes to zero in the refit, where its norm is not smooth."""
         norms = self.model.norms
         if norms is None:
@@ -129,15 +129,23 @@ class DampedNewton:
         return (length[1:] < GONE * length[0]).any(1)
 
     def _advance(
-        self, which: Array, step: Array, found: Ball, decrement: Array, noise: Array, norm: Array, lost: Array, enough: Callable
+        self,
+        which: Array,
+        step: Array,
+        result: Ball,
+        decrement: Array,
+        noise: Array,
+        norm: Array,
+        lost_weight: Array,
+        enough: Callable,
     ) -> None:
         """Take the steps, and close the refits for which that is enough.
 
         A step is shortened until F falls, unless the full step is proved to help.
         """
         state = self.state
-        sure = found.after <= 0.5 * found.distance  # otherwise a full step may lead further away
-        sure &= np.isfinite(found.after)
+        sure = result.after <= 0.5 * result.distance  # otherwise a full step may lead further away
+        sure &= np.isfinite(result.after)
         length = np.ones(len(which))
         before = self.F[which]
         new = self._value(self.u[which] + step, which)
@@ -152,8 +160,8 @@ class DampedNewton:
         self.F[which] = new
         lanes = self.lanes[which]
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
-        off = np.where(lost > CONDITION, 2 * lost * decrement + noise, 0.0)  # the error of the step itself
-        after = np.where(length == 1, found.after + off, np.inf)
+        off = np.where(lost_weight > CONDITION, 2 * lost_weight * decrement + noise, 0.0)  # the error of the step itself
+        after = np.where(length == 1, result.after + off, np.inf)
         own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
         state._place(lanes, after, own)
         done = enough(lanes)
@@ -161,7 +169,7 @@ class DampedNewton:
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach
         self.open[which[floor]] = False
         off = np.linalg.norm(self.u[which], axis=1) > RUNAWAY * (1 + state.first[lanes])
-        far = ~(done | floor) & (off | self._gone(which))
+        far = ~(done | floor) & (off | self._vanishing_groups(which))
         for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)
 

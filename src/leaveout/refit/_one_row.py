@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from ..linalg.design import apply_curvature, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball
 from ..optimize.fit import Fit
-from ._anchor import anchored, total
+from ._anchor import linear_cache, total
 
 Array = np.ndarray
 
@@ -24,16 +24,16 @@ class OneRow(NamedTuple):
     """
 
     unit: Int[Array, " refits"]
-    lost: Float[Array, " refits"]
+    lost_curvature: Float[Array, " refits"]
     center: Float[Array, "refits ..."]
     half: Float[Array, " refits"]
-    moved: Float[Array, " refits"]  # λ, the length of the step
+    step_length: Float[Array, " refits"]  # λ, the length of the step
     distance: Float[Array, " refits"]  # D, a bound of the distance of the refit, and ρ, a bound after the step
     after: Float[Array, " refits"]
-    kept: Float[Array, " refits"]  # 1 − q
+    kept_share: Float[Array, " refits"]  # 1 − q
     own: Float[Array, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
     digits: Float[Array, " refits"]  # rounding error of the predictor
-    determined: Bool[Array, " refits"]
+    is_determined: Bool[Array, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
         return OneRow(*(part[lanes] for part in self))
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     """Take the first look at refits that each change the weight of one row."""
-    anchor, at = anchored(fit), span(unit)
+    anchor, at = linear_cache(fit), span(unit)
     rest = float(anchor.leftover @ anchor.leftover)
     common = anchor.common[at] if rest else 0.0
     parts = anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at]
@@ -72,7 +72,7 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 
 def sherman_morrison_step(
     unit: Int[Array, " refits"],
-    lost: Float[Array, " refits"],
+    lost_weight: Float[Array, " refits"],
     row: Row,
     rest: Float[Array, " refits"] | float,
     noise: Float[Array, " refits"],
@@ -80,17 +80,17 @@ def sherman_morrison_step(
     rounded: Callable[[Array, Array], Array],
     floor: Float[Array, " refits"] | float,
 ) -> OneRow:
-    """Step single rows with their own Hessian, I − `lost` z ℓ″ zᵀ, without forming a vector of parameters.
+    """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector of parameters.
 
     `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the rounding error of a
     predictor.
     """
-    pull, bend = scale_units(lost, row.slope), scale_units(lost, row.curvature)
-    kept = 1 - lost * row.share
+    pull, bend = scale_units(lost_weight, row.slope), scale_units(lost_weight, row.curvature)
+    kept = 1 - lost_weight * row.share
     determined = kept > floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
     along = row.common - apply_curvature(row.inner, pull)  # z · gradient
-    own = 1 / kept if row.inner.ndim == 1 else _inverted(row.inner, np.where(determined[:, None, None], bend, 0.0))
+    own = 1 / kept if row.inner.ndim == 1 else _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
     step = apply_curvature(own, along)
     length = rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
     root = np.sqrt(kept)
@@ -100,7 +100,7 @@ def sherman_morrison_step(
     digits = rounded(center, scale_units(1 / kept, step))
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
-    return OneRow(unit, lost, center, half, slope, distance, after, kept, own, digits, determined)
+    return OneRow(unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined)
 
 
 def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
@@ -110,7 +110,7 @@ def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
     return slice(first, first + len(unit)) if follow else unit
 
 
-def _inverted(
+def _invert_outputs(
     inner: Float[Array, "refits outputs outputs"], bend: Float[Array, "refits outputs outputs"]
 ) -> Float[Array, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""

@@ -25,11 +25,11 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.cache import cached_on
 from .._runtime.codes import RESULTS
-from ..linalg.design import weighed
+from ..linalg.design import weight_terms
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._refitted import RefitBatch, Shared
-from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settled, wide
+from ._refit_batch import CommonError, RefitBatch
+from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settle_wide, wide
 
 Array = np.ndarray
 SIZE, FEWEST, MOST = 8, 8, 64  # probes in a group; least and largest number of groups
@@ -78,12 +78,12 @@ class ProbedLeverages(NamedTuple):
     h: Float[Array, " units"]
     without: Float[Array, "groups units"]
     spread: Float[Array, " units"]
-    known: Int[Array, " some"]
+    known_units: Int[Array, " some"]
     exact: Float[Array, " some"]
     unsure: Float[Array, " some"]
     bend: float
     times: float
-    left: float
+    distance_left: float
     deviation: float
 
 
@@ -98,7 +98,7 @@ class Probes:
         self.inverse = np.where(_light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0)
         self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
         self.second = self._second()
-        self.told = functools.cache(self._told)
+        self.leverages = functools.cache(self._leverages)
 
     def _second(self) -> Float[Array, " units"]:
         """Compute t_j² Σ_k A_jk² t_k."""
@@ -114,7 +114,7 @@ class Probes:
             out[start:stop] = block.sum(1)
         return t**2 * (out - self.size**2 * t)
 
-    def _drawn(self) -> tuple[Array, ...]:
+    def _draw(self) -> tuple[Array, ...]:
         """Draw one more group: the means of the three numbers, and of their products with one another."""
         at, rng = self.at, np.random.default_rng(len(self.groups))
         x, back = at.single
@@ -133,10 +133,10 @@ class Probes:
         """Draw groups until the error of the mean of all rows is at most `rtol` of its standard error; return estimates."""
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
-                self.groups.append(self._drawn())
+                self.groups.append(self._draw())
             if self._error(count) <= max(rtol, TENTH):
                 break
-        return self.told(count)
+        return self.leverages(count)
 
     def _means(self, count: int) -> tuple[Array, Array, Array]:
         """Leverages h of all rows by the first groups, without each of them, and their standard errors."""
@@ -160,27 +160,27 @@ class Probes:
         spread = np.sqrt((count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2))
         return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
 
-    def stepped(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> tuple[Array, Array]:
+    def step(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> tuple[Array, Array]:
         """Predictor η after one step, and 1 − h b, the curvature left along the row."""
         at = self.at
         slope, curvature = (
-            weighed(lost, at.slope[units]),
-            weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)),
+            weight_terms(lost_weight, at.slope[units]),
+            weight_terms(lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)),
         )
         kept = 1 - h * curvature
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
 
-    def bent(self, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
+    def leaving_curvature(self, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Float[Array, " some"]:
         """Part of ω ℓ″ that is left out."""
         at = self.at
-        return weighed(lost, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
+        return weight_terms(lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
 
-    def losses(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Array:
+    def losses(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Array:
         """Losses f(h) of some rows."""
-        return self.at.model.unit_loss.derivatives(self.stepped(h, units, lost)[0], self.at.model.y[units], (0,))[0]
+        return self.at.model.unit_loss.derivatives(self.step(h, units, lost_weight)[0], self.at.model.y[units], (0,))[0]
 
-    def _told(self, count: int) -> ProbedLeverages:
+    def _leverages(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
         at, rng = self.at, np.random.default_rng(0)
         units = np.flatnonzero(at.omega > 0)
@@ -188,7 +188,7 @@ class Probes:
         random = rng.choice(units, min(RANDOM, len(units)), replace=False)
         longest = units[np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")[:LONGEST]]
         some = np.concatenate([random, np.setdiff1d(longest, random)])
-        known, exact, step, last = _refitted(self, some)
+        known, exact, step, last = _refit_rows(self, some)
         own = self.length(known, some, at.omega[some])
         with np.errstate(divide="ignore", invalid="ignore"):
             bend = TWICE * float(np.nanmax(np.where(own > 0, np.abs(exact - step) / own**2, 0.0), initial=0.0))
@@ -199,45 +199,45 @@ class Probes:
         found = ProbedLeverages(
             h, without, spread, some, exact, np.abs(ell(exact, y) - ell(exact - last, y)), bend, 1.0, left, deviation
         )
-        reported, error, _ = self.judged(found, random, at.omega[random])
+        reported, error, _ = self.judge(found, random, at.omega[random])
         off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
         return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
 
-    def length(self, h: Array, units: Int[Array, " some"], lost: Float[Array, " some"]) -> Float[Array, " some"]:
+    def length(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Float[Array, " some"]:
         """Length λ of one step."""
-        kept = self.stepped(h[units] if len(h) == self.at.units else h, units, lost)[1]
+        kept = self.step(h[units] if len(h) == self.at.units else h, units, lost_weight)[1]
         own = h[units] if len(h) == self.at.units else h
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(kept > 0, np.abs(weighed(lost, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
+            return np.where(kept > 0, np.abs(weight_terms(lost_weight, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
 
-    def judged(
-        self, told: ProbedLeverages, units: Int[Array, " some"], lost: Float[Array, " some"]
+    def judge(
+        self, leverages: ProbedLeverages, units: Int[Array, " some"], lost_weight: Float[Array, " some"]
     ) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
-        own, count = told.h[units], len(told.without)
-        draws = self.losses(told.without[:, units], units, lost)
-        middle = self.losses(own, units, lost)
+        own, count = leverages.h[units], len(leverages.without)
+        draws = self.losses(leverages.without[:, units], units, lost_weight)
+        middle = self.losses(own, units, lost_weight)
         reported = count * middle - (count - 1) * draws.mean(0)
-        width = SAFETY * told.spread[units]
-        ends = [self.losses(np.maximum(own + sign * width, 0.0), units, lost) for sign in (1, -1)]
-        eta, _ = self.stepped(own, units, lost)
-        reach, y = told.bend * self.length(told.h, units, lost) ** 2, self.at.model.y[units]
+        width = SAFETY * leverages.spread[units]
+        ends = [self.losses(np.maximum(own + sign * width, 0.0), units, lost_weight) for sign in (1, -1)]
+        eta, _ = self.step(own, units, lost_weight)
+        reach, y = leverages.bend * self.length(leverages.h, units, lost_weight) ** 2, self.at.model.y[units]
         with np.errstate(invalid="ignore"):
             bent = [np.abs(self.at.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0] - middle) for sign in (1, -1)]
-            error = told.times * (np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent))
+            error = leverages.times * (np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent))
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
 
-def _refitted(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
+def _refit_rows(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
     """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
     solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), SOLVED)
     h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual
-    step, kept = probes.stepped(h, units, at.omega[units])
-    pull = weighed(at.omega[units], at.slope[units])
+    step, kept = probes.step(h, units, at.omega[units])
+    pull = weight_terms(at.omega[units], at.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):
         start = at.theta + np.where(kept > 0, pull / kept, 0.0)[:, None] * solved.T
-    found = settled(at, _rows(units), start, steps=FEW)
+    found = settle_wide(at, _rows(units), start, steps=FEW)
     return h, found.center[:, 0], step, found.center[:, 0] - found.before[:, 0]
 
 
@@ -252,7 +252,7 @@ def _probes(fit: Fit) -> Probes:
     return Probes(cast(WideModel, wide(fit)))
 
 
-def probed(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
+def refit_by_probes(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
     """Refit single rows by one step with leverages from probes, and to convergence if probes are too inaccurate.
 
     Their θ, computed on demand, is the result of `steps` Newton steps.
@@ -262,11 +262,11 @@ def probed(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_
     told = probes.upto(rtol)
     units, weight = np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
     lost = (1 - weight) * at.omega[units]
-    losses, error, draws = probes.judged(told, units, lost)
+    losses, error, draws = probes.judge(told, units, lost)
     moved = np.nan_to_num(probes.length(told.h, units, lost), nan=np.inf)
-    place = np.searchsorted(np.sort(told.known), units)
-    order = np.argsort(told.known)
-    itself = (place < len(order)) & (told.known[order[np.minimum(place, len(order) - 1)]] == units) & (weight == 0)
+    place = np.searchsorted(np.sort(told.known_units), units)
+    order = np.argsort(told.known_units)
+    itself = (place < len(order)) & (told.known_units[order[np.minimum(place, len(order) - 1)]] == units) & (weight == 0)
     exact = told.exact[order[place[itself]]]
     losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
     error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
@@ -280,7 +280,7 @@ def probed(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_
     own_way = np.union1d(np.flatnonzero(itself), far)
     draws[:, own_way] = losses[own_way]
     scored = np.where(np.asarray(rows.held), losses[:, None], 0.0)
-    make = lambda: settled(at, rows, steps=steps).theta
-    shared = Shared(np.where(rows.held, draws.T, 0.0), told.left, len(told.without) * SIZE)
+    make = lambda: settle_wide(at, rows, steps=steps).theta
+    shared = CommonError(np.where(rows.held, draws.T, 0.0), told.distance_left, len(told.without) * SIZE)
     none = np.zeros(len(units), bool)
     return RefitBatch(make, error, result, scored, none, None, moved, PRODUCT_COST * (at.products - before), shared)

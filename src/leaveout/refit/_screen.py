@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.jax import Array, Arrays, compiled, jax, jnp
-from ..objectives.batched import held_out, own_passes
+from .._runtime.jax import Array, Arrays, compile_static, jax, jnp
+from ..objectives.batch_functions import held_out, own_passes
 from ..objectives.objective import AbstractObjective, ravel, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
@@ -63,28 +63,30 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     return tuple(made)
 
 
-def bent(
+def whitened_gradients(
     fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
 ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
     """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
 
     The bound is the estimate from one of the samples plus three standard errors.
     """
-    some = _padded(lanes, len(u))
+    some = _pad_lanes(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
     taken = rows.take(some)
-    gradient, error = _bent(fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk)
+    gradient, error = _chunked_gradients(fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk)
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-def _padded(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
+def _pad_lanes(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
     """Repeat the last lane up to a power of eight, or up to the total."""
     size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), MIN_SIDE_REFITS), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
-@compiled
-def _bent(fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int) -> tuple[Array, Array]:
+@compile_static
+def _chunked_gradients(
+    fit: Fit, sample: Sample, index: Arrays, weight: Arrays, held: Arrays, u: Arrays, chunk: int
+) -> tuple[Array, Array]:
     m, some = jnp.sum(sample.times), len(sample.times)
     whitener = jnp.asarray(fit.whitener)
     vector = lambda u: ravel(fit.theta) + u @ whitener

@@ -13,18 +13,18 @@ from typing import ClassVar
 import numpy as np
 
 from .._runtime.codes import RESULTS
-from .._runtime.jax import Array, Arrays, Module, compiled, jax, jnp
+from .._runtime.jax import Array, Arrays, Module, compile_static, jax, jnp
 from ..data.arrays import share
-from ..objectives.batched import Given, derived, function, own_passes, passes, shaped
+from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
 from ..optimize.fit import Fit
-from ..optimize.hessian_products import COARSE, solved
+from ..optimize.hessian_products import COARSE, solve_once
 from ..plans.plan import RefitRows
 from . import _linear as linear
 from ._descent import RefitDescent, lead
-from ._probes import alone, probed
-from ._refitted import RefitBatch
-from ._stacked import PathRefit, Settling, Stack
+from ._penalty_stack import PathRefit, Settling, Stack
+from ._probes import alone, refit_by_probes
+from ._refit_batch import RefitBatch
 from ._wide import exactly, one_step, wide
 
 COARSEST = 0.1  # largest error of parameters, relative to the first step
@@ -74,7 +74,7 @@ class AbstractRefit(Module):
         """
         return self
 
-    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         """Refit single rows under many penalties at once.
 
         Parameters
@@ -175,18 +175,18 @@ class NewtonStep(AbstractRefit):
 
     own_hessians = probes = quadratic = True
 
-    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
-            return probed(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
+            return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
         state = RefitDescent(fit, rows, own=True)
         state.begin()
         _flag_crossed(state)
-        return _judged(state) if judge else _refitted(state, np.full(len(state.u), np.inf))
+        return _judge(state) if judge else _batch_of(state, np.full(len(state.u), np.inf))
 
 
 class Exact(AbstractRefit):
@@ -216,19 +216,19 @@ class Exact(AbstractRefit):
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
-            return _enclosed(fit, rows, self._arrived, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
+            return _enclose(fit, rows, self._is_converged, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
         state = RefitDescent(fit, rows)
         state.begin()
-        lead(state, lambda lanes, at: at.left <= self.tol * state.first[lanes], sampled=False)
+        lead(state, lambda lanes, at: at.distance_left <= self.tol * state.first[lanes], sampled=False)
         if not judge:
-            return _refitted(state, np.full(len(state.u), np.inf))
-        state.judged(np.arange(len(state.u)), state.left)
-        return _refitted(state, state.error, state.scores)
+            return _batch_of(state, np.full(len(state.u), np.inf))
+        state.loss_change(np.arange(len(state.u)), state.distance_left)
+        return _batch_of(state, state.error, state.scores)
 
-    def _arrived(self, lanes, seen):
+    def _is_converged(self, lanes, visible):
         del lanes
-        close = (seen.slope <= np.maximum(self.tol * seen.first, 2 * seen.noise)) & np.isfinite(seen.half).all(1)
-        return close & np.isfinite(seen.slope) | (seen.half == 0).all(1)
+        close = (visible.slope <= np.maximum(self.tol * visible.first, 2 * visible.noise)) & np.isfinite(visible.half).all(1)
+        return close & np.isfinite(visible.slope) | (visible.half == 0).all(1)
 
 
 class Certified(AbstractRefit):
@@ -269,22 +269,22 @@ class Certified(AbstractRefit):
     def of_parameters(self) -> "AbstractRefit":
         return Exact(min(self.rtol, COARSEST))
 
-    def stacked(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
+    def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if wide(fit) is not None:
-            return probed(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
+            return refit_by_probes(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
             judged = linear.Judge(fit, rows, allowed)
-            return _enclosed(fit, rows, judged, judged.left, allowed)
+            return _enclose(fit, rows, judged, judged.final_errors, allowed)
         state = RefitDescent(fit, rows, expanded=True)
         state.begin()
         _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
-        lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.left <= ends[lanes]))
-        return _refitted(state, np.maximum(state.error, ERROR_RESOLUTION * allowed * rows.held.any(1)), state.scores)
+        lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]))
+        return _batch_of(state, np.maximum(state.error, ERROR_RESOLUTION * allowed * rows.held.any(1)), state.scores)
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
@@ -301,15 +301,15 @@ def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
     state = RefitDescent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
-    return _judged(state)
+    return _judge(state)
 
 
-def _refitted(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None) -> RefitBatch:
-    ball = lambda: (state.u, state.left)
+def _batch_of(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None) -> RefitBatch:
+    ball = lambda: (state.u, state.distance_left)
     return RefitBatch(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
 
 
-def _judged(state: RefitDescent) -> RefitBatch:
+def _judge(state: RefitDescent) -> RefitBatch:
     """Return refits with the errors of their reported losses: the change to a better estimate, plus the error of that."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = state.losses(), state.result.copy()
@@ -321,40 +321,44 @@ def _judged(state: RefitDescent) -> RefitBatch:
 
     lead(state, enough, hurry=True)
     error = state.error + apart(state.scores, everyone)
-    return replace(_refitted(state, error, known), make=lambda: theta, result=result, moved=np.maximum(moved, state.first))
+    return replace(
+        _batch_of(state, error, known), make=lambda: theta, result=result, step_length=np.maximum(moved, state.first)
+    )
 
 
-def _enclosed(
+def _enclose(
     fit: Fit,
     rows: RefitRows,
     enough: linear.Enough,
-    error: Callable[[linear.Enclosed], np.ndarray],
+    error: Callable[[linear.EnclosedRefits], np.ndarray],
     allowed: np.ndarray | None = None,
 ) -> RefitBatch:
     """Refine linear predictors until `enough` holds, with proved errors."""
     found = linear.enclose(linear.FirstStep(fit, rows), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
-    return RefitBatch(found.theta, error(found), found.result, scores, found.proved, found.ball, found.moved, found.gradients)
+    return RefitBatch(
+        found.theta, error(found), found.result, scores, found.proved, found.ball, found.step_length, found.gradients
+    )
 
 
 def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """Take one Newton step of linear predictors."""
     step = linear.FirstStep(fit, rows)
-    result = np.where(step.lost, RESULTS.undetermined, RESULTS.successful)
+    result = np.where(step.lost_curvature, RESULTS.undetermined, RESULTS.successful)
     if not judge:
         return RefitBatch(step.theta, np.full(len(result), np.inf), result)
     judged = _judged_by_proof(step, step.center, step.theta)
-    return replace(judged, result=result, error=np.where(step.lost, np.inf, judged.error))
+    return replace(judged, result=result, error=np.where(step.lost_curvature, np.inf, judged.error))
 
 
-def _judged_by_proof(begun: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> RefitBatch:
+def _judged_by_proof(state: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> RefitBatch:
     """Return refits with the errors of losses at held predictors, from the proved or estimated place of the exact refits."""
-    fit, rows = begun.fit, begun.rows
+    fit, rows = state.fit, state.rows
     floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
-    found = linear.enclose(begun, judge, hurry=True, allowed=floor)
-    error, result = judge.left(found), np.zeros(len(rows.index), int)
-    return RefitBatch(theta, error, result, judge.known, found.proved, found.ball, found.moved, found.gradients)
+    found = linear.enclose(state, judge, hurry=True, allowed=floor)
+    error, result = judge.final_errors(found), np.zeros(len(rows.index), int)
+    return RefitBatch(theta, error, result, judge.reported_losses, found.proved, found.ball, found.step_length, found.gradients)
 
 
 def _flag_crossed(state: RefitDescent) -> None:
@@ -365,7 +369,7 @@ def _flag_crossed(state: RefitDescent) -> None:
         state.result[(count > 0) & state.open] = RESULTS.kink
 
 
-@compiled
+@compile_static
 def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int) -> Array:
     return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
 
@@ -378,11 +382,11 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
         return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
-    F = derived(fit.objective, fit.theta, rows)
-    if isinstance(F, Given):
+    F = derive_batch(fit.objective, fit.theta, rows)
+    if isinstance(F, ClosedFormBatch):
         first = _back(fit, F.path())
         return first if order == 1 else first + 0.5 * _back(fit, F.path(fit.unwhiten(first)))
-    objective, rows = shaped(fit.objective, rows)
+    objective, rows = padded_batch(fit.objective, rows)
     gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
     first = _back(fit, gradients)
     if order == 1:
@@ -402,10 +406,10 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     if fit.factor is not None:
         return -whitened
     F, at = function(fit.objective, fit.theta).of, np.broadcast_to(fit.vector, whitened.shape)
-    return -solved(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE, fit.learnt)
+    return -solve_once(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE, fit.learned_inverse)
 
 
-@compiled
+@compile_static
 def _path(
     objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
 ) -> Array:

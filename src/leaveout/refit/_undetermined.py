@@ -14,12 +14,12 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
 from ..models.glm.active_coefficients import kinks
-from ..objectives.batched import ONE, function, weights_of
+from ..objectives.batch_functions import ONE, function, weights_of
 from ..optimize.fit import Fit
 from ..optimize.newton import newton
 from ..plans.plan import RefitRows
 from ._least_norm import DEAR, least_norm
-from ._refitted import RefitBatch
+from ._refit_batch import RefitBatch
 
 UNDETERMINED_SHARE = (
     1e-9  # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
@@ -49,16 +49,16 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
 
 
-def _of_least_norm(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
+def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """Complete a batch with the refits of least squares that a factor of the rows determines, and their Hessians do not."""
-    lost = np.flatnonzero(done.result == RESULTS.undetermined)
+    lost = np.flatnonzero(batch.result == RESULTS.undetermined)
     known = least_norm(fit) if lost.size else None
     model = fit.predictors
     if known is None or model is None or fit.objective.num_units * fit.num_params * len(lost) * _side(fit) > DEAR:
-        return rows, done
-    theta, error, result = np.array(done.theta), np.array(done.error), np.array(done.result)
-    proved = None if done.proved is None else np.array(done.proved)
-    losses = np.zeros(rows.index.shape) if done.scores is None else np.array(done.scores)
+        return rows, batch
+    theta, error, result = np.array(batch.theta), np.array(batch.error), np.array(batch.result)
+    proved = None if batch.proved is None else np.array(batch.proved)
+    losses = np.zeros(rows.index.shape) if batch.scores is None else np.array(batch.scores)
     near = np.zeros(len(lost))
     for place, lane in enumerate(lost):
         found = known.refit(weights_of(rows, fit.objective.num_units, np.array([lane]))[0])
@@ -77,14 +77,14 @@ def _of_least_norm(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRo
 
     def ball():
         center, radius = np.zeros((len(theta), fit.num_params)), np.full(len(theta), np.inf)
-        if done.ball is not None:
-            center, radius = (np.array(part) for part in done.ball())
+        if batch.ball is not None:
+            center, radius = (np.array(part) for part in batch.ball())
         center[lost] = fit.back(np.where(np.isfinite(theta[lost]), theta[lost] - fit.vector, 0.0))
         radius[lost] = near * np.sqrt(fit.objective.num_units)
         return center, radius
 
-    scores = losses if done.scores is not None else None
-    return rows, replace(done, make=lambda: theta, error=error, result=result, scores=scores, proved=proved, ball=ball)
+    scores = losses if batch.scores is not None else None
+    return rows, replace(batch, make=lambda: theta, error=error, result=result, scores=scores, proved=proved, ball=ball)
 
 
 def _side(fit: Fit) -> int:
@@ -105,7 +105,7 @@ def _within(
     values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
     null = vectors[:, values < UNDETERMINED_SHARE].T
     units = np.where(index < len(weights), index, 0)
-    rows = model.design.whitened(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
+    rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
     inside = held & (along <= SEEN * np.sqrt(np.sum(rows**2, axis=(1, 2))))
     if not inside.any():

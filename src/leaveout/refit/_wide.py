@@ -1,7 +1,7 @@
 """Refits of linear predictors with sparse rows and too many parameters for a matrix, by products, many side by side.
 
 A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a block of right sides at a time,
-preconditioned by the diagonal. Newton steps of its own bring any fold from θ̂ to its minimum (`settled`). Its estimated
+preconditioned by the diagonal. Newton steps of its own bring any fold from θ̂ to its minimum (`settle_wide`). Its estimated
 error is the change by the last step.
 """
 
@@ -15,12 +15,12 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.cache import cached_on
 from .._runtime.codes import RESULTS
-from ..linalg.design import Predictors, weighed
+from ..linalg.design import Predictors, weight_terms
 from ..linalg.sparse_design import SparseDesign
-from ..objectives.batched import weights_of
+from ..objectives.batch_functions import weights_of
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._refitted import RefitBatch
+from ._refit_batch import RefitBatch
 
 Array = np.ndarray
 MAX_REFIT_PRODUCTS = 1000  # largest number of products in a solve
@@ -35,7 +35,7 @@ FLOOR = 1e-13  # relative rounding error of F
 @cached_on
 def wide(fit: Fit) -> "WideModel | None":
     """Quantities that refits share, if rows are sparse and H is not formed; else None."""
-    model = fit.closed
+    model = fit.predictor_data
     return (
         WideModel(fit, model) if fit.factor is None and model is not None and isinstance(model.design, SparseDesign) else None
     )
@@ -52,7 +52,7 @@ class WideModel:
         self.eta = model.eta(self.theta[None])[0]
         self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
-        self.curvature = weighed(self.omega, curvature)  # ω ℓ″
+        self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
         self.own = np.asarray(model.penalty.diagonal())
         whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(model.penalty) > np.count_nonzero(self.own)
         self.penalty: Any = model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
@@ -117,15 +117,15 @@ class WideModel:
 
     def value(self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
-        eta = self.predicted(theta)
+        eta = self.predict(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
-        loss, slope, curvature = (weighed(omega, part) for part in parts)
+        loss, slope, curvature = (weight_terms(omega, part) for part in parts)
         pushed = self.penalty @ theta
         F = loss.sum(1) + 0.5 * kappa * np.einsum("pk,pk->k", theta, pushed)
         self.products += len(kappa)
         return np.where(np.isnan(F), np.inf, F), self.back @ np.ascontiguousarray(slope.T) + kappa * pushed, curvature.T
 
-    def predicted(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
+    def predict(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift)
@@ -147,10 +147,10 @@ class WideRefit(NamedTuple):
     center: Float[Array, "lanes width"]
     before: Float[Array, "lanes width"]
     first: Float[Array, " lanes"]
-    arrived: Bool[Array, " lanes"]
+    converged: Bool[Array, " lanes"]
 
 
-def settled(
+def settle_wide(
     at: WideModel,
     rows: RefitRows,
     start: Float[Array, "lanes params"] | None = None,
@@ -162,16 +162,16 @@ def settled(
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
-        parts.append(_settled(at, rows.take(lanes), None if start is None else start[lanes], tol, steps))
+        parts.append(_settle(at, rows.take(lanes), None if start is None else start[lanes], tol, steps))
     return WideRefit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _settled(at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int) -> WideRefit:
+def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int) -> WideRefit:
     omega, kappa = at.model.weigh(weights_of(rows, at.units))
     count, units = len(kappa), np.where(rows.index < at.units, rows.index, 0)
     place = np.arange(count)[:, None]
     theta = np.repeat(at.theta[:, None], count, axis=1) if start is None else start.T.copy()
-    listed = lambda theta: at.predicted(theta)[units, place]
+    listed = lambda theta: at.predict(theta)[units, place]
     F, gradient, curvature = at.value(theta, omega, kappa)
     center = listed(theta)
     before, arrived, first = center.copy(), np.zeros(count, bool), np.zeros(count)
@@ -187,9 +187,9 @@ def _settled(at: WideModel, rows: RefitRows, start: Array | None, tol: float, st
         decrement = np.sqrt(np.maximum(slope, 0.0))
         first = np.where(first == 0, _at(first, open_, decrement), first)
         way[open_] += decrement
-        good = _searched(at, (theta, F, gradient, curvature), step, slope, omega, kappa, open_)
+        good = _shorten_steps(at, (theta, F, gradient, curvature), step, slope, omega, kappa, open_)
         before[open_] = center[open_]
-        center[open_] = at.predicted(theta[:, open_])[units[open_], np.arange(len(open_))[:, None]]
+        center[open_] = at.predict(theta[:, open_])[units[open_], np.arange(len(open_))[:, None]]
         done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (slope <= FLOOR * (1 + np.abs(F[open_])))
         arrived[open_] = done & good
         open_ = open_[~done & good]
@@ -202,7 +202,7 @@ def _at(whole: Array, some: Int[Array, " some"], values: Array) -> Array:
     return out
 
 
-def _searched(
+def _shorten_steps(
     at: WideModel,
     stand: tuple[Array, Array, Array, Array],
     step: Array,
@@ -233,13 +233,13 @@ def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> Re
     """Bring refits to their minima, with errors estimated by the change of the last step."""
     at = cast(WideModel, wide(fit))
     products = at.products
-    found = settled(at, rows, steps=steps)
+    found = settle_wide(at, rows, steps=steps)
     held, y = np.asarray(rows.held), at.model.y[np.where(rows.index < at.units, rows.index, 0)]
     losses, last = (
         np.where(held, at.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0) for eta in (found.center, found.before)
     )
     error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
-    result = np.where(found.arrived, RESULTS.successful, RESULTS.not_converged)
+    result = np.where(found.converged, RESULTS.successful, RESULTS.not_converged)
     ball = lambda: (fit.back(found.theta - at.theta), np.zeros(len(error)))
     return RefitBatch(
         lambda: found.theta, error, result, losses, np.zeros(len(error), bool), ball, found.first, at.products - products
@@ -249,7 +249,7 @@ def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> Re
 def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     """Take one Newton step of each refit with its own Hessian; its error is the distance to the converged refit."""
     at, exact = cast(WideModel, wide(fit)), exactly(fit, rows)
-    found, held = settled(at, rows, steps=1), np.asarray(rows.held)
+    found, held = settle_wide(at, rows, steps=1), np.asarray(rows.held)
     y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
     losses = np.where(held, at.model.unit_loss.derivatives(found.center, y, (0,))[0], 0.0)
     error = np.abs(losses - exact.scores).sum(1) + exact.error

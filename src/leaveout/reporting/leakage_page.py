@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ..leakage._told import LeakageReport
+from ..leakage._report_result import LeakageReport
 from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, data_of, rules, tooltip
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
@@ -11,10 +11,10 @@ COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # col
 SAID = {"model": "answer", "score": "score", "low": "from", "high": "to", "correction": "correction", "exposed": "exposed"}
 
 
-def page_of(found: LeakageReport, title: str) -> Page:
+def page_of(report: LeakageReport, title: str) -> Page:
     """Build the page of a report, with the origin of each number."""
-    answers = found.table.rename_axis("answer").reset_index()
-    rows = found.rows.rename_axis("row").reset_index()
+    answers = report.table.rename_axis("answer").reset_index()
+    rows = report.rows.rename_axis("row").reset_index()
     more = f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}." if len(rows) > MOST else ""
     what = (
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
@@ -23,40 +23,40 @@ def page_of(found: LeakageReport, title: str) -> Page:
     tables = [PageTable("answers", "Answers", "Each beside what it takes for granted, or why there is none.", answers)]
     tables += [PageTable("rows", "Rows that carry the inflation", what, rows.head(MOST))] if len(rows) else []
     return Page(
-        title or f"{found.scoring} on new clusters, where links between records are uncertain",
+        title or f"{report.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
-        _answers(found),
+        _answers(report),
         None,
         "",
-        [_beside(found), *_cuts(found), *_carried(found)],
+        [_beside(report), *_cuts(report), *_row_figures(report)],
         tables,
-        {"": found._lines()},
+        {"": report._lines()},
         [
-            f"linkage = lo.leakage.Linkage(...)  # {found.links}",
-            f"report = lo.leakage.leakage_report(estimator, X, y, linkage=linkage, {found.asked})  # {found.learner}",
+            f"linkage = lo.leakage.Linkage(...)  # {report.links}",
+            f"report = lo.leakage.leakage_report(estimator, X, y, linkage=linkage, {report.asked})  # {report.learner}",
             *(
                 f"# fingerprint of {name}: {value[:16]}"
-                for name, value in found.of.items()
+                for name, value in report.of.items()
                 if name in ("response", "links", "folds")
             ),
         ],
-        [f"Verdict: {found.verdict}"],
+        [f"Verdict: {report.verdict}"],
     )
 
 
-def _answers(found: LeakageReport) -> list[tuple[str, str, str]]:
-    level = f"{found.level:.0%} interval"
-    better = "more is better" if found.more_is_better else "less is better"
-    naive = found.table.loc["naive"]
-    said = [("As filed (naive)", f"{naive.score:.5g}", f"{_between(naive, level)}; {found.scoring}, {better}")]
+def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
+    level = f"{report.level:.0%} interval"
+    better = "more is better" if report.more_is_better else "less is better"
+    naive = report.table.loc["naive"]
+    said = [("As filed (naive)", f"{naive.score:.5g}", f"{_between(naive, level)}; {report.scoring}, {better}")]
     if np.isfinite(naive.exposed):
         said.append(("Exposed", f"{naive.exposed:.2g}", "of the tested records are expected to have a mate in training"))
-    if found.recommended is None:
+    if report.recommended is None:
         return [("On new clusters", "no answer", "see the verdict"), *said]
-    row = found.table.loc[found.recommended]
+    row = report.table.loc[report.recommended]
     moved = (f"{row.correction:.3g}", f"{row.correction_low:.3g} to {row.correction_high:.3g}, {level}, paired over clusters")
     return [
-        ("On new clusters", f"{row.score:.5g}", f"{_between(row, level)}; answer: {found.recommended}"),
+        ("On new clusters", f"{row.score:.5g}", f"{_between(row, level)}; answer: {report.recommended}"),
         ("Correction", *moved),
         *said,
     ]
@@ -66,45 +66,45 @@ def _between(row: pd.Series, level: str) -> str:
     return f"{row.low:.4g} to {row.high:.4g}, {level}" if np.isfinite(row.low) else "no interval: all records score alike"
 
 
-def _beside(found: LeakageReport) -> Figure:
-    table = found.table[found.table.refusal == ""]
+def _beside(report: LeakageReport) -> Figure:
+    table = report.table[report.table.refusal == ""]
     frame = table.drop(columns=["assumption", "refusal"]).assign(model=list(table.index))
-    frame["told"] = np.where(frame.model == found.recommended, "believed", "not believed")
+    frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
     data = data_of(frame)
     color = {"field": "told", "type": "nominal", "scale": {"domain": ["believed", "not believed"], "range": [ORANGE, BLUE]}}
-    place = {"x": axis("score", found.scoring), "y": MODEL, "color": color, "tooltip": tooltip(**SAID)}
+    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": tooltip(**SAID)}
     dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 80}, "encoding": place}
-    at = {"values": [{"at": float(found.table.score["naive"])}]}
+    at = {"values": [{"at": float(report.table.score["naive"])}]}
     filed = {"data": at, "mark": {"type": "rule", "color": GREY, "strokeDash": [4, 4]}, "encoding": {"x": axis("at", "")}}
-    text = f"Dots with their {found.level:.0%} intervals; the dashed line is the score as filed."
+    text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
     layers = [filed, rules(data, "low", "high", BLUE, 2), dots]
     return Figure("beside", "Answers side by side", text, layers, 34 * len(frame) + 50)
 
 
-def _cuts(found: LeakageReport) -> list[Figure]:
+def _cuts(report: LeakageReport) -> list[Figure]:
     """Plot the score at every cut, from the score as filed to the cut at which nothing is exposed."""
-    naive = found.answers["naive"]
-    points = [curve.assign(model=name, score=naive.score + curve.difference) for name, curve in found.curves.items()]
+    naive = report.answers["naive"]
+    points = [curve.assign(model=name, score=naive.score + curve.difference) for name, curve in report.curves.items()]
     if not points:
         return []
     frame = pd.concat(points, ignore_index=True)
     frame["least"], frame["most"] = frame.score - 2 * frame.se, frame.score + 2 * frame.se
-    names = list(found.curves)
-    colors = [COLORS[list(found.answers).index(name)] for name in names]
+    names = list(report.curves)
+    colors = [COLORS[list(report.answers).index(name)] for name in names]
     color = {"field": "model", "type": "nominal", "scale": {"domain": names, "range": colors}}
     told = tooltip(model="answer", cut="cut", exposed="exposed", score="score", correction="correction, enlarged", se="SE")
     shared = {"x": axis("exposed", "tested records expected to have a mate in training"), "color": color}
     data = data_of(frame)
     height = {"y": axis("least", ""), "y2": {"field": "most"}}
     bars = {"data": data, "mark": {"type": "rule", "strokeWidth": 1}, "encoding": shared | height}
-    place = shared | {"y": axis("score", found.scoring), "tooltip": told}
+    place = shared | {"y": axis("score", report.scoring), "tooltip": told}
     dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 60}, "encoding": place}
-    there = [name for name in names if not found.table.refusal[name]]
-    ends = [(name, naive.exposed, naive.score) for name in there] + [(name, 0.0, found.answers[name].score) for name in there]
+    there = [name for name in names if not report.table.refusal[name]]
+    ends = [(name, naive.exposed, naive.score) for name in there] + [(name, 0.0, report.answers[name].score) for name in there]
     line = {
         "data": data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"])),
         "mark": {"type": "line", "strokeWidth": 1, "strokeDash": [2, 3]},
-        "encoding": shared | {"y": axis("score", found.scoring)},
+        "encoding": shared | {"y": axis("score", report.scoring)},
     }
     text = (
         "Each dot is a cut: training does without the records whose pairs with tested ones are as probable as that. Bars are "
@@ -113,8 +113,8 @@ def _cuts(found: LeakageReport) -> list[Figure]:
     return [Figure("cuts", "What every cut did", text, [line, bars, dots], 360)]
 
 
-def _carried(found: LeakageReport) -> list[Figure]:
-    rows = found.rows.head(BARS)
+def _row_figures(report: LeakageReport) -> list[Figure]:
+    rows = report.rows.head(BARS)
     if rows.empty or rows.carries.isna().any():
         return []
     frame = rows.assign(label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate])
@@ -126,5 +126,5 @@ def _carried(found: LeakageReport) -> list[Figure]:
         "tooltip": told,
     }
     bars = {"data": data_of(frame), "mark": {"type": "bar", "color": BLUE}, "encoding": place}
-    text = f"The {len(frame)} rows that add most, of {len(found.rows)} that may have mates in training."
+    text = f"The {len(frame)} rows that add most, of {len(report.rows)} that may have mates in training."
     return [Figure("carried", "Rows that carry the inflation", text, [bars], 22 * len(frame) + 40)]

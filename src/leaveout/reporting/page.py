@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.arrays import written as worded
+from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 
 TEMPLATE = Path(__file__).parent / "report.html"
@@ -107,14 +107,14 @@ class Page:
     notes: list[str] = field(default_factory=list)
 
 
-def written(page: Page, file: Path, notes: Sequence[str]) -> Path:
+def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     """Write the page, with more notes, and return its path."""
     page.notes.extend(note for note in notes if note and note not in page.notes)
-    file.write_text(_rendered(page), encoding="utf-8")
+    file.write_text(_render(page), encoding="utf-8")
     return file
 
 
-def _rendered(page: Page) -> str:
+def _render(page: Page) -> str:
     try:
         import jinja2
         import vl_convert

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..data.arrays import places, written
+from ..data.arrays import label_texts, places
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
 from ..diagnostics.result import Influence
 from ..optimize.fit import Fit
@@ -53,14 +53,14 @@ def _mean(estimate: Estimate) -> str:
     return f"{estimate.mean:.4g}{said}"
 
 
-def _named(ax: "Axes", names: Any, x: Any, y: Any) -> None:
+def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     """Write names above points, or below, right or left of them if a name would cover another."""
     sides = {(0, 4): ("center", "bottom"), (0, -4): ("center", "top"), (6, 0): ("left", "center"), (-6, 0): ("right", "center")}
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
     how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
     there: list[Any] = []
     ax.apply_aspect()
-    for name, across, up in zip(written(pd.Index(names)), x, y, strict=True):
+    for name, across, up in zip(label_texts(pd.Index(names)), x, y, strict=True):
         notes = []
         for shift, (ha, va) in sides.items():
             notes.append(ax.annotate(name, (across, up), shift, ha=ha, va=va, **how))
@@ -115,7 +115,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     label = "unit" if "unit" in table else "refit"
     worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
     ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
-    _named(ax, worst[label], worst.no_update, worst.loss)
+    _label_points(ax, worst[label], worst.no_update, worst.loss)
     ax.legend(frameon=False, loc="lower right")
     title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
     ax.set(xlabel=_of(estimate, f"loss of a {label} with no update"), ylabel=_of(estimate, f"held-out loss of a {label}"))
@@ -220,7 +220,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     return ax
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -274,7 +274,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     for name, (point, color) in marks.items():
         x = place[found.points.index(point)]
         ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
-        ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_said(point.value)}", **ring)
+        ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_value_text(point.value)}", **ring)
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
     return ax
@@ -315,10 +315,10 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     name = next(iter(found.space)) if name is None else name
     if name not in found.space:
         raise ValueError(f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}.")
-    made = [trial for trial in found.made if np.isfinite(trial.value)]
+    made = [trial for trial in found.all_trials if np.isfinite(trial.value)]
     by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric in HIGHER else 1
     place = lambda trial: trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
-    kept, rest = [trial for trial in made if not trial.said], [trial for trial in made if trial.said]
+    kept, rest = [trial for trial in made if not trial.message], [trial for trial in made if trial.message]
     at, value = np.array([place(trial) for trial in kept]), np.array([sign * trial.value for trial in kept])
     bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in kept])
     ax.errorbar(at, value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=0.6, alpha=0.8, label="trials")
@@ -326,7 +326,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         shown = [sign * trial.value for trial in rest]
         ax.plot([place(trial) for trial in rest], shown, "o", mfc="none", color="0.6", markersize=4, label="pruned")
     ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": "tab:red", "linestyle": "none"}
-    said = _said(found.best.hyper[name])
+    said = _value_text(found.best.hyper[name])
     ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
     if by_number:
         ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # linear, so that ticks have room if values are close
@@ -373,7 +373,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
     ax = _axes(ax, (6.0, 5.0))
     table = pd.DataFrame(
-        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.averaged(estimate.baseline)}
+        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.average(estimate.baseline)}
     )
     ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
     plan, names = estimate.plan, estimate.names()
@@ -382,7 +382,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
         ax.legend(frameon=False)
     most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
-    _named(ax, names[most], table.leverage[most], table.loss[most])
+    _label_points(ax, names[most], table.leverage[most], table.loss[most])
     ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
     ax.set(xlabel="leverage", ylabel=_of(estimate, "held-out loss"), title=title)
@@ -489,7 +489,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
         values, error = found.column(by), found.rows.get(f"{by}_error")
     index = values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
     counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
-    x, words = index.to_numpy() if counted else np.arange(len(values)), written(values.index)
+    x, words = index.to_numpy() if counted else np.arange(len(values)), label_texts(values.index)
     if error is not None:
         bars = np.where(np.isfinite(error), error, 0.0)
         ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
@@ -510,7 +510,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     return ax
 
 
-def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+def estimates(result: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     """Plot mean held-out losses with their errors.
 
     A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are random. A thick line
@@ -539,16 +539,16 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.estimates({"line": cv}).get_xlabel()
     'held-out loss a unit, half the squared error'
     """
-    if not found:
+    if not result:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
-    ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
+    ax = _axes(ax, (6.5, 0.5 * len(result) + 1.6))
     bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
     }
     told = set()
-    for place, estimate in enumerate(found.values()):
+    for place, estimate in enumerate(result.values()):
         sizes = estimate.se, estimate.monte_carlo_error, estimate.approximation_error
         for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
             if np.isfinite(size):
@@ -558,11 +558,11 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
         label = "no update" if place == 0 else None
         ax.plot(estimate.no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=label)
-    ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
-    scores = {estimate.score for estimate in found.values()}
-    first = next(iter(found.values()))
+    ax.set_yticks(np.arange(len(result)), [str(name) for name in result])
+    scores = {estimate.score for estimate in result.values()}
+    first = next(iter(result.values()))
     label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
-    ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
+    ax.set(xlabel=label, ylim=(len(result) - 0.5, -0.5))
     ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 
@@ -616,7 +616,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     ax = _axes(ax, (9.0, 3.5))
     path = hmm.decode(fit)
     index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
-    words = written(index)
+    words = label_texts(index)
     index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
     x, at, path = hmm.x[:, channel], index.to_numpy(), np.asarray(path)
     starts = np.flatnonzero(np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0])
@@ -718,7 +718,7 @@ def field(
     ax.set_aspect("equal")
     ax.set_axis_off()
     if estimate is not None:
-        _named(ax, names[most], *at[most].T)
+        _label_points(ax, names[most], *at[most].T)
     return ax
 
 

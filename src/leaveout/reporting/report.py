@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.arrays import written as worded
-from ..leakage._told import LeakageReport
+from ..data.arrays import label_texts as worded
+from ..leakage._report_result import LeakageReport
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
 from .leakage_page import page_of
-from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, PageTable, axis, data_of, rules, tooltip, written
+from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, PageTable, axis, data_of, rules, tooltip, write_page
 
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
 MODELS = 12  # largest number of models whose losses are in one table
@@ -82,109 +82,109 @@ def report(
     else:
         what = ", ".join(sorted({type(each).__name__ for each in (found.values() if isinstance(found, Mapping) else [found])}))
         raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}.")
-    return written(page, file, notes)
+    return write_page(page, file, notes)
 
 
 # one estimate
 
 
-def _of_one(found: Estimate, title: str) -> Page:
-    plan, model = found.plan, found.labels.get("objective", "").partition(",")[0]
+def _of_one(estimate: Estimate, title: str) -> Page:
+    plan, model = estimate.plan, estimate.labels.get("objective", "").partition(",")[0]
     asked = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
-    rows, missing = _rows(found)
+    rows, missing = _rows(estimate)
     what = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}." if missing else ""
-    tables = [PageTable("rows", "Refits" if found.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
-    if found.audit is not None and len(found.audit):
-        tables.append(PageTable("audit", "Audit", f"{found.labels.get('audit', '')}.", found.audit))
+    tables = [PageTable("rows", "Refits" if estimate.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
+    if estimate.audit is not None and len(estimate.audit):
+        tables.append(PageTable("audit", "Audit", f"{estimate.labels.get('audit', '')}.", estimate.audit))
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
         f"What does the model lose on data that it has not seen? {asked}",
-        _answers(found),
-        [("", each) for each in found.checks()],
-        ", ".join(found.mute),
-        _pictures(found),
+        _answers(estimate),
+        [("", each) for each in estimate.checks()],
+        ", ".join(estimate.mute),
+        _pictures(estimate),
         tables,
-        {"": found._facts()} | ({} if found.fit is None else {"The fit": found.fit._lines()}),
-        _calls(found),
-        list(filter(None, [found.labels.get("note", "")])),
+        {"": estimate._facts()} | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
+        _calls(estimate),
+        list(filter(None, [estimate.labels.get("note", "")])),
     )
 
 
-def _pictures(found: Estimate) -> list[Figure]:
+def _pictures(estimate: Estimate) -> list[Figure]:
     """Draw the pictures of units; none if losses are joint or missing."""
-    if found.joint or _units(found).empty:
+    if estimate.joint or _units(estimate).empty:
         return []
-    return [_against(found), _carried(found), *([_in_order(found)] if _is_series(found) else [])]
+    return [_against(estimate), _row_figure(estimate), *([_in_order(estimate)] if _is_series(estimate) else [])]
 
 
-def _is_series(found: Estimate) -> bool:
-    return bool(found.plan.serial and found.plan.blocks is None and not found.joint)
+def _is_series(estimate: Estimate) -> bool:
+    return bool(estimate.plan.serial and estimate.plan.blocks is None and not estimate.joint)
 
 
-def _answers(found: Estimate) -> list[tuple[str, str, str]]:
-    se, error = found.standard_error, found.approximation_error
-    unit = "a refit, joint" if found.joint else "a unit"
+def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
+    se, error = estimate.standard_error, estimate.approximation_error
+    unit = "a refit, joint" if estimate.joint else "a unit"
     try:
-        known = found.interval()
+        known = estimate.interval()
         interval = (f"{known.low:.4g} to {known.high:.4g}", f"for the mean on new units, method {known.method!r}")
     except ValueError as none:
         interval = ("not available", str(none).partition(": ")[2])
     plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
-    proved = found._approximation().partition(", ")[2]
-    missing, held = found._missing, int(found._at.held.sum())
+    proved = estimate._approximation().partition(", ")[2]
+    missing, held = estimate._missing, int(estimate._at.held.sum())
     without = f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
-    metrics = [(name, f"{found.metrics[name]:.5g}", found._metric(name).partition(" ")[2]) for name in found.metrics]
+    metrics = [(name, f"{estimate.metrics[name]:.5g}", estimate._metric(name).partition(" ")[2]) for name in estimate.metrics]
     return [
         (
             "Held-out loss",
-            f"{found.mean:.5g}{plus}",
-            f"{unit}{', ' if found.score else ''}{found.score}; SE: {se.kind}{without}",
+            f"{estimate.mean:.5g}{plus}",
+            f"{unit}{', ' if estimate.score else ''}{estimate.score}; SE: {se.kind}{without}",
         ),
         ("95 % interval", *interval),
         ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
-        ("With no update", f"{found.no_update:.5g}", "of data that the model was fitted to: too low"),
+        ("With no update", f"{estimate.no_update:.5g}", "of data that the model was fitted to: too low"),
         *metrics,
     ]
 
 
-def _calls(found: Estimate) -> list[str]:
+def _calls(estimate: Estimate) -> list[str]:
     """Write the calls that give the same numbers, and a checksum that identifies the data."""
-    asked = "".join(f", {part}" for part in filter(None, [found.labels.get("asked", "")]))
-    settings = "" if found.fit is None else found.fit.settings
-    plan = found.plan.call or f"lo.Plan(...)  # {found.plan.num_refits} refits of {found.plan.widths} each"
+    asked = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
+    settings = "" if estimate.fit is None else estimate.fit.settings
+    plan = estimate.plan.call or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
     lines = [
-        f"fit = lo.fit(...)  # {'; '.join(filter(None, (found.labels.get('objective', ''), settings)))}",
+        f"fit = lo.fit(...)  # {'; '.join(filter(None, (estimate.labels.get('objective', ''), settings)))}",
         f"plan = {plan}",
-        f"cv = lo.cross_validate(fit, plan, lo.{found.labels.get('refit', 'Certified()')}{asked})",
+        f"cv = lo.cross_validate(fit, plan, lo.{estimate.labels.get('refit', 'Certified()')}{asked})",
     ]
-    if found.response is not None:
-        number = hashlib.sha256(np.ascontiguousarray(found.response, np.float64).tobytes()).hexdigest()[:16]
-        lines.append(f"# the response, {found.plan.num_units} units as float64, has the SHA-256 {number}…")
+    if estimate.response is not None:
+        number = hashlib.sha256(np.ascontiguousarray(estimate.response, np.float64).tobytes()).hexdigest()[:16]
+        lines.append(f"# the response, {estimate.plan.num_units} units as float64, has the SHA-256 {number}…")
     return lines
 
 
-def _rows(found: Estimate) -> tuple[pd.DataFrame, int]:
+def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
     """Return the rows of largest loss, and the number of others."""
-    table = found.table()
+    table = estimate.table()
     table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
     table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
     first = ["unit", "loss", "no_update", "rise", "refit", "error", "result"]
     return table[[name for name in first if name in table]].head(MOST), max(0, len(table) - MOST)
 
 
-def _units(found: Estimate) -> pd.DataFrame:
+def _units(estimate: Estimate) -> pd.DataFrame:
     """Tabulate every unit with a loss: its label, its losses held out and not, and whether its refit is flagged."""
-    plan, names = found.plan, found.names()
+    plan, names = estimate.plan, estimate.names()
     words = worded(names)
     flagged = np.zeros(plan.num_units, bool)
-    flagged[plan.index[plan.held & np.isin(plan.refit, found.flagged())]] = True
+    flagged[plan.index[plan.held & np.isin(plan.refit, estimate.flagged())]] = True
     label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
-    held, none = found.per_unit(), found.averaged(found.baseline)
+    held, none = estimate.per_unit(), estimate.average(estimate.baseline)
     told = np.where(flagged, "flagged", "not flagged")
     units = pd.DataFrame(
         {"place": _places(names), "label": label, "loss": held, "none": none, "rise": held - none, "told": told}
     )
-    units["share"] = np.abs(held) * found._weight / max(np.nansum(np.abs(held) * found._weight), 1e-300)
+    units["share"] = np.abs(held) * estimate._weight / max(np.nansum(np.abs(held) * estimate._weight), 1e-300)
     return units[np.isfinite(held) & np.isfinite(none)]
 
 
@@ -199,8 +199,8 @@ def _places(names: pd.Index) -> Any:
 SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
 
 
-def _against(found: Estimate) -> Figure:
-    units = _units(found)
+def _against(estimate: Estimate) -> Figure:
+    units = _units(estimate)
     flagged = units.index[units["told"] == "flagged"]
     if cut := len(units) > POINTS:
         most, others = units["rise"].nlargest(POINTS // 2).index, units.sample(POINTS // 2, random_state=0).index
@@ -222,8 +222,8 @@ def _against(found: Estimate) -> Figure:
     return Figure("against", "What each row loses by being left out", text, [line | {"encoding": place}, points], 360)
 
 
-def _carried(found: Estimate) -> Figure:
-    units = _units(found).nlargest(BARS, "share")
+def _row_figure(estimate: Estimate) -> Figure:
+    units = _units(estimate).nlargest(BARS, "share")
     total = units["share"].sum()
     bars = {
         "data": data_of(units),
@@ -234,13 +234,13 @@ def _carried(found: Estimate) -> Figure:
             "tooltip": [*tooltip(**SAID), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}],
         },
     }
-    of = int(np.isfinite(found.per_unit()).sum())
+    of = int(np.isfinite(estimate.per_unit()).sum())
     text = f"The {len(units)} rows of largest loss, of {of}, are {total:.0%} of it all."
     return Figure("carried", "Which rows carry the loss", text, [bars], 22 * len(units) + 40)
 
 
-def _in_order(found: Estimate, model: str = "") -> Figure:
-    units, name = _units(found), found.names().name
+def _in_order(estimate: Estimate, model: str = "") -> Figure:
+    units, name = _units(estimate), estimate.names().name
     some = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
@@ -255,33 +255,37 @@ def _in_order(found: Estimate, model: str = "") -> Figure:
 # several
 
 
-def _of_several(found: dict[str, Estimate], title: str) -> Page:
+def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        table = compare(found)
-    said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in found.values())]
-    first = found[table.index[0]]
+        table = compare(estimates)
+    said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in estimates.values())]
+    first = estimates[table.index[0]]
     rows = pd.DataFrame({"unit": first.names() if not first.joint else np.arange(first.plan.num_refits)})
-    losses = pd.DataFrame({str(name): found[name].per_unit() for name in table.index[:MODELS]})
+    losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
-    what = f"The held-out loss of every unit under {'each model' if len(found) <= MODELS else f'the best {MODELS} models'}."
+    what = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
     models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
     return Page(
         title or "Which model loses least on data that it has not seen",
-        f"Which of {len(found)} models loses least on data that they have not seen? All are asked for the same units.",
-        _compared(table, first),
-        _together(found),
-        ", ".join(sorted({code for each in found.values() for code in each.mute})),
-        [_means(table, found), _differences(table), *([_in_order(first, str(table.index[0]))] if _is_series(first) else [])],
-        [PageTable("models", "Models", _ranked(table), models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
-        {str(name): each._facts() for name, each in found.items()},
-        [line for name, each in found.items() for line in (f"# {name}", *_calls(each))],
+        f"Which of {len(estimates)} models loses least on data that they have not seen? All are asked for the same units.",
+        _comparison_facts(table, first),
+        _together(estimates),
+        ", ".join(sorted({code for each in estimates.values() for code in each.mute})),
+        [
+            _means(table, estimates),
+            _differences(table),
+            *([_in_order(first, str(table.index[0]))] if _is_series(first) else []),
+        ],
+        [PageTable("models", "Models", _ranking_note(table), models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
+        {str(name): each._facts() for name, each in estimates.items()},
+        [line for name, each in estimates.items() for line in (f"# {name}", *_calls(each))],
         [*filter(None, dict.fromkeys(said))],
     )
 
 
-def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]]:
+def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]]:
     best, second = table.iloc[0], table.iloc[1]
     plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
     score = first.score or "a loss that is not known by name"
@@ -302,7 +306,7 @@ def _compared(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]
     ]
 
 
-def _ranked(table: pd.DataFrame) -> str:
+def _ranking_note(table: pd.DataFrame) -> str:
     return "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
 
 
@@ -313,18 +317,18 @@ def _without(table: pd.DataFrame, model: pd.Series) -> str:
     return f"; of the losses that all models have: this one lacks {model['missing'] or 'none'}"
 
 
-def _together(found: dict[str, Estimate]) -> list[tuple[str, Check]]:
+def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
     """List the checks, one entry for all models that share it."""
     of: dict[Check, list[str]] = {}
-    for name, estimate in found.items():
+    for name, estimate in estimates.items():
         for each in estimate.checks():
             of.setdefault(each, []).append(str(name))
     order = sorted(of, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
-    return [("all models" if len(of[each]) == len(found) else ", ".join(of[each]), each) for each in order]
+    return [("all models" if len(of[each]) == len(estimates) else ", ".join(of[each]), each) for each in order]
 
 
-def _means(table: pd.DataFrame, found: dict[str, Estimate]) -> Figure:
-    own = [found[name] for name in table.index]
+def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
+    own = [estimates[name] for name in table.index]
     frame = table[["mean", "se"]].assign(
         model=list(map(str, table.index)), error=[e.approximation_error for e in own], none=[e.no_update for e in own]
     )

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
-from ..interop.sklearn import described, inner, placed, read, rescales
+from ..interop.sklearn import describe, inner, read, rescales, with_parameters
 from ..models.glm.losses import AbstractRounded
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
@@ -66,13 +66,13 @@ class Scores(NamedTuple):
     seconds: NDArray[np.float64]
 
 
-def fitted(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, Fit]:
+def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, Fit]:
     """Return the host fitted to all rows, and its `Fit`.
 
     The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the minimum if its solver stopped
     early. If `anew`, refits standardise the columns themselves if that is a change of their ridge.
     """
-    if isinstance(described(inner(estimator)).loss, AbstractRounded):  # raises before anything is fitted
+    if isinstance(describe(inner(estimator)).loss, AbstractRounded):  # raises before anything is fitted
         raise TypeError(
             f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
             "lo.from_sklearn and lo.cross_validate, whose results say by how much."
@@ -82,9 +82,9 @@ def fitted(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, 
     return host, anchor(model, theta) if model.cut else fit(model, theta)  # a host with a cut has its own solution
 
 
-def is_rescaled(found: Fit) -> bool:
+def is_rescaled(result: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
-    return isinstance(found.objective, StandardisedGLM) and found.predictors is not None
+    return isinstance(result.objective, StandardisedGLM) and result.predictors is not None
 
 
 def _is_at_rest(estimator: Any, data: FoldData) -> bool:
@@ -111,8 +111,8 @@ class OneFit:
     data: FoldData
     splits: Splits
     refit: AbstractRefit
-    failed: Callable[[Exception], None]
-    frozen: bool
+    on_failure: Callable[[Exception], None]
+    is_frozen: bool
     seconds: float
 
     @functools.cached_property
@@ -128,12 +128,12 @@ class OneFit:
         return fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
 
     @functools.cached_property
-    def _lost(self) -> NDArray[np.int64]:
-        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.frozen))
+    def _lost_folds(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.is_frozen))
 
     @functools.cached_property
     def _alone(self) -> "PipelineFolds":
-        return PipelineFolds(self.host, self.data, [self.splits[k] for k in self._lost], self.failed)
+        return PipelineFolds(self.host, self.data, [self.splits[k] for k in self._lost_folds], self.on_failure)
 
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
@@ -142,24 +142,24 @@ class OneFit:
     def of(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
         if np.isfinite(self._theta[k]).all():
-            return placed(self.host, {name: values[k] for name, values in self._parameters.items()})
-        (place,) = np.nonzero(self._lost == k)
+            return with_parameters(self.host, {name: values[k] for name, values in self._parameters.items()})
+        (place,) = np.nonzero(self._lost_folds == k)
         return self._alone.of(place.item()) if place.size else None
 
-    def predicted(self, predict: Predict) -> list[NDArray]:
+    def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
         return [predict(k, self.of(k)) for k in range(len(self.splits))]
 
-    def completed(self, found: Scores, score: Score) -> Scores:
+    def complete(self, scores: Scores, score: Score) -> Scores:
         """Add the scores of folds that have a fit of their own."""
-        if np.isnan(found.values).any() and self._lost.size:
-            (own,) = self._alone.called([score])
-            for mine, others in zip(found, own, strict=True):
-                mine[self._lost] = others
-        return found
+        if np.isnan(scores.values).any() and self._lost_folds.size:
+            (own,) = self._alone.call_scorers([score])
+            for mine, others in zip(scores, own, strict=True):
+                mine[self._lost_folds] = others
+        return scores
 
 
-class Called(NamedScore):
+class CalledScorer(NamedScore):
     """Scorer that is called on the held-out rows of every refit, with one number each."""
 
     title, joint = "", True
@@ -177,12 +177,12 @@ class Called(NamedScore):
             key = _key(index[held])
             if key not in self.whole:  # some of its rows have no determined prediction
                 continue
-            host = placed(self.of.host, {name: values[k] for name, values in parameters.items()})
+            host = with_parameters(self.of.host, {name: values[k] for name, values in parameters.items()})
             out[k] = self.score(host, self.rows(key))
         return out
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
-        return reach(self.of.fit, done, losses, lambda theta: self.losses(rows, theta), directions=2)
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
+        return reach(self.of.fit, batch, losses, lambda theta: self.losses(rows, theta), directions=2)
 
 
 def _key(rows: NDArray) -> bytes:
@@ -196,50 +196,50 @@ class PipelineFolds:
     """
 
     def __init__(self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]):
-        self.host, self.data, self.splits, self.failed = host, data, splits, failed
+        self.host, self.data, self.splits, self.failures = host, data, splits, failed
         self.fit_seconds = np.zeros(len(splits))
-        self.made: dict[int, tuple[Any, Any, str]] = {}
+        self.estimators: dict[int, tuple[Any, Any, str]] = {}
 
     def of(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
-        return self._made(k)[0]
+        return self._make(k)[0]
 
-    def _made(self, k: int) -> tuple[Any, Any, str]:
+    def _make(self, k: int) -> tuple[Any, Any, str]:
         """Estimator of a fold, the estimator after one more step, and the reason if there is none."""
-        if k not in self.made:
+        if k not in self.estimators:
             began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
             try:
                 with making():
-                    self.made[k] = *_with_next(*self._refitted(rows)), ""
+                    self.estimators[k] = *_with_next(*self._refit(rows)), ""
             except (ValueError, RuntimeError) as error:
-                self.failed(error)
-                self.made[k] = None, None, str(error)
+                self.failures(error)
+                self.estimators[k] = None, None, str(error)
             self.fit_seconds[k] = time.perf_counter() - began
-        return self.made[k]
+        return self.estimators[k]
 
-    def _refitted(self, rows: FoldData) -> tuple[Any, Fit | None]:
-        return refitted(self.host, rows)
+    def _refit(self, rows: FoldData) -> tuple[Any, Fit | None]:
+        return refit_host(self.host, rows)
 
-    def predicted(self, predict: Predict) -> list[NDArray]:
+    def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
-        made = (told for _, told in steps(functools.partial(self._predicted, predict), range(len(self.splits))))
+        made = (told for _, told in steps(functools.partial(self._predictions, predict), range(len(self.splits))))
         return [told["labels"].astype(object) if "labels" in told else told["values"] for told in made]
 
-    def _predicted(self, predict: Predict, k: int) -> StepResult:
+    def _predictions(self, predict: Predict, k: int) -> StepResult:
         found = np.asarray(predict(k, self.of(k)))
         return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
 
-    def called(self, scores: Sequence[Score]) -> list[Scores]:
+    def call_scorers(self, scores: Sequence[Score]) -> list[Scores]:
         """Scores of every fold, by scorers called on its test rows."""
         found = np.full((len(scores), 3, len(self.splits)), np.nan)
-        for k, told in steps(functools.partial(self._called, scores), range(len(self.splits))):
+        for k, told in steps(functools.partial(self._call_scorers, scores), range(len(self.splits))):
             found[..., k], self.fit_seconds[k] = told["scores"], told["seconds"]
-            if (why := str(told["failed"])) and k not in self.made:
-                self.failed(ValueError(why))
+            if (why := str(told["failed"])) and k not in self.estimators:
+                self.failures(ValueError(why))
         return [Scores(*each) for each in found]
 
-    def _called(self, scores: Sequence[Score], k: int) -> StepResult:
-        host, further, why = self._made(k)
+    def _call_scorers(self, scores: Sequence[Score], k: int) -> StepResult:
+        host, further, why = self._make(k)
         rows, found = self.data.some(self.splits[k][1]), np.full((len(scores), 3), np.nan)
         for each, score in zip(found, scores if host is not None else (), strict=False):
             began = time.perf_counter()
@@ -252,30 +252,30 @@ class PipelineFolds:
 class ByHost(PipelineFolds):
     """Host that fits itself anew on the training rows of each fold."""
 
-    def _refitted(self, rows: FoldData) -> tuple[Any, Fit | None]:
+    def _refit(self, rows: FoldData) -> tuple[Any, Fit | None]:
         return clone(self.host).fit(rows.X, rows.y, **rows.params), None
 
 
-def refitted(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
+def refit_host(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
     """Return a fitted host whose learning steps are fitted on other rows."""
     new = copy.copy(host)
     if isinstance(host, Pipeline):
         name, last = host.steps[-1]
         before = clone(host[:-1]) if len(host.steps) > 1 else None
         X = data.X if before is None else before.fit_transform(data.X, data.y)
-        last, found = refitted(last, data._replace(X=X))
+        last, found = refit_host(last, data._replace(X=X))
         new.steps = [*(() if before is None else before.steps), (name, last)]
         return new, found
     if isinstance(host, TransformedTargetRegressor):
         new.transformer_ = clone(host.transformer_).fit(data.y.reshape(-1, 1))
         y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
-        new.regressor_, found = refitted(host.regressor_, data._replace(y=y))
+        new.regressor_, found = refit_host(host.regressor_, data._replace(y=y))
         return new, found
     if type(host) is LinearRegression:  # a direct solution with a tolerance of its own
         return clone(host).fit(data.X, data.y, sample_weight=data.weight), None
     own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
     found = fit(*read(own, data.X, data.y, data.weight))
-    return placed(own, found.parameters), found
+    return with_parameters(own, found.parameters), found
 
 
 def _is_alike(host: Any, data: FoldData) -> bool:
@@ -286,9 +286,9 @@ def _is_alike(host: Any, data: FoldData) -> bool:
     return bool(data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all()))
 
 
-def _with_next(host: Any, found: Fit | None) -> tuple[Any, Any]:
+def _with_next(host: Any, result: Fit | None) -> tuple[Any, Any]:
     """Return a host, and the host after one more Newton step, or itself if the step is negligible."""
-    if found is None or found.decrement < DECREMENT_ROUNDING:
+    if result is None or result.decrement < DECREMENT_ROUNDING:
         return host, host
-    theta = found.vector - found.solve(found.gradient)
-    return host, placed(host, {name: values[0] for name, values in natural(found, theta[None]).items()})
+    theta = result.vector - result.solve(result.gradient)
+    return host, with_parameters(host, {name: values[0] for name, values in natural(result, theta[None]).items()})

@@ -21,7 +21,7 @@ from ..optimize.fit import Fit
 from ..validation.cross_validate import LOST, scored_together
 from ..validation.estimate import Estimate
 from ..validation.scoring import Named
-from ._folds import Called, FoldData, OneFit, PipelineFolds, Score, Scores
+from ._folds import CalledScorer, FoldData, OneFit, PipelineFolds, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
@@ -39,13 +39,13 @@ def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
     """Compute R² as scikit-learn defines it: 1 or 0 for a constant response, NaN for one row."""
     spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
     if len(y) < 2:
-        return undefined("R^2 score")
+        return undefined_score("R^2 score")
     if spread == 0:
         return float(mean == 0)
     return 1 - mean / spread
 
 
-def undefined(what: str) -> float:
+def undefined_score(what: str) -> float:
     """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
     warnings.warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=2)
     return float("nan")
@@ -65,7 +65,7 @@ TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, *_: -mean
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
-def named(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
+def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
     """Return scorers by their names in scikit-learn; a single one is "score".
 
     Scores of a function that returns several keep its names.
@@ -98,35 +98,35 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
 
 
 def scores(
-    folds: OneFit | PipelineFolds, wanted: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+    folds: OneFit | PipelineFolds, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
 ) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
-    calls = {name: score_of(scoring, host, error_score) for name, scoring in wanted.items()}
+    calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
     if isinstance(folds, PipelineFolds):
-        return dict(zip(calls, folds.called(list(calls.values())), strict=True))
+        return dict(zip(calls, folds.call_scorers(list(calls.values())), strict=True))
     began = time.perf_counter()
-    means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in wanted.items()}
-    asked = {name: Called(folds, calls[name]) if known is None else known.loss for name, known in means.items()}
+    means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in scorings.items()}
+    asked = {name: CalledScorer(folds, calls[name]) if known is None else known.loss for name, known in means.items()}
     distinct = list(dict.fromkeys(asked.values()))
     estimates = dict(zip(distinct, scored_together(folds.fit, folds.plan, folds.refit, distinct), strict=True))
-    each = (time.perf_counter() - began) / (len(wanted) * folds.plan.num_refits)
+    each = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
     found = {}
     for name, known in means.items():
         estimate = estimates[asked[name]]
         values, error = of_calls(estimate) if known is None else of_losses(estimate, known, folds.data)
-        found[name] = folds.completed(Scores(values, error, np.full(len(values), each)), calls[name])
+        found[name] = folds.complete(Scores(values, error, np.full(len(values), each)), calls[name])
     return found
 
 
-def of_calls(found: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def of_calls(estimate: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Collect called scores; a fold with undetermined rows has none."""
-    return np.where(among(found.result, LOST), np.nan, found.losses), found.error
+    return np.where(among(estimate.result, LOST), np.nan, estimate.losses), estimate.error
 
 
-def of_losses(found: Estimate, known: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def of_losses(estimate: Estimate, facts: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute scores of folds from losses of their rows, with their errors."""
-    plan, weights = found.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
-    losses = np.minimum(found.losses, LARGEST) if known.loss == "log_density" else found.losses
+    plan, weights = estimate.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
+    losses = np.minimum(estimate.losses, LARGEST) if facts.loss == "log_density" else estimate.losses
     values, error = np.full((2, plan.num_refits), np.nan)
     for k, (start, end) in enumerate(zip(plan.indptr[:-1], plan.indptr[1:], strict=True)):
         held = plan.held[start:end]
@@ -134,9 +134,9 @@ def of_losses(found: Estimate, known: OfMean, data: FoldData) -> tuple[NDArray[n
         y, weight = data.y[rows], weights[rows]
         if not weight.sum() > 0:
             continue
-        mean, off = np.average(losses[start:end][held], weights=weight), found.error[k] * weight.max() / weight.sum()
-        values[k] = known.score(mean, y, weight)
-        around = [known.score(at, y, weight) for at in (mean + off, max(mean - off, 0.0))]
+        mean, off = np.average(losses[start:end][held], weights=weight), estimate.error[k] * weight.max() / weight.sum()
+        values[k] = facts.score(mean, y, weight)
+        around = [facts.score(at, y, weight) for at in (mean + off, max(mean - off, 0.0))]
         error[k] = np.abs(np.subtract(around, values[k])).max()
     return values, error
 
@@ -147,7 +147,7 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
 
     def score(host: Any, rows: FoldData) -> float:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
-            return undefined("Explained variance score")  # scikit-learn's value is 1, as the variance is zero
+            return undefined_score("Explained variance score")  # scikit-learn's value is 1, as the variance is zero
         more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
             return float(scorer(host, rows.X, rows.y, **more))

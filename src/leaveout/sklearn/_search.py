@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import stoppable
-from ..interop.sklearn import described, inner, learns, penalty_of, rescales
+from ..interop.sklearn import describe, inner, learns, penalty_of, rescales
 from ..models.glm.losses import Squared
 from ..models.glm.penalties import AbstractPenalty, Zero
 from ..optimize.active_set import NoMinimiser
@@ -23,9 +23,9 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..tuning.path import path
 from ..validation.cross_validate import DEFAULT_REFIT
-from ._folds import FoldData, OneFit, Splits, fitted, is_rescaled
-from ._scoring import OfMean, Scores, named, of_losses, of_mean, score_of, scores
-from ._validation import Transformers, check, fold_failed, folds_of, splits_of, told, with_weights
+from ._folds import FoldData, OneFit, Splits, fit_host, is_rescaled
+from ._scoring import OfMean, Scores, named_scorers, of_losses, of_mean, score_of, scores
+from ._validation import Transformers, check, fold_failed, folds_of, splits_of, warn_of_missing, with_weights
 
 
 class OneFitSearchCV(GridSearchCV):
@@ -121,7 +121,7 @@ class OneFitSearchCV(GridSearchCV):
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
         of = {"candidates": candidates, "data": data, "splits": splits} | {name: getattr(self, name) for name in names}
         with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
-            found = list(self._scored(candidates, data, splits))
+            found = list(self._score_candidates(candidates, data, splits))
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
         more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
@@ -163,7 +163,7 @@ class OneFitSearchCV(GridSearchCV):
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
-    def _scored(
+    def _score_candidates(
         self, candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
         """Yield the scores of every candidate, and the seconds that its fits took."""
@@ -174,9 +174,9 @@ class OneFitSearchCV(GridSearchCV):
         if _is_family(candidates, hosts) and not (anew and (callable(self.scoring) or not rescales(hosts[0]))):
             began = time.perf_counter()
             try:
-                host, start = fitted(hosts[0], data, anew=anew)
+                host, start = fit_host(hosts[0], data, anew=anew)
                 if not anew or is_rescaled(start):
-                    penalties = [penalty_of(described(inner(each))) or Zero() for each in hosts]
+                    penalties = [penalty_of(describe(inner(each))) or Zero() for each in hosts]
                     failed = lambda error: fold_failed(error, self.error_score)
                     first = OneFit(host, start, data, splits, strategy, failed, frozen, time.perf_counter() - began)
                     family = list(_family(first, penalties, self.scoring, self.error_score))
@@ -187,10 +187,12 @@ class OneFitSearchCV(GridSearchCV):
         for host in hosts:
             check("OneFitSearchCV", host, splits, self.transformers)
             folds, own = folds_of(host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring))
-            found = scores(folds, named(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score)
+            found = scores(
+                folds, named_scorers(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score
+            )
             if "score" not in found:
                 raise ValueError("OneFitSearchCV: scoring must return one score, by which it chooses.")
-            yield found["score"]._replace(values=told(found["score"], self.error_score)), folds.fit_seconds
+            yield found["score"]._replace(values=warn_of_missing(found["score"], self.error_score)), folds.fit_seconds
 
 
 def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
@@ -210,7 +212,7 @@ def _family(
 ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
-    each = named(scoring, host, data.X, data.y, error_score)["score"]
+    each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
     known = of_mean(each, host, first.fit, data.y)
     own = None if known is None or is_rescaled(first.fit) else _of_own_loss(known, first.fit.objective)
     if own is not None and len(set(map(repr, penalties))) == len(penalties):
@@ -219,8 +221,8 @@ def _family(
         seconds = np.full(fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties)))
         for point in points:
             found = Scores(*of_losses(point.estimate, own, data), np.zeros(fits))
-            found = replace(first, fit=point.fit).completed(found, score_of(each, host, error_score))
-            yield found._replace(values=told(found, error_score)), seconds
+            found = replace(first, fit=point.fit).complete(found, score_of(each, host, error_score))
+            yield found._replace(values=warn_of_missing(found, error_score)), seconds
         return
     model: Any = first.fit.objective
     start, seconds = first.fit, first.fit_seconds
@@ -229,15 +231,15 @@ def _family(
         start = fit(model.under(penalty), start.parameters)
         seconds = seconds + (time.perf_counter() - began) / fits
         found = scores(replace(first, fit=start), {"score": each}, host, data.y, error_score)["score"]
-        yield found._replace(values=told(found, error_score)), seconds
+        yield found._replace(values=warn_of_missing(found, error_score)), seconds
         seconds = np.zeros(fits)
 
 
-def _of_own_loss(known: OfMean, objective: Any) -> OfMean | None:
+def _of_own_loss(facts: OfMean, objective: Any) -> OfMean | None:
     """Write a score as a function of the mean of the model's own loss, if it is one."""
-    if known.loss == "log_density":
-        return known
-    squared = isinstance(objective.loss_function, Squared) and objective.loss_function.linked == "identity"
-    if known.loss != "squared_error" or not squared:
+    if facts.loss == "log_density":
+        return facts
+    squared = isinstance(objective.loss_function, Squared) and objective.loss_function.link_name == "identity"
+    if facts.loss != "squared_error" or not squared:
         return None
-    return OfMean(known.loss, lambda mean, *rest: known.score(2 * mean, *rest))
+    return OfMean(facts.loss, lambda mean, *rest: facts.score(2 * mean, *rest))

@@ -21,8 +21,8 @@ from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT
-from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fitted, is_rescaled
-from ._scoring import ErrorScore, Scores, named, score_of, scores
+from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fit_host, is_rescaled
+from ._scoring import ErrorScore, Scores, named_scorers, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
 LEAST = float(np.finfo(np.float64).min)
@@ -138,9 +138,9 @@ def cross_validate(
     seen = return_estimator or any(map(callable, listed))
     data, splits = _rows("cross_validate", estimator, X, y, groups, cv, params, transformers)
     asked = {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
-    with _kept("cross_validate", checkpoint, estimator, data, splits, refit, transformers, **asked):
+    with _keep_steps("cross_validate", checkpoint, estimator, data, splits, refit, transformers, **asked):
         folds, host = folds_of(estimator, data, splits, refit, transformers, error_score, seen)
-        wanted = named(scoring, host, data.X, data.y, error_score)
+        wanted = named_scorers(scoring, host, data.X, data.y, error_score)
         found = scores(folds, wanted, host, data.y, error_score)
         hosts = [folds.of(k) for k in range(len(splits))] if return_estimator or return_train_score else []
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
@@ -148,9 +148,9 @@ def cross_validate(
         result["estimator"] = hosts
     if return_indices:
         result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
-    train = _trained(wanted, hosts, data, splits, error_score) if return_train_score else {}
+    train = _training_scores(wanted, hosts, data, splits, error_score) if return_train_score else {}
     for name, one in found.items():
-        result[f"test_{name}"] = told(one, error_score)
+        result[f"test_{name}"] = warn_of_missing(one, error_score)
         if return_train_score:
             result[f"train_{name}"] = train[name]
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
@@ -280,18 +280,18 @@ def cross_val_predict(
         found = getattr(host, method)(data.some(splits[k][1]).X)
         return _by_classes(found, host.classes_, classes, method) if method in ABSENT else found
 
-    with _kept("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
+    with _keep_steps("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
         folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
-        parts = folds.predicted(predict)
+        parts = folds.predictions(predict)
     return np.concatenate(parts)[np.argsort(tests)]
 
 
-def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> np.ndarray:
+def _by_classes(result: NDArray, own: NDArray, classes: NDArray, method: str) -> np.ndarray:
     """Put an estimator's output for its own classes into the columns of all classes."""
     if len(own) == len(classes):
-        return found
+        return result
     advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
-    if found.ndim == 1:
+    if result.ndim == 1:
         raise ValueError(
             f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
             f"{method} with imbalanced folds. {advice}"
@@ -302,13 +302,13 @@ def _by_classes(found: NDArray, own: NDArray, classes: NDArray, method: str) -> 
         RuntimeWarning,
         stacklevel=3,
     )
-    out = np.full((len(found), len(classes)), ABSENT[method], found.dtype)
-    out[:, np.searchsorted(classes, own)] = found
+    out = np.full((len(result), len(classes)), ABSENT[method], result.dtype)
+    out[:, np.searchsorted(classes, own)] = result
     return out
 
 
 @contextlib.contextmanager
-def _kept(
+def _keep_steps(
     caller: str,
     checkpoint: File | None,
     estimator: Any,
@@ -357,18 +357,18 @@ def folds_of(
     refit: AbstractRefit,
     transformers: Transformers,
     error_score: ErrorScore,
-    seen: bool = False,
+    visible: bool = False,
 ) -> tuple[OneFit | PipelineFolds, Any]:
     """Return the estimators of all folds, and the host on all rows.
 
-    If callers may look inside estimators (`seen`), transformers that learn from rows are fitted in each; else refits change
+    If callers may look inside estimators (`visible`), transformers that learn from rows are fitted in each; else refits change
     their penalties instead, if that is equivalent.
     """
     began = time.perf_counter()
     frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
     failed = lambda error: fold_failed(error, error_score)
     try:
-        host, found = fitted(estimator, data, anew=anew and not seen)
+        host, found = fit_host(estimator, data, anew=anew and not visible)
     except (IndefiniteHessianError, NoMinimiser) as error:
         if frozen:
             raise
@@ -448,14 +448,14 @@ def with_weights(
     return FoldData(X, target, {} if weight is None else {weights: weight}, weight)
 
 
-def _trained(
-    wanted: dict[str, Any], hosts: list[Any], data: FoldData, splits: Splits, error_score: ErrorScore
+def _training_scores(
+    request: dict[str, Any], hosts: list[Any], data: FoldData, splits: Splits, error_score: ErrorScore
 ) -> dict[str, NDArray[np.float64]]:
     """Compute scores on training rows."""
-    found = {name: np.full(len(splits), np.nan) for name in wanted}
+    found = {name: np.full(len(splits), np.nan) for name in request}
     for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
         rows = data.some(train)
-        for name, scoring in wanted.items():
+        for name, scoring in request.items():
             found[name][k] = np.nan if host is None else score_of(scoring, host, error_score)(host, rows)
     return found
 
@@ -466,10 +466,10 @@ def fold_failed(error: Exception, error_score: ErrorScore) -> None:
     warnings.warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning, stacklevel=2)
 
 
-def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
+def warn_of_missing(result: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
     """Return scores, with a warning about those that are missing or have no known error."""
-    missing, unknown = np.isnan(found.values), np.isfinite(found.values) & ~np.isfinite(found.error)
-    found.error[~np.isfinite(found.error)] = np.nan
+    missing, unknown = np.isnan(result.values), np.isfinite(result.values) & ~np.isfinite(result.error)
+    result.error[~np.isfinite(result.error)] = np.nan
     if missing.any():
         said = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"
         if error_score == "raise":
@@ -481,4 +481,4 @@ def told(found: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
             "refit's; their approximation_error is NaN. refit=lo.Exact() iterates to the end.",
             stacklevel=3,
         )
-    return np.where(missing, np.nan if error_score == "raise" else error_score, found.values)
+    return np.where(missing, np.nan if error_score == "raise" else error_score, result.values)

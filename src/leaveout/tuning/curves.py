@@ -26,11 +26,11 @@ from numpy.typing import ArrayLike
 
 from .._runtime.display import kind_of
 from .._runtime.jax import float64
-from ..data.arrays import index_of, matched
+from ..data.arrays import index_of, match_labels
 from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column
 from ..models.smooth.additive import Additive
-from ..models.smooth.terms import LABELS, Bound
+from ..models.smooth.terms import LABELS, BoundTerm
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import NewtonStep
@@ -61,7 +61,7 @@ class CurveRequest(NamedTuple):
         return self.fit.objective
 
 
-def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
+def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
     found, fit = fit, fit.fit if isinstance(fit, Smoothing) else fit
     own = isinstance(found, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
@@ -74,9 +74,9 @@ def _asked(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveReque
     return CurveRequest(fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None)
 
 
-def spread(asked: CurveRequest) -> CoefficientSpread:
+def spread(request: CurveRequest) -> CoefficientSpread:
     """Compute the covariance of θ̂, from penalties as priors or from the neighbourhoods of a plan."""
-    fit, model, plan = asked.fit, asked.model, asked.plan
+    fit, model, plan = request.fit, request.model, request.plan
     data = data_of(model)
     here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
     inverse = here.root.T @ here.root
@@ -84,10 +84,10 @@ def spread(asked: CurveRequest) -> CoefficientSpread:
     if plan is None:
         phi = float(dispersion(fit)[0])
         left = np.sum(data.weight > 0) - np.sum((data.x @ here.root.T) ** 2 * here.curvature[:, None])
-        degrees = float(left) if model.loss_function.dispersed else np.inf
+        degrees = float(left) if model.loss_function.has_dispersion else np.inf
         return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
     plan, alone = _scoring(plan)
-    jackknife = _jackknife(data, here, plan, alone, asked.choice)
+    jackknife = _jackknife(data, here, plan, alone, request.choice)
     seen = (data.x.T * here.curvature) @ data.x
     own = inverse @ seen @ inverse
     scale = np.ones(len(inverse))
@@ -190,18 +190,18 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     >>> sorted(lo.tuning.curves(fit, points=5).columns)
     ['high', 'low', 'se', 'term', 'value', 'x']
     """
-    asked = _asked("curves", fit, plan, level)
+    asked = _make_request("curves", fit, plan, level)
     known = spread(asked)
     tables = [_curve(asked.fit, term, span, known, level, points) for term, span in asked.model.smooths.values()]
     return pd.concat(tables, ignore_index=True)
 
 
-def _curve(fit: Fit, term: Bound, span: slice, known: CoefficientSpread, level: float, points: int) -> pd.DataFrame:
+def _curve(fit: Fit, term: BoundTerm, span: slice, facts: CoefficientSpread, level: float, points: int) -> pd.DataFrame:
     grid = _grid(term, points)
     design = term.basis.design(*grid)
     value = design @ fit.vector[span]
-    se = np.sqrt(np.einsum("np,pq,nq->n", design, known.covariance[span, span], design))
-    reach = _quantile(known.degrees[term.label], level) * se
+    se = np.sqrt(np.einsum("np,pq,nq->n", design, facts.covariance[span, span], design))
+    reach = _quantile(facts.degrees[term.label], level) * se
     names = term.term.columns
     flat = [part for x in grid for part in (x.T if x.ndim == 2 else [x])]
     table = pd.DataFrame({"term": term.label, **dict(zip(names, flat, strict=True))})
@@ -212,7 +212,7 @@ def _quantile(degrees: float, level: float) -> float:
     return float(scipy.stats.t.ppf((1 + level) / 2, degrees))
 
 
-def _grid(term: Bound, points: int) -> list[Array]:
+def _grid(term: BoundTerm, points: int) -> list[Array]:
     """Return the values of the columns at which a term is evaluated, in the form that its basis takes."""
     kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
     axes: list[Array] = []
@@ -270,11 +270,11 @@ def mean_interval(
     >>> lo.tuning.mean_interval(fit, pd.DataFrame({"x": [0.25, 0.75]})).shape
     (2, 3)
     """
-    asked = _asked("mean_interval", fit, plan, level)
+    asked = _make_request("mean_interval", fit, plan, level)
     model = asked.model
     if (offset is None) != (model.offset is None):
         raise ValueError(f"mean_interval: the model has {'no' if model.offset is None else 'an'} offset; give offset= like it.")
-    _, frame, offset = matched("mean_interval", X_new=X_new, offset=offset)
+    _, frame, offset = match_labels("mean_interval", X_new=X_new, offset=offset)
     design = np.asarray(model.new_rows("mean_interval", frame))
     shift = 0.0 if offset is None else column("mean_interval", "offset", offset, len(design))
     known = spread(asked)

@@ -28,24 +28,24 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.checkpoint import StepResult, kept
+from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.codes import RESULTS
-from .._runtime.jax import Array, Arrays, PyTree, followed, jax, jnp, traced
-from ..linalg.design import DenseDesign, weighed
+from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
+from ..linalg.design import DenseDesign, weight_terms
 from ..models.glm.active_coefficients import FullModel, kinks
-from ..objectives.batched import fold_weights, held_out, own_passes, weights_of
+from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import AbstractObjective, unravel
 from ..optimize.active_set import at_rest
 from ..optimize.fit import Fit, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
-from ..refit._anchor import LinearFitCache, anchored
+from ..refit._anchor import LinearFitCache, linear_cache
 from ..refit._descent import RefitDescent
 from ..refit._enclosure import CertifiedBatch
 from ..refit._linear import losses as losses_at
 from ..refit._margins import refit_active_set as along_zeros
-from ..validation.cross_validate import EstimateBuilder, begun
+from ..validation.cross_validate import EstimateBuilder, begin_estimate
 from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
@@ -67,7 +67,7 @@ class SlopeLook(NamedTuple):
     center: Float[np.ndarray, " units"] | None = None
 
 
-def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
+def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
     """Build the objective, with numbers as arrays, so that new values compile nothing anew."""
     found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
     if not isinstance(found, AbstractObjective):
@@ -76,25 +76,25 @@ def built(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
     return found
 
 
-def shares(found: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
+def shares(estimate: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
     """Return the weight of each loss in the mean over some units (or refits, for joint losses); over all if `among` is None."""
-    if found.joint:
-        some = np.ones(found.plan.num_refits) if among is None else among.astype(float)
+    if estimate.joint:
+        some = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
         return some / some.sum()
-    weight = np.ones(found.plan.num_units) if found.unit_weight is None else found.unit_weight
-    return shared(found.plan, weight if among is None else weight * among)
+    weight = np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
+    return loss_shares(estimate.plan, weight if among is None else weight * among)
 
 
-def shared(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
+def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
     """Return the weight of each loss in the weighted mean over units; a unit that is scored often counts once."""
     times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
     each = weight / np.maximum(times, 1) / weight[times > 0].sum()
     return np.where(plan.held, each[plan.index], 0.0)
 
 
-def mean(found: Estimate, among: np.ndarray | None) -> float:
+def mean(estimate: Estimate, among: np.ndarray | None) -> float:
     """Compute the mean loss over the units (or refits) `among`; over all if it is None."""
-    return found.mean if among is None else float(np.where(share := shares(found, among), found.losses, 0.0) @ share)
+    return estimate.mean if among is None else float(np.where(share := shares(estimate, among), estimate.losses, 0.0) @ share)
 
 
 class LossSlopes:
@@ -106,10 +106,10 @@ class LossSlopes:
 
     build: Build
     names: tuple[str, ...]
-    pooled: Pooled | None
+    pooled_criterion: Pooled | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
-        self.build, self.names, self.pooled = build, tuple(names), pooled
+        self.build, self.names, self.pooled_criterion = build, tuple(names), pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
 
     def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> SlopeLook:
@@ -118,45 +118,45 @@ class LossSlopes:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
-        gathered, batches = begun(HeldOutLoss(fit, plan, None), criterion(fit))
-        found = gathered.found
-        told = kept(lambda: self._told(fit, rho, gathered, batches, among))
+        gathered, batches = begin_estimate(HeldOutLoss(fit, plan, None), criterion(fit))
+        found = gathered.draft
+        told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, among))
         for name in told.keys() & FILLED:
             getattr(found, name)[...] = told[name]
         slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
         return SlopeLook(found, float(told["value"]), slope, told.get("center"))
 
-    def _told(
-        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+    def _evaluate(
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
         """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
         if kinks(fit.objective) is not None:
-            told = self._by_refits(fit, rho, gathered, batches, among)
-        elif self._closed(fit, rho):
-            told = self._by_arrays(fit, rho, gathered, batches, among)
-        elif self.pooled is not None:
+            told = self._by_refits(fit, rho, builder, batches, among)
+        elif self._closed_form_slope(fit, rho):
+            told = self._by_arrays(fit, rho, builder, batches, among)
+        elif self.pooled_criterion is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
                 "use sampler='optuna'."
             )
         elif isinstance(fit.objective, AbstractClosedForm):
-            told = {"value": _stepped(gathered, batches, among)}
+            told = {"value": _one_step_criterion(builder, batches, among)}
         else:
-            slope = self._derived(fit, rho, gathered, batches, among)
-            told = {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
-        arrays = {name: getattr(gathered.found, name) for name in FILLED}
+            slope = self._derivative(fit, rho, builder, batches, among)
+            told = {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
+        arrays = {name: getattr(builder.draft, name) for name in FILLED}
         return told | {name: part for name, part in arrays.items() if part is not None}
 
-    def _traced(self, rho: Array) -> AbstractObjective:
+    def _traceable(self, rho: Array) -> AbstractObjective:
         """Return the objective as a function of hyperparameters."""
         try:
-            return traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
+            return call_traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
         except TypeError as error:
             raise TypeError(f"{error} Or use sampler='optuna', which derives nothing.") from error
 
     # linear predictors under a quadratic penalty
 
-    def _closed(self, fit: Fit, rho: np.ndarray) -> bool:
+    def _closed_form_slope(self, fit: Fit, rho: np.ndarray) -> bool:
         model = fit.predictors
         if model is None or not model.separate or model.design.outputs > 1 or model.loss is not model.unit_loss:
             return False
@@ -168,30 +168,30 @@ class LossSlopes:
         return bool(self.alone)
 
     def _looked_at(self, rho: Array) -> None:
-        parts = (part for name, part in vars(self._traced(rho)).items() if name != "penalty")
+        parts = (part for name, part in vars(self._traceable(rho)).items() if name != "penalty")
         leaves = jax.tree.leaves(list(parts))
-        self.alone = not any(followed(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
+        self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
 
     @functools.cached_property
     def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
         """Return dP/dρ."""
 
         def second(rho: Array) -> Array:
-            model: Any = self._traced(rho)
+            model: Any = self._traceable(rho)
             return jnp.asarray(model.penalty.second(model.num_features))
 
         return jax.jit(jax.jacfwd(second))
 
     def _by_arrays(
-        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
-        model, found, adjoint = anchored(fit).model, gathered.found, Adjoint(fit)
-        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, _looked(fit, batch, gathered)) for batch in batches)
-        if self.pooled is not None:  # all predictors are needed before any slope is known
+        model, found, adjoint = linear_cache(fit).model, builder.draft, Adjoint(fit)
+        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, _score_batch(fit, batch, builder)) for batch in batches)
+        if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             told = {"center": _by_unit(found.plan, looks)}
             weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
-            value, each = self.pooled(model.y, told["center"], weight if among is None else weight * among)
+            value, each = self.pooled_criterion(model.y, told["center"], weight if among is None else weight * among)
             for batch, state in looks:
                 adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
         else:
@@ -211,7 +211,7 @@ class LossSlopes:
         """Return dP/dρ of the diagonal P, and da/dρ of coefficients and of groups."""
 
         def parts(rho: Array) -> tuple[Array, Array, Array]:
-            penalty, features = cast(Any, self._traced(rho)).penalty, cast(Any, self._traced(rho)).num_features
+            penalty, features = cast(Any, self._traceable(rho)).penalty, cast(Any, self._traceable(rho)).num_features
             norms = penalty.norms(features)
             groups = jnp.zeros(0) if norms is None else norms.weight
             return (
@@ -223,27 +223,27 @@ class LossSlopes:
         return jax.jit(jax.jacfwd(parts))
 
     def _by_refits(
-        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
-        if self.pooled is not None or not self._alone(rho):
+        if self.pooled_criterion is not None or not self._alone(rho):
             raise TypeError(
                 "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
                 "penalty alone; use sampler='optuna'."
             )
         known = kinks(fit.objective)
         assert known is not None
-        kinked, share, slope = known.whole, shares(gathered.found, among), np.zeros(len(rho))
+        kinked, share, slope = known.whole, shares(builder.draft, among), np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]
         for batch in batches:
             rows, done = batch.rows, along_zeros(criterion(fit), fit, batch.rows, True)
             assert done.scores is not None
-            gathered.add(batch, done, done.scores)
+            builder.add(batch, done, done.scores)
             each, theta = np.where(rows.held, share[batch.place], 0.0), done.theta
             for k in np.flatnonzero(np.isfinite(theta).all(1)):
                 weights = weights_of(rows, fit.objective.num_units, np.array([k]))
                 held = rows.held[k]
-                slope += _turned(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
-        return {"value": np.asarray(mean(gathered.found, among)), "slope": slope}
+                slope += _loss_changes(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
+        return {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
 
     # closed forms
 
@@ -251,30 +251,34 @@ class LossSlopes:
         """Compute the gradient by central differences, from fits that start at this one."""
 
         def at(rho: np.ndarray) -> float:
-            objective = built(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
+            objective = build_objective(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
             near = minimum(objective, fit.parameters, num_starts=1)
-            return float(kept(lambda: {"value": _stepped(*begun(HeldOutLoss(near, plan, None), NewtonStep()), among)})["value"])
+            return float(
+                read_or_make(
+                    lambda: {"value": _one_step_criterion(*begin_estimate(HeldOutLoss(near, plan, None), NewtonStep()), among)}
+                )["value"]
+            )
 
         steps = HYPERPARAMETER_DIFFERENCE * np.diag(rho)
         return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
 
     # everything else, by JAX
 
-    def _made(self, rho: Array, leaves: Sequence[Arrays]) -> AbstractObjective:
+    def _build(self, rho: Array, leaves: Sequence[Arrays]) -> AbstractObjective:
         """Build the objective, with its arrays that do not depend on hyperparameters passed in.
 
         As constants they would be compiled with every data set.
         """
-        own, tree = jax.tree.flatten(self._traced(rho))
+        own, tree = jax.tree.flatten(self._traceable(rho))
         known = zip(own, leaves, strict=True)
-        return jax.tree.unflatten(tree, [mine if followed(mine) or not _is_array(mine) else other for mine, other in known])
+        return jax.tree.unflatten(tree, [mine if is_traced(mine) or not _is_array(mine) else other for mine, other in known])
 
     @functools.cached_property
     def _pulls(self) -> Callable[..., Array]:
         """Return r_o, the gradients of the held-out losses."""
 
         def program(rho, leaves, like, args, chunk):
-            objective = self._made(rho, leaves)
+            objective = self._build(rho, leaves)
 
             def one(a):
                 index, weight, held, share, theta = a
@@ -299,7 +303,7 @@ class LossSlopes:
 
     def _value(self, rho: Array, leaves: Sequence[Arrays], like: PyTree, v: Array, refit: Sequence[Array]) -> Array:
         """Compute S_o − Φ_o of one refit."""
-        objective = self._made(rho, leaves)
+        objective = self._build(rho, leaves)
         index, weight, held, share, theta, p, q = refit
         scored = jnp.sum(share * held_out(objective, like, index, weight, held)(theta))
         delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
@@ -314,7 +318,7 @@ class LossSlopes:
 
         def program(rho, leaves, like, vector, pull, bent):
             def value(rho, v):
-                objective = self._made(rho, leaves)
+                objective = self._build(rho, leaves)
                 slope = jax.grad(lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units)))
                 turned = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
                 some = 0.0 if bent is None else jnp.sum(jax.lax.map(turned, (jnp.eye(len(v)), bent.T)))
@@ -324,17 +328,17 @@ class LossSlopes:
 
         return jax.jit(program)
 
-    def _derived(
-        self, fit: Fit, rho: np.ndarray, gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+    def _derivative(
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> np.ndarray:
-        share, size, asked = shares(gathered.found, among), fit.num_params, gathered.asked
+        share, size, asked = shares(builder.draft, among), fit.num_params, builder.held_out_loss
         leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
         by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
         for batch in batches:
             state = RefitDescent(fit, batch.rows, own=True)
             state.begin()
-            done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
-            gathered.add(batch, done, asked.losses_of(batch.rows, done))
+            done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
+            builder.add(batch, done, asked.losses_of(batch.rows, done))
             each = share[batch.refits] if asked.joint else np.where(batch.rows.held, share[batch.place], 0.0)
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), each, done.theta)
@@ -356,7 +360,7 @@ def criterion(fit: Fit) -> AbstractRefit:
     return NewtonStep() if kinks(fit.objective) is None else Exact()
 
 
-def _turned(
+def _loss_changes(
     kinked: FullModel,
     theta: Float[np.ndarray, " params"],
     weights: Float[np.ndarray, "1 units"],
@@ -368,7 +372,7 @@ def _turned(
     model, norms, own = kinked.smooth, kinked.norms, ~at_rest(kinked, theta)
     (omega,), (kappa,) = model.weigh(weights)
     eta, x = model.eta(theta[None])[0], model.design.x[:, own]
-    curvature = weighed(omega, model.loss.derivatives(eta, model.y, (2,))[0])
+    curvature = weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0])
     hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[own])
     coef = theta[: len(change[0])]
     pull = change[0] * coef[:, None] + change[1] * np.sign(coef)[:, None]
@@ -382,14 +386,14 @@ def _turned(
     return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
 
 
-def _stepped(gathered: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+def _one_step_criterion(builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
     """Return the criterion, with one Newton step for each refit."""
     for batch in batches:
-        state = RefitDescent(gathered.asked.fit, batch.rows, own=True)
+        state = RefitDescent(builder.held_out_loss.fit, batch.rows, own=True)
         state.begin()
-        done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, moved=state.first)
-        gathered.add(batch, done, gathered.asked.losses_of(batch.rows, done))
-    return np.asarray(mean(gathered.found, among))
+        done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
+        builder.add(batch, done, builder.held_out_loss.losses_of(batch.rows, done))
+    return np.asarray(mean(builder.draft, among))
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[np.ndarray, " units"]:
@@ -402,7 +406,7 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float
     return out
 
 
-def smoothed(
+def smoothed_area(
     y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: Float[np.ndarray, " units"]
 ) -> tuple[float, np.ndarray]:
     """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard deviations of the predictors.
@@ -433,13 +437,13 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 
-def _looked(fit: Fit, batch: Batch, gathered: EstimateBuilder) -> CertifiedBatch:
+def _score_batch(fit: Fit, batch: Batch, builder: EstimateBuilder) -> CertifiedBatch:
     """Score a batch of linear predictors after one Newton step."""
     state = CertifiedBatch(fit, batch.rows)
     state.look()
-    lost = np.where(state.metric.kept > 0, RESULTS.successful, RESULTS.undetermined)
+    lost = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
     scores = losses_at(fit, batch.rows, state.center)
-    gathered.add(batch, RefitBatch(state.theta, np.full(len(lost), np.inf), lost, scores, moved=state.first), scores)
+    builder.add(batch, RefitBatch(state.theta, np.full(len(lost), np.inf), lost, scores, step_length=state.first), scores)
     return state
 
 
@@ -449,13 +453,13 @@ class Adjoint:
     fit: Fit
     anchor: LinearFitCache
     pull: np.ndarray
-    bent: np.ndarray
+    curvature: np.ndarray
     turn: np.ndarray
 
     def __init__(self, fit: Fit):
-        self.fit, self.anchor = fit, anchored(fit)
+        self.fit, self.anchor = fit, linear_cache(fit)
         rank = len(self.anchor.root)
-        self.pull, self.bent, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
+        self.pull, self.curvature, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
 
     def add(self, state: CertifiedBatch, slope: Float[np.ndarray, "refits width"]) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
@@ -464,21 +468,21 @@ class Adjoint:
             p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), everyone)
             moved = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum("rkp,rp->rk", metric.z, q)
         else:
-            rows = [self.anchor.model.design.whitened(units, self.anchor.root) for units in state.units]
+            rows = [self.anchor.model.design.whiten(units, self.anchor.root) for units in state.units]
             p = metric.solve(np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone)
             moved = np.array([(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)])
         delta = np.zeros(slope.shape)
         delta[state.each.refit, state.each.place] = state.each.weight - 1.0
         self.turn += np.bincount(state.units.ravel(), (delta * moved).ravel(), len(self.turn))
         self.pull += p.sum(0)
-        self.bent += p.T @ q
+        self.curvature += p.T @ q
 
     def slope(self) -> Float[np.ndarray, "params params"]:
         """Return G, the gradient of the criterion in P."""
         anchor, root = self.anchor, self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-        bent = root.T @ self.bent @ root
+        bent = root.T @ self.curvature @ root
         x = cast(DenseDesign, anchor.model.design)
         s = x.forms(bent[None])[:, 0] + self.turn
-        c = x.pull(weighed(anchor.weight, third * s)[None])[0]
+        c = x.pull(weight_terms(anchor.weight, third * s)[None])[0]
         return np.outer(self.fit.solve(c) - self.pull @ root, anchor.theta) - bent

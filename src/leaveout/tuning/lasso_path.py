@@ -34,7 +34,7 @@ from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
 from ..optimize.active_set import CANCELLED_PRODUCT, TIED
 from ..plans.plan import Plan
 from ..refit._anchor import OWN_HESSIAN_BELOW
-from ..refit._stacked import PathRefit
+from ..refit._penalty_stack import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
@@ -54,11 +54,13 @@ PATH_ROWS = 1_000  # rows at a time, which fit into a cache
 OFF = 0.5  # share of a column's sum of squares from which its mean is removed
 
 
-def applies(objective: object, named: list[AbstractPenalty], plan: Plan) -> bool:
+def applies(objective: object, penaltys: list[AbstractPenalty], plan: Plan) -> bool:
     """Tell whether the path is of least squares under a lasso or an elastic net."""
-    if not named or not all(isinstance(each, Lasso | ElasticNet) and each.kinked and not each.alpha.ndim for each in named):
+    if not penaltys or not all(
+        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim for each in penaltys
+    ):
         return False
-    if not is_least_squares(objective) or len({_ratio(each) for each in named}) > 1:
+    if not is_least_squares(objective) or len({_ratio(each) for each in penaltys}) > 1:
         return False
     weight = objective.sample_weight  # type: ignore[attr-defined]
     return bool((plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all()))
@@ -115,7 +117,7 @@ class StandardisedColumns:
         theta[:, some] = enet_path(self.x[:, some[0] : some[-1] + 1], y, l1_ratio=ratio, alphas=alphas / len(y), **more)[1].T
         return theta
 
-    def shifted(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
+    def shift_back(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
         """Return θ of the columns before they were centred."""
         return theta - np.multiply.outer(theta @ self.mean, self.free)
 
@@ -232,21 +234,21 @@ class Few:
     x: np.ndarray
     along: np.ndarray
     beside: np.ndarray
-    left: np.ndarray
+    residual_diagonal: np.ndarray
     spread: np.ndarray
 
     def __init__(self, rows: StandardisedColumns, ridge: float):
         self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
         self.x = rows.x[self.some]
         self.along, self.beside = np.zeros_like(self.x), self.x.copy()
-        self.left, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
+        self.residual_diagonal, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
 
     def add(self, root: Float[Array, "params some"], sign: Float[Array, " some"], across: Float[Array, "some params"]) -> None:
         """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
         scaled = (self.x @ root) * sign
         self.along += scaled @ root.T
         self.beside -= scaled @ across
-        self.left -= sign @ across**2
+        self.residual_diagonal -= sign @ across**2
         self.spread += root**2 @ sign
 
 
@@ -271,7 +273,7 @@ class LassoMinimum:
         self.sign, self.coef, self.gradient = run.sign[k, self.active], self.theta[self.active], run.gradient[k]
         self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
-    def sampled(self, few: Few, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
+    def sample_moves(self, few: Few, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t + b₂ t |t|.
 
         The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and each by more.
@@ -282,9 +284,9 @@ class LassoMinimum:
         gradient, value = self.gradient[self.others] + mine * beside, self.coef - mine * along
         unit, column = np.nonzero(np.abs(gradient) > self.a)
         beyond = gradient[unit, column] - self.a * np.sign(gradient[unit, column])
-        _moved(move, size, unit, beside[unit, column], few.left[self.others[column]], beyond, h, -1.0)
+        _add_moves(move, size, unit, beside[unit, column], few.residual_diagonal[self.others[column]], beyond, h, -1.0)
         unit, column = np.nonzero((value * self.sign <= 0) & (self.sign != 0))
-        _moved(move, size, unit, along[unit, column], few.spread[self.active[column]], value[unit, column], h, 1.0)
+        _add_moves(move, size, unit, along[unit, column], few.spread[self.active[column]], value[unit, column], h, 1.0)
         drawn, level = np.stack([t, t * np.abs(t)], axis=1), max(float(np.sqrt(np.mean(t**2))), 1e-300)
         bend, length = np.linalg.lstsq(drawn[few.some], move, rcond=None)[0], level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
         share = np.sqrt(np.mean(((move - drawn[few.some] @ bend) / length[few.some]) ** 2))
@@ -294,7 +296,7 @@ class LassoMinimum:
         """Compute the residual of every row from a refit without it, its error, and whether that is proved."""
         rows, active, t = self.rows, self.active, self.residual / (1 - self.h)
         if few is not None:
-            return self.sampled(few, t)
+            return self.sample_moves(few, t)
         root = self.run.roots(0, len(active))[active]
         inverse, across = root @ root.T, rows.gram.take(active, axis=0).take(self.others, axis=1)
         inside, level, coef = inverse @ across, np.abs(self.gradient[self.others]), np.abs(self.coef)
@@ -332,11 +334,11 @@ class LassoMinimum:
             unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIED))
             by = beside[unit, column]
             beyond = self.gradient[joins[column]] + mine[unit] * by - self.a * np.sign(gradient[unit, column])
-            _moved(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
+            _add_moves(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
             value = self.coef[stays].astype(data.dtype) - scale * along
             unit, column = np.nonzero(value * self.sign[stays] <= 0)
             by = along[unit, column]
-            _moved(*own, unit, by, spread[column], self.coef[stays[column]] - mine[unit] * by, self.h[some], 1.0)
+            _add_moves(*own, unit, by, spread[column], self.coef[stays[column]] - mine[unit] * by, self.h[some], 1.0)
         return move, size
 
     def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> tuple[Array, Array]:
@@ -344,7 +346,7 @@ class LassoMinimum:
         return np.flatnonzero(level >= self.a * (1 - TIED)), np.flatnonzero((least <= 0) & (self.sign != 0))
 
 
-def _moved(
+def _add_moves(
     move: Array, size: Array, unit: Int[Array, " pairs"], along: Array, bent: Array, beyond: Array, h: Array, side: float
 ) -> None:
     """Add the moves of the residuals of rows, each by a parameter that moves by `beyond`/`bent`.
@@ -434,7 +436,7 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
             continue
         k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
         half = half + 16 * GRADIENT_ROUNDING * (np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])) / (1 - own.h[unit])
-        theta[k], bad[k], proved[k] = rows.shifted(own.theta), False, known
+        theta[k], bad[k], proved[k] = rows.shift_back(own.theta), False, known
         losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
         baseline[k] = 0.5 * (own.residual[unit] / root) ** 2
     weight = root**2

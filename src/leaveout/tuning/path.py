@@ -2,7 +2,7 @@
 
 For least squares under Ridge(α) with every row left out by itself, all estimates come from one eigendecomposition
 (`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are computed side by
-side (`refit._stacked`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: its
+side (`refit._penalty_stack`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: its
 penalties share the work that refits may cost before errors are estimated instead of proved, and the exact repetitions of the
 audit.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._runtime.checkpoint import File, StepResult, keeping, kept
+from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.display import kind_of
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
@@ -26,16 +26,16 @@ from ..linalg.design import Predictors
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
-from ..objectives.batched import HESSIAN_ENTRIES, PenaltyBatch, work
-from ..objectives.objective import stored
+from ..objectives.batch_functions import HESSIAN_ENTRIES, PenaltyBatch, work
+from ..objectives.objective import as_stored
 from ..optimize.active_set import at_zeros
 from ..optimize.banded_ridge import PerTarget, candidates
 from ..optimize.fit import DOUBTFUL, Fit, anchored_at, fit
-from ..optimize.newton import factorised, newton
+from ..optimize.newton import factorise, newton
 from ..plans.plan import Plan
 from ..refit import AbstractRefit
-from ..refit._stacked import Leaving, PathRefit, Stack, groups
-from ..validation.audit import affordable, audited, ranked
+from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
+from ..validation.audit import affordable, audit_table, choose_refits
 from ..validation.batches import one_thread
 from ..validation.cross_validate import (
     DEFAULT_REFIT,
@@ -51,7 +51,7 @@ from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 from ..validation.standard_errors import naives
 from .lasso_path import applies as along, lassos
-from .path_result import JudgedPoint, Path, PathPoint, shown
+from .path_result import JudgedPoint, Path, PathPoint, value_text
 from .ridge_path import applies, ridges
 
 Array = np.ndarray
@@ -153,50 +153,52 @@ def path(
     objective = objective if known is None else known.whole.glm  # the model of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
-    named, found = _named(objective, penalties), dict[Any, JudgedPoint]()
+    named, found = _label_penalties(objective, penalties), dict[Any, JudgedPoint]()
     labels = {"model": repr(objective), "refit": repr(refit)}
     of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, refit, audit)
-            said, tables = _checked(found, objective, plan, refit, audit)
+            said, tables = _describe_audits(found, objective, plan, refit, audit)
     except KeyboardInterrupt:
-        raise _stopped(found, named, plan, labels) from None
+        raise _interruption(found, named, plan, labels) from None
     points = tuple(PathPoint(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
     return Path(points, plan, labels | {"audit": said})
 
 
-def _checked(
-    found: dict[Any, JudgedPoint], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
+def _describe_audits(
+    points: dict[Any, JudgedPoint], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
 ) -> tuple[str, dict[Any, pd.DataFrame | None]]:
     """Audit the path; return a sentence and the tables. After a miss, refits judged in the same way are refined."""
-    said, tables, missed = _audited(found, audit, work(objective, objective.design.shape[1]))
+    said, tables, missed = _audit_points(points, audit, work(objective, objective.design.shape[1]))
     if not missed:
         return said, tables
-    judged = dict(found)
-    found.clear()
+    judged = dict(points)
+    points.clear()
     for value, each in judged.items():
-        found[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
-    return f"{said}: every penalty was cross-validated by itself", {value: each.estimate.audit for value, each in found.items()}
+        points[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
+    return f"{said}: every penalty was cross-validated by itself", {
+        value: each.estimate.audit for value, each in points.items()
+    }
 
 
-def _stopped(
-    found: dict[Any, JudgedPoint], named: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
+def _interruption(
+    result: dict[Any, JudgedPoint], penaltys: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
 ) -> Interrupted:
     """Return the exception for Ctrl-C, with the path of the penalties that are done."""
-    told = f"{len(found)} of {len(named)} penalties"
+    told = f"{len(result)} of {len(penaltys)} penalties"
     labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-    points = tuple(PathPoint(value, named[value], found[value], None, "") for value in named if value in found)
+    points = tuple(PathPoint(value, penaltys[value], result[value], None, "") for value in penaltys if value in result)
     return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
-def _mean(found: Estimate) -> float:
+def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
-    asked = found.losses if found.joint else found.losses[found.plan.held]
-    return found.mean if np.isfinite(asked).all() else float("nan")
+    asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+    return estimate.mean if np.isfinite(asked).all() else float("nan")
 
 
-def _known(error: Float[Array, " refits"]) -> float:
+def _mean_error(error: Float[Array, " refits"]) -> float:
     """Return the mean of the errors over refits that exist."""
     known = error[np.isfinite(error)]
     return float(known.mean()) if known.size else 0.0
@@ -204,10 +206,10 @@ def _known(error: Float[Array, " refits"]) -> float:
 
 def _whole(each: JudgedPoint, estimate: Estimate) -> JudgedPoint:
     """Return a copy with another estimate."""
-    return replace(each, fitted=lambda: each.fit, judged=lambda fit: estimate, mean=_mean(estimate))
+    return replace(each, make_fit=lambda: each.fit, make_estimate=lambda fit: estimate, mean=_mean(estimate))
 
 
-def _named(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
+def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
     """Return the penalties by their labels."""
     if isinstance(penalties, Mapping):
         named = {label: resolve(penalty) for label, penalty in penalties.items()}
@@ -238,10 +240,10 @@ def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"]
     return np.array(alphas, float) if all(alphas) else None
 
 
-def _scaled(penalty: AbstractPenalty, alpha: float) -> Any:
+def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
     """Return a copy of a lasso, grouped or not, or an elastic net, with another α; None for other penalties."""
     if isinstance(penalty, PerWeight):
-        inner = _scaled(penalty.penalty, alpha)
+        inner = _with_alpha(penalty.penalty, alpha)
         return None if inner is None else PerWeight(inner, penalty.rows)
     if isinstance(penalty, ElasticNet):
         return ElasticNet(alpha, float(penalty.l1_ratio))
@@ -259,8 +261,8 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
             "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
         )
     own = objective.penalty
-    if own.kinked and _scaled(own, 1.0) is not None:
-        return {float(alpha): _scaled(own, alpha) for alpha in alphas}
+    if own.has_kinks and _with_alpha(own, 1.0) is not None:
+        return {float(alpha): _with_alpha(own, alpha) for alpha in alphas}
     if not isinstance(own, Zero | Ridge):
         raise ValueError(
             f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
@@ -270,42 +272,47 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
 
 
 def _find(
-    found: dict[Any, JudgedPoint],
+    points: dict[Any, JudgedPoint],
     objective: Model,
-    named: dict[Any, AbstractPenalty],
+    penaltys: dict[Any, AbstractPenalty],
     plan: Plan,
     refit: AbstractRefit,
     audit: int,
 ) -> None:
     """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
     plan = resolve_plan("path", objective, plan, refit)
-    judged = functools.partial(_judged, objective, plan, refit)
-    every = _kept(lambda: _at_once(objective, named, plan)) if refit.quadratic else None
-    found.update({} if every is None else judged(named, every))
-    order = [value for value in named if value not in found]
-    model = _predictors(objective, [named[value] for value in order])
-    thetas = {} if model is None else _minimisers(objective, model, {value: named[value] for value in order})
+    judged = functools.partial(_split_results, objective, plan, refit)
+    every = _read_or_make(lambda: _at_once(objective, penaltys, plan)) if refit.quadratic else None
+    points.update({} if every is None else judged(penaltys, every))
+    order = [value for value in penaltys if value not in points]
+    model = _predictors(objective, [penaltys[value] for value in order])
+    thetas = {} if model is None else _minimisers(objective, model, {value: penaltys[value] for value in order})
     if model is not None and thetas:
-        for some, every in _side_by_side(objective, model, {value: named[value] for value in thetas}, thetas, plan, refit):
-            found.update(judged(some, every))
-    order = [value for value in order if value not in found]
+        for some, every in _side_by_side(objective, model, {value: penaltys[value] for value in thetas}, thetas, plan, refit):
+            points.update(judged(some, every))
+    order = [value for value in order if value not in points]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before = None
     with Slow("penalties", len(order)) as bar:
         for value in order:
             try:
-                posed = objective.under(named[value])
-                own = _anchored(posed, thetas[value]) if value in thetas else fit(posed, before)
+                posed = objective.under(penaltys[value])
+                own = _fit_at(posed, thetas[value]) if value in thetas else fit(posed, before)
             except (RuntimeError, ValueError) as error:
-                error.add_note(f"In lo.path, under the penalty {shown(value)}.")
+                error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
                 raise
             gathered = run_refits(HeldOutLoss(own, plan, None), refit, audit, times=len(order))
             # without the results that its refits cache
             before, same, candidates = own.parameters, replace(own), gathered.candidates
-            estimate = replace(gathered.ended(None, ""), fit=same)
-            known = lambda same=same: same, lambda fit, estimate=estimate: estimate, _mean(estimate), _known(estimate.error)
-            found[value] = JudgedPoint(*known, candidates.chosen, candidates.start, gathered.gradients)
+            estimate = replace(gathered.finish(None, ""), fit=same)
+            known = (
+                lambda same=same: same,
+                lambda fit, estimate=estimate: estimate,
+                _mean(estimate),
+                _mean_error(estimate.error),
+            )
+            points[value] = JudgedPoint(*known, candidates.choose, candidates.start, gathered.gradients)
             bar.advance()
 
 
@@ -323,20 +330,20 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
     if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
         return None
     model = objective.under(penalties[0]).predictors
-    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.paired())
+    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.pair_columns())
 
 
-def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+def _minimisers(objective: Model, model: Predictors, penaltys: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
     """Minimise under each of many quadratic penalties by Newton's method side by side.
 
     It returns the penalties at which this converges and no direction is flat.
     """
-    (units, params), lanes = model.design.shape, np.arange(len(named))
-    if len(named) * (units + params**2) > HESSIAN_ENTRIES:
+    (units, params), lanes = model.design.shape, np.arange(len(penaltys))
+    if len(penaltys) * (units + params**2) > HESSIAN_ENTRIES:
         return {}
-    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(named.values())))
-    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(named), 1)), np.zeros((0, params))
-    alphas = _alphas(list(named.values()))
+    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(penaltys.values())))
+    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(penaltys), 1)), np.zeros((0, params))
+    alphas = _alphas(list(penaltys.values()))
     if alphas is not None:
         order = np.argsort(alphas)
         first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
@@ -346,8 +353,8 @@ def _minimisers(objective: Model, model: Predictors, named: dict[Any, AbstractPe
     found = newton(F, theta, lanes, flat)
     good = found.converged
     if alphas is None:
-        good &= [factorised(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
-    return {value: theta for value, theta, arrived in zip(named, found.theta, good, strict=True) if arrived}
+        good &= [factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
+    return {value: theta for value, theta, arrived in zip(penaltys, found.theta, good, strict=True) if arrived}
 
 
 def _of_rows(plan: Plan) -> bool:
@@ -359,7 +366,7 @@ def _of_rows(plan: Plan) -> bool:
 def _side_by_side(
     objective: Model,
     model: Predictors,
-    named: dict[Any, AbstractPenalty],
+    penaltys: dict[Any, AbstractPenalty],
     thetas: dict[Any, Array],
     plan: Plan,
     refit: AbstractRefit,
@@ -367,44 +374,44 @@ def _side_by_side(
     """Leave single rows out of known fits, in arrays over some of the penalties at a time."""
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return
-    labels, penalties, theta = list(named), list(named.values()), np.stack(list(thetas.values()))
+    labels, penalties, theta = list(penaltys), list(penaltys.values()), np.stack(list(thetas.values()))
     second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
     for some in groups(len(theta), model):
         stack = Stack(model, second[some], theta[some], leaving, len(theta))
         baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
         scale = naives(baseline, stack.weight[plan.index[plan.held]])
-        every = _kept(lambda stack=stack, scale=scale: refit.stacked(stack, scale))
+        every = _read_or_make(lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale))
         if every is None:
             return
         yield dict(zip(labels[some], penalties[some], strict=True)), every
 
 
-def _kept(make: Callable[[], PathRefit | None]) -> PathRefit | None:
+def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     """Compute the arrays over penalties, or read them from the checkpoint."""
 
     def told() -> StepResult:
         found = make()
         return {} if found is None else {name: part for name, part in found._asdict().items() if part is not None}
 
-    parts: dict[str, Any] = kept(told)
+    parts: dict[str, Any] = read_or_make(told)
     return PathRefit(**{"moved": None, **parts}) if parts else None
 
 
-def _at_once(objective: Model, named: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
+def _at_once(objective: Model, penaltys: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
     """Compute ridge or lasso paths of least squares with every row left out by itself."""
-    if _of_rows(plan) and along(objective, list(named.values()), plan):
-        return lassos(objective, list(named.values()), plan)
-    alphas = _alphas(list(named.values()))
+    if _of_rows(plan) and along(objective, list(penaltys.values()), plan):
+        return lassos(objective, list(penaltys.values()), plan)
+    alphas = _alphas(list(penaltys.values()))
     if alphas is None or not (_of_rows(plan) and applies(objective)):
         return None
     return ridges(objective, alphas, plan)
 
 
-def _judged(
+def _split_results(
     objective: Model,
     plan: Plan,
     refit: AbstractRefit,
-    named: dict[Any, AbstractPenalty],
+    penaltys: dict[Any, AbstractPenalty],
     every: PathRefit,
 ) -> dict[Any, JudgedPoint]:
     """Split arrays over penalties into one result for each penalty, except for the `bad` ones.
@@ -418,48 +425,48 @@ def _judged(
         return replace(found, **parts)
 
     def chosen(k: int, number: int) -> dict[int, str]:
-        if every.moved is None:
+        if every.step_length is None:
             return {int(np.argmax(every.error[k])): "largest error"}
-        return ranked(np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number)
+        return choose_refits(np.isfinite(every.error[k]), every.step_length[k], every.error[k], every.proved[k], number)
 
     mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
-    for k, (value, penalty) in enumerate(named.items()):
+    for k, (value, penalty) in enumerate(penaltys.items()):
         if every.bad[k]:
             continue
-        make = lambda k=k, penalty=penalty: _anchored(objective.under(penalty), every.theta[k])
+        make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), every.theta[k])
         known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
         found[value] = JudgedPoint(*known, {}, float(every.gradients[k]))
         if wanting[k]:
             asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
-            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(named)), rest)
-            found[value] = replace(_whole(found[value], whole), error=_known(whole.error))
+            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penaltys)), rest)
+            found[value] = replace(_whole(found[value], whole), error=_mean_error(whole.error))
     return found
 
 
-def _anchored(objective: Model, theta: np.ndarray) -> Fit:
+def _fit_at(objective: Model, theta: np.ndarray) -> Fit:
     """Return the fit at given coefficients, none of which is flat."""
     objective, theta = at_zeros(objective, theta)
-    return anchored_at(objective, stored(theta), "path", np.zeros((0, len(theta))))
+    return anchored_at(objective, as_stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audited(found: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
+def _audit_points(points: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
     """Audit some refits under the penalties with the largest errors; a gradient takes `operations` operations.
 
     Returns a sentence about the audits, their tables, and the number of failures.
     """
-    number = min(audit, affordable(sum(each.gradients for each in found.values()), operations)) if audit else 0
-    order = sorted(found, key=lambda value: -found[value].error)
+    number = min(audit, affordable(sum(each.gradients for each in points.values()), operations)) if audit else 0
+    order = sorted(points, key=lambda value: -points[value].error)
     wanted: dict[Any, dict[int, str]] = {}
     for turn in range(number):
         value = order[turn % len(order)]
-        listed = list(found[value].chosen(audit).items())
+        listed = list(points[value].choose_audits(audit).items())
         if listed:  # otherwise no refit exists
             wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
     tables = {}
     for value, chosen in wanted.items():
-        each, estimate = found[value], found[value].estimate
-        tables[value] = audited(HeldOutLoss(each.fit, estimate.plan, None), estimate, chosen, each.start)
+        each, estimate = points[value], points[value].estimate
+        tables[value] = audit_table(HeldOutLoss(each.fit, estimate.plan, None), estimate, chosen, each.start)
     count, missed = sum(map(len, tables.values())), sum(int(table["beyond"].to_numpy().sum()) for table in tables.values())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
     return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables, missed

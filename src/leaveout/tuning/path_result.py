@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .._runtime.provided import provided
+from .._runtime.providers import provided
 from ..models.glm.penalties import AbstractPenalty
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..validation.checks import of_refits
-from ..validation.estimate import Estimate, Printed
+from ..validation.estimate import Estimate, PrintedResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,26 +29,26 @@ class JudgedPoint:
     gradients so far.
     """
 
-    fitted: Callable[[], Fit]
-    judged: Callable[[Fit], Estimate]
+    make_fit: Callable[[], Fit]
+    make_estimate: Callable[[Fit], Estimate]
     mean: float
     error: float
-    chosen: Callable[[int], dict[int, str]]
+    choose_audits: Callable[[int], dict[int, str]]
     start: dict[int, np.ndarray]
     gradients: float
 
     @functools.cached_property
     def fit(self) -> Fit:
-        return self.fitted()
+        return self.make_fit()
 
     @functools.cached_property
     def estimate(self) -> Estimate:
-        return self.judged(self.fit)
+        return self.make_estimate(self.fit)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: the estimate without the fit, which has the data."""
         kept = {name: getattr(self, name) for name in ("mean", "error", "gradients", "estimate")}
-        return dict.fromkeys(("fitted", "judged", "chosen", "fit")) | {"start": {}} | kept
+        return dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit")) | {"start": {}} | kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,31 +60,31 @@ class PathPoint:
 
     value: Any
     penalty: AbstractPenalty
-    made: JudgedPoint
+    judged_point: JudgedPoint
     audit: pd.DataFrame | None
-    said: str  # sentence on the audit of the path
+    note: str  # sentence on the audit of the path
 
     @property
     def mean(self) -> float:
-        return self.made.mean
+        return self.judged_point.mean
 
     @functools.cached_property
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
-        found = self.made.estimate
-        return replace(found, audit=self.audit, labels=found.labels | {"audit": self.said})
+        found = self.judged_point.estimate
+        return replace(found, audit=self.audit, labels=found.labels | {"audit": self.note})
 
     @property
     def fit(self) -> Fit:
         """θ̂ under this penalty."""
-        return self.made.fit
+        return self.judged_point.fit
 
     def __repr__(self) -> str:
-        return f"Point({shown(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
+        return f"Point({value_text(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Path(Printed):
+class Path(PrintedResult):
     """An estimate under each of many penalties, in the order in which they were given.
 
     `lo.path` returns it. A pickled path has its estimates, and no fits.
@@ -138,7 +138,7 @@ class Path(Printed):
         return [point.fit for point in self.points]
 
     @functools.cached_property
-    def _compared(self) -> list[PathPoint]:
+    def _comparable(self) -> list[PathPoint]:
         """Return the points at which every loss of the plan exists: means over fewer units are not comparable."""
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
@@ -148,7 +148,7 @@ class Path(Printed):
     @functools.cached_property
     def best(self) -> PathPoint:
         """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
-        return min(self._compared, key=lambda point: point.mean)
+        return min(self._comparable, key=lambda point: point.mean)
 
     @functools.cached_property
     def one_standard_error(self) -> PathPoint:
@@ -161,7 +161,7 @@ class Path(Printed):
         value, kind = self.best.estimate.standard_error
         if not np.isfinite(value):
             raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
-        near = [point for point in self._compared if point.mean <= self.best.mean + value]
+        near = [point for point in self._comparable if point.mean <= self.best.mean + value]
         return max(near, key=lambda point: point.estimate.no_update)
 
     def table(self) -> pd.DataFrame:
@@ -185,24 +185,24 @@ class Path(Printed):
         known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
         what = f", {score}" if score else ""
         apart = lambda point: point.mean - point.estimate.approximation_error
-        close = [p for p in self._compared if p is not best and apart(p) <= mean + best.estimate.approximation_error]
+        close = [p for p in self._comparable if p is not best and apart(p) <= mean + best.estimate.approximation_error]
         ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
-        worst = max(point.estimate.approximation_error for point in self._compared)
+        worst = max(point.estimate.approximation_error for point in self._comparable)
         proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
         lines = [
             ("model", self.labels["model"]),
-            ("penalties", f"{len(self.points)}: {listed(self.values)}"),
+            ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
             ("stopped", self.labels.get("stopped", "")),
             ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
-            ("best", f"{shown(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
+            ("best", f"{value_text(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
             ("one SE", self._within()),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
-            ("not told apart", f"{listed([p.value for p in close])}: within refit error of the best" if close else ""),
+            ("not told apart", f"{join_texts([p.value for p in close])}: within refit error of the best" if close else ""),
             ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
             ("audit", self.labels["audit"]),
             ("not compared", self._missing()),
             *best.estimate._findings(),
-            ("elsewhere", self._flagged()),
+            ("elsewhere", self._list_checks()),
             ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
         ]
         return [(name, text) for name, text in lines if text]
@@ -211,20 +211,20 @@ class Path(Printed):
         if not np.isfinite(self.best.estimate.se):
             return ""
         point = self.one_standard_error
-        return f"{shown(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
+        return f"{value_text(point.value)}: {point.mean:.6g}, the simplest within one SE of the best"
 
-    def _flagged(self) -> str:
+    def _list_checks(self) -> str:
         """List the checks of refits under the penalties other than the best."""
         of: dict[str, list[Any]] = {}
         for point in self.points:
             own, best = point.estimate, point is self.best
             for found in [] if best else of_refits(own.flagged(), own.result):
                 of.setdefault(found.code, []).append(point.value)
-        return "; ".join(f"{code} under {listed(values)}" for code, values in sorted(of.items()))
+        return "; ".join(f"{code} under {join_texts(values)}" for code, values in sorted(of.items()))
 
     def _missing(self) -> str:
-        without = [point.value for point in self.points if point not in self._compared]
-        return f"{listed(without)}: some refits do not exist" if without else ""
+        without = [point.value for point in self.points if point not in self._comparable]
+        return f"{join_texts(without)}: some refits do not exist" if without else ""
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the held-out loss ± its standard error against the penalty, with both choices marked. Needs matplotlib.
@@ -242,10 +242,10 @@ class Path(Printed):
         return provided("plot").path(self, ax=ax)
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def listed(values: Iterable[Any]) -> str:
-    texts = [shown(value) for value in values]
+def join_texts(values: Iterable[Any]) -> str:
+    texts = [value_text(value) for value in values]
     return ", ".join(texts if len(texts) <= PRINTED_LABELS else [*texts[:2], "…", texts[-1]])

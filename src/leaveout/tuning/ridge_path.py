@@ -17,7 +17,7 @@ from ..models.glm.glm import AbstractRegression
 from ..models.glm.losses import Squared
 from ..plans.plan import Plan
 from ..refit._anchor import GROUP, OWN_HESSIAN_BELOW, PASS
-from ..refit._stacked import PathRefit
+from ..refit._penalty_stack import PathRefit
 from ..validation.estimate import ROUNDING as NEGLIGIBLE
 
 Array = np.ndarray
@@ -50,7 +50,9 @@ class _Axes:
         self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
-    def repeated(self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]) -> Float[Array, " alphas"]:
+    def rounding_growth(
+        self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]
+    ) -> Float[Array, " alphas"]:
         """Return the factor by which rounding grows: by directions of little curvature, and by columns that repeat one another.
 
         The latter is H_jj (H⁻¹)_jj, if columns repeat one another or the intercept.
@@ -99,7 +101,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
         held -= seen
         np.abs(held, out=held)
         held /= kept
-        held *= GRADIENT_ROUNDING * axes.repeated(alpha, inverse)[:, None]
+        held *= GRADIENT_ROUNDING * axes.rounding_growth(alpha, inverse)[:, None]
         half += held
         off += 0.5 * half
         error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²

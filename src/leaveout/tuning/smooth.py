@@ -30,10 +30,10 @@ from ..optimize.fit import Fit, fit as fitted
 from ..plans.plan import Plan
 from ..refit import Exact, NewtonStep
 from ..validation.cross_validate import cross_validate, resolve_plan
-from ..validation.estimate import Estimate, Printed
-from .hypergradient import shared
-from .search import LONGEST, descended
-from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, Restricted, SmoothingMinimum, minimum
+from ..validation.estimate import Estimate, PrintedResult
+from .hypergradient import loss_shares
+from .search import LONGEST, descend_boxes
+from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, RestrictedLikelihood, SmoothingMinimum, minimum
 
 Array = np.ndarray
 Method = Literal["NCV", "REML"]
@@ -46,7 +46,7 @@ MAX_CRITERION_LOOKS = 200
 LARGE_CRITERION_ERROR = 0.1  # largest difference of the criterion from the certified loss, in standard errors
 
 
-class Nested(NamedTuple):
+class NestedChoice(NamedTuple):
     """The result of choosing λ again in every refit.
 
     `mean` is the mean loss and `optimism` its excess over that with one λ. `losses` are by the plan's entries, and
@@ -85,11 +85,11 @@ class CriterionMinimum(NamedTuple):
 
     rho: Float[Array, " smooths"]
     value: float
-    ended: str
+    reason: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Smoothing(Printed):
+class Smoothing(PrintedResult):
     """The result of `smooth`: the model with the chosen λ, and its fit.
 
     Attributes
@@ -179,13 +179,13 @@ class Smoothing(Printed):
         )
 
     @functools.cached_property
-    def nested(self) -> Nested:
+    def nested(self) -> NestedChoice:
         """The loss with λ chosen again in every refit, to first order; a λ at a bound stays there.
 
         Raises ValueError if λ was not chosen by a held-out loss. Warns if one Newton step is far from the exact
         refits.
         """
-        criterion = self._chosen()
+        criterion = self._criterion_name()
         if self._apart:
             warnings.warn(f"smooth: {self._apart}.", stacklevel=3)
         here, plan, sides = self._second.here, criterion.plan, self._second.sides
@@ -200,7 +200,7 @@ class Smoothing(Printed):
         mean = float(criterion.share @ np.nan_to_num(losses))
         optimism = mean - here.value
         table = pd.DataFrame(np.exp(np.clip(rho, low, high)), columns=list(self.smoothing))
-        return Nested(mean, optimism, losses, table)
+        return NestedChoice(mean, optimism, losses, table)
 
     @functools.cached_property
     def choice(self) -> "Choice":
@@ -208,7 +208,7 @@ class Smoothing(Printed):
 
         Raises ValueError if λ was not chosen by a held-out loss.
         """
-        self._chosen()
+        self._criterion_name()
         here, data = self._here, self.criterion.model
         by_rho = np.zeros((len(self.rho), len(here.theta)))
         for j, (matrix, (a, b)) in enumerate(zip(data.matrices, data.spans, strict=True)):
@@ -221,7 +221,7 @@ class Smoothing(Printed):
         low, high = self.bounds.T
         return _inverse(self._second.curvature, (self.rho > low) & (self.rho < high))
 
-    def _chosen(self) -> Neighbourhoods:
+    def _criterion_name(self) -> Neighbourhoods:
         if self.method != "NCV":
             raise ValueError("smooth: λ by REML is not chosen by a held-out loss: .estimate is as it is.")
         return self.criterion
@@ -348,21 +348,21 @@ def smooth(
     begin = _parameters(model)
     if method == "NCV":
         assert plan is not None
-        criterion: Any = Neighbourhoods(data, plan, shared(plan, data.weight), begin)
+        criterion: Any = Neighbourhoods(data, plan, loss_shares(plan, data.weight), begin)
     else:
-        criterion = Restricted(data, _profiled(model), begin)
+        criterion = RestrictedLikelihood(data, _has_profile(model), begin)
     bounds = _bounds(data)
-    found = _least(criterion, _begun(model, data, begin, bounds, start), bounds)
-    made = _made(model, method, criterion, plan, found, bounds)
+    found = _least(criterion, _first_rho(model, data, begin, bounds, start), bounds)
+    made = _make_result(model, method, criterion, plan, found, bounds)
     return _exactly(made) if exact else made
 
 
-def _made(
-    model: Additive, method: Method, criterion: Any, plan: Plan | None, found: CriterionMinimum, bounds: Array
+def _make_result(
+    model: Additive, method: Method, criterion: Any, plan: Plan | None, result: CriterionMinimum, bounds: Array
 ) -> Smoothing:
-    chosen = model.smoothed(np.exp(found.rho))
+    chosen = model.smoothed(np.exp(result.rho))
     fit = fitted(chosen, chosen.parameters.natural(criterion.theta))
-    return Smoothing(fit, method, found.value, found.ended, criterion.looks, plan, criterion, found.rho, bounds)
+    return Smoothing(fit, method, result.value, result.reason, criterion.looks, plan, criterion, result.rho, bounds)
 
 
 def data_of(model: Additive) -> PenalisedRows:
@@ -383,10 +383,10 @@ def _parameters(model: Additive) -> Array:
     return np.asarray(model.parameters.start(0), float)
 
 
-def _profiled(model: Additive) -> bool:
+def _has_profile(model: Additive) -> bool:
     """Tell whether a dispersion is estimated; ValueError if it has no closed form."""
     kind = type(model.loss_function).__name__
-    if kind != "Squared" and model.loss_function.dispersed:
+    if kind != "Squared" and model.loss_function.has_dispersion:
         raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")
     return kind == "Squared"
 
@@ -400,7 +400,7 @@ def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
     return np.array(bounds)
 
 
-def _begun(model: Additive, data: PenalisedRows, theta: Array, bounds: Array, start: Any) -> Array:
+def _first_rho(model: Additive, data: PenalisedRows, theta: Array, bounds: Array, start: Any) -> Array:
     """Return the first ρ: penalties a little larger than the curvature of the losses."""
     if start is not None:
         given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
@@ -425,7 +425,7 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
     with Slow("looks", MAX_CRITERION_LOOKS) as bar:
         first = criterion(begin)
         seen[begin.tobytes()] = first
-        ended = descended(look, begin, low, high, _scale(first), FINE)
+        ended = descend_boxes(look, begin, low, high, _scale(first), FINE)
     best = min(seen, key=lambda key: seen[key].value)
     return CriterionMinimum(np.clip(np.frombuffer(best), low, high), seen[best].value, ended)
 
@@ -438,18 +438,23 @@ def _scale(first: CriterionLook) -> float:
     return max(float(np.std(first.losses[seen]) / np.sqrt(seen.sum())), 1e-300)
 
 
-def _exactly(made: Smoothing) -> Smoothing:
+def _exactly(smoothing: Smoothing) -> Smoothing:
     """Take one Newton step in ρ by the criterion of exact refits, whose gradient is by differences."""
-    criterion, rho = made._chosen(), made.rho
+    criterion, rho = smoothing._criterion_name(), smoothing.rho
 
     def value(rho: Array) -> float:
-        model = made.model.smoothed(np.exp(rho))
-        return cross_validate(fitted(model, made.fit.parameters), criterion.plan, Exact(1e-10), audit=0).mean
+        model = smoothing.model.smoothed(np.exp(rho))
+        return cross_validate(fitted(model, smoothing.fit.parameters), criterion.plan, Exact(1e-10), audit=0).mean
 
     far = 10 * SMOOTHING_DIFFERENCE
     slope = [(value(rho + far * e) - value(rho - far * e)) / (2 * far) for e in np.eye(len(rho))]
-    there = np.clip(rho - np.clip(made._inverse @ slope, -LONGEST, LONGEST), *made.bounds.T)
-    ended = f"{made.ended}; then {np.abs(there - rho).max():.2g} e-folds by exact refits"
-    return _made(
-        made.model, "NCV", criterion, criterion.plan, CriterionMinimum(there, criterion(there).value, ended), made.bounds
+    there = np.clip(rho - np.clip(smoothing._inverse @ slope, -LONGEST, LONGEST), *smoothing.bounds.T)
+    ended = f"{smoothing.ended}; then {np.abs(there - rho).max():.2g} e-folds by exact refits"
+    return _make_result(
+        smoothing.model,
+        "NCV",
+        criterion,
+        criterion.plan,
+        CriterionMinimum(there, criterion(there).value, ended),
+        smoothing.bounds,
     )

@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..linalg.design import weighed
+from ..linalg.design import weight_terms
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 
@@ -102,12 +102,12 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
     def at(theta: Array) -> tuple[Array, float]:
         eta = model.eta(theta)
         with np.errstate(all="ignore"):
-            value = float(np.sum(weighed(model.weight, model.derivatives(eta, (0,))[0])) + 0.5 * theta @ penalty @ theta)
+            value = float(np.sum(weight_terms(model.weight, model.derivatives(eta, (0,))[0])) + 0.5 * theta @ penalty @ theta)
         return eta, value if np.isfinite(value) else np.inf
 
     (eta, value), before = at(theta), np.inf
     for _ in range(MAX_SMOOTHING_NEWTON_STEPS):
-        slope, curvature = (weighed(model.weight, part) for part in model.derivatives(eta, (1, 2)))
+        slope, curvature = (weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2)))
         H = (model.x.T * curvature) @ model.x + penalty
         root, logdet = _root(H)
         whitened = root @ (model.x.T @ slope + penalty @ theta)
@@ -172,13 +172,13 @@ class Neighbourhoods:
         losses, sums = np.full(len(self.plan.index), np.nan), _CriterionSums(n, len(here.root))
         for batch in self.batches:
             self._add(batch, here, z, length, losses, sums)
-        third = weighed(model.weight, model.derivatives(here.eta, (3,))[0])
-        s = np.einsum("np,np->n", z @ sums.bent, z) + sums.turned
-        moved = here.solve(model.x.T @ weighed(third, s))
-        pull, bent = sums.pull @ here.root, here.root.T @ sums.bent @ here.root
+        third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
+        s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.own_turn
+        moved = here.solve(model.x.T @ weight_terms(third, s))
+        pull, bent = sums.pull @ here.root, here.root.T @ sums.curvature @ here.root
         G = np.outer(moved - pull, here.theta) - bent
         scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * np.nan_to_num(losses), 0.0), n)
-        m = z @ sums.pull + sums.pulled
+        m = z @ sums.pull + sums.own_pull
         by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
         return CriterionLook(float(np.nan_to_num(self.share) @ np.nan_to_num(losses)), model.along(rho, G), losses, by_weight)
 
@@ -187,7 +187,7 @@ class Neighbourhoods:
     ) -> None:
         """Add a batch of refits."""
         n, held = len(self.model.y), np.asarray(batch.rows.held)
-        units, delta, z, metric = self._left(batch, here, rows, length)
+        units, delta, z, metric = self._leave_out(batch, here, rows, length)
         g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
         few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= MAX_JOINT_UNITS else np.zeros((len(z), 0), int)
         at = np.take_along_axis(z, few[:, :, None], 1)  # scored rows, if few, which are solved for together with q
@@ -203,20 +203,22 @@ class Neighbourhoods:
             p = metric.solve(_sum(pulls, z)[:, None])[:, 0]
         own = delta * _along(z, p)
         sums.pull += p.sum(0)
-        sums.bent += p.T @ q
-        sums.pulled += np.bincount(units.ravel(), own.ravel(), n)
-        sums.turned += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
+        sums.curvature += p.T @ q
+        sums.own_pull += np.bincount(units.ravel(), own.ravel(), n)
+        sums.own_turn += np.bincount(units.ravel(), (own * _along(z, q)).ravel(), n)
 
     def moves(self, here: SmoothingMinimum) -> Float[Array, "refits params"]:
         """Compute θ_o − θ̂ of every refit, whitened."""
         rows, out = self.model.x @ here.root.T, np.zeros((self.plan.num_refits, len(here.root)))
         length = np.sum(rows**2, axis=1)
         for batch in self.batches:
-            units, delta, z, metric = self._left(batch, here, rows, length)
+            units, delta, z, metric = self._leave_out(batch, here, rows, length)
             out[batch.refits] = -metric.solve(_sum(delta * here.slope[units], z)[:, None])[:, 0]
         return out
 
-    def _left(self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array) -> tuple[Array, Array, Array, "_Metric"]:
+    def _leave_out(
+        self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array
+    ) -> tuple[Array, Array, Array, "_Metric"]:
         """Return the units that refits leave out, their weight changes, their whitened rows, and the curvature without them."""
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
@@ -228,8 +230,8 @@ class _CriterionSums:
     """Sums over all refits, whitened: Σ p, Σ p qᵀ, and the parts of m and s that left-out weights remove."""
 
     def __init__(self, units: int, params: int):
-        self.pull, self.bent = np.zeros(params), np.zeros((params, params))
-        self.pulled, self.turned = np.zeros(units), np.zeros(units)
+        self.pull, self.curvature = np.zeros(params), np.zeros((params, params))
+        self.own_pull, self.own_turn = np.zeros(units), np.zeros(units)
 
 
 def _sum(weight: Float[Array, "refits width"], z: Float[Array, "refits width params"]) -> Float[Array, "refits params"]:
@@ -256,7 +258,7 @@ class _Metric:
         size = np.eye(self.whole.shape[1])
         if not sure.all():
             gone = np.sqrt(np.maximum(-bend[~sure], 0.0))
-            _determined(size - _both(gone, self.whole[~sure]) if self.low else size + self.whole[~sure])
+            _require_definite(size - _both(gone, self.whole[~sure]) if self.low else size + self.whole[~sure])
         self.whole = size + (bend[:, :, None] * self.whole if self.low else self.whole)
 
     def solve(self, rhs: Float[Array, "refits columns params"]) -> Float[Array, "refits columns params"]:
@@ -270,7 +272,7 @@ def _both(root: Array, matrix: Array) -> Array:
     return root[:, :, None] * matrix * root[:, None, :]
 
 
-def _determined(matrices: Float[Array, "refits size size"]) -> None:
+def _require_definite(matrices: Float[Array, "refits size size"]) -> None:
     if not len(matrices):
         return
     try:
@@ -283,11 +285,11 @@ def _determined(matrices: Float[Array, "refits size size"]) -> None:
 
 
 @dataclass(eq=False)
-class Restricted:
+class RestrictedLikelihood:
     """Laplace approximation R of −log of the restricted likelihood, exact for squared losses."""
 
     model: PenalisedRows
-    profiled: bool  # whether φ is estimated
+    profiles_dispersion: bool  # whether φ is estimated
     theta: Float[Array, " params"]
     looks: int = 0
 
@@ -298,12 +300,14 @@ class Restricted:
         self.theta = here.theta
         logdet, inverse, rank = self._penalty(rho)
         units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
-        phi = 2 * here.value / units if self.profiled else 1.0
-        value = here.value / phi + 0.5 * (here.logdet - logdet + (units * np.log(2 * np.pi * phi) if self.profiled else 0.0))
+        phi = 2 * here.value / units if self.profiles_dispersion else 1.0
+        value = here.value / phi + 0.5 * (
+            here.logdet - logdet + (units * np.log(2 * np.pi * phi) if self.profiles_dispersion else 0.0)
+        )
         # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
-        third = weighed(model.weight, model.derivatives(here.eta, (3,))[0])
+        third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
         size = np.sum((model.x @ here.root.T) ** 2, axis=1)
-        moved = here.solve(model.x.T @ weighed(third, size))
+        moved = here.solve(model.x.T @ weight_terms(third, size))
         G = 0.5 * (np.outer(here.theta, here.theta) / phi + here.root.T @ here.root - np.outer(moved, here.theta))
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 

@@ -27,17 +27,30 @@ import pandas as pd
 from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
-from .._runtime.provided import provided
+from .._runtime.providers import provided
 from ..data.arrays import count
 from ..models.glm.banded import BandedRidge
-from ..optimize.banded_ridge import PerTarget, descended
+from ..optimize.banded_ridge import PerTarget, descend_penalties
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import AbstractRefit
-from ..validation.estimate import Estimate, Printed
+from ..validation.estimate import Estimate, PrintedResult
 from ..validation.metrics import MEASURES, Metric
 from .hypergradient import Build
-from .search import SMALL, STEP, Ended, Trial, TrialStudy, by_gradient, by_optuna, by_path, grouped, measured, shown, sign
+from .search import (
+    SMALL,
+    STEP,
+    SearchEnd,
+    Trial,
+    TrialStudy,
+    by_gradient,
+    by_optuna,
+    by_path,
+    describe_hyper,
+    group_units,
+    measure_units,
+    sign,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,12 +60,12 @@ Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
-COLUMNS = ("mean", "se", "no_update", "approximation_error", "said")  # columns of the table besides the hyperparameters
+COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")  # columns of the table besides the hyperparameters
 HYPERPARAMETER_BOUND = 1e-6  # e-folds from a bound that count as on it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tuning(Printed):
+class Tuning(PrintedResult):
     """The result of `tune`: the best trial, its fit and estimate, and all trials in order. A pickled one has no fit.
 
     Attributes
@@ -63,7 +76,7 @@ class Tuning(Printed):
         Its fit.
     estimate : Estimate
         Its estimate.
-    made : tuple of Trial
+    all_trials : tuple of Trial
         All trials, in order.
     space, metric, seed
         The arguments of the call.
@@ -90,11 +103,11 @@ class Tuning(Printed):
     best: Trial
     fit: Fit
     estimate: Estimate
-    made: tuple[Trial, ...]
+    all_trials: tuple[Trial, ...]
     space: dict[str, Any]
     metric: Metric | None
     seed: int
-    how: Ended
+    how: SearchEnd
 
     @property
     def hyper(self) -> dict[str, Any]:
@@ -109,12 +122,12 @@ class Tuning(Printed):
         computed), the metric, and the message `said` about a trial that was pruned or failed.
         """
         rows = []
-        for trial in self.made:
+        for trial in self.all_trials:
             e = trial.estimate
             known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
             known |= {} if e is None else {"approximation_error": _off(e)}
             known |= {} if self.metric is None else {self.metric: sign(self.metric) * trial.value}
-            rows.append(trial.hyper | known | {"said": trial.said})
+            rows.append(trial.hyper | known | {"message": trial.message})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
 
     @functools.cached_property
@@ -124,15 +137,15 @@ class Tuning(Printed):
         It is an increase of the loss, or a decrease of the metric. NaN where it cannot be estimated.
         """
         if self.how.sampler == "by gradient":
-            return self._excess(self.how.nested)
-        told, rng = self._compared, np.random.default_rng(self.seed)
-        labels = [grouped(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)]
+            return self._excess(self.how.nested_trials)
+        told, rng = self._comparable, np.random.default_rng(self.seed)
+        labels = [group_units(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)]
         return self._excess([(label, [self._least(told, label != g) for g in range(label.max() + 1)]) for label in labels])
 
-    def _least(self, told: Sequence[Trial], units: Array) -> Trial | None:
+    def _least(self, trials: Sequence[Trial], units: Array) -> Trial | None:
         """The best trial by some of the units; None if these do not determine the criterion."""
-        values = np.array([self._over(trial, units) for trial in told])
-        return None if np.isnan(values).all() else told[int(np.nanargmin(values))]
+        values = np.array([self._over(trial, units) for trial in trials])
+        return None if np.isnan(values).all() else trials[int(np.nanargmin(values))]
 
     def _excess(self, nested: Sequence[tuple[Array, Sequence[Trial | None]]]) -> float:
         """Compute by how much trials chosen without a group exceed the best trial there, over draws of the groups."""
@@ -146,8 +159,8 @@ class Tuning(Printed):
         return float(np.mean(found)) if found else float("nan")
 
     @property
-    def _compared(self) -> list[Trial]:
-        return [trial for trial in self.made if np.isfinite(trial.value) and not trial.said]
+    def _comparable(self) -> list[Trial]:
+        return [trial for trial in self.all_trials if np.isfinite(trial.value) and not trial.message]
 
     def _over(self, trial: Trial, units: Array) -> float:
         """Compute the criterion of a trial on some of the units."""
@@ -157,7 +170,7 @@ class Tuning(Printed):
             seen = units & np.isfinite(values)
             heavy = np.ones(len(values)) if weight is None or trial.estimate.joint else weight
             return float(np.average(values[seen], weights=heavy[seen])) if heavy[seen].sum() > 0 else float("nan")
-        return measured(self.metric, self.fit, trial.predicted, units)
+        return measure_units(self.metric, self.fit, trial.predicted, units)
 
     @property
     def at_bound(self) -> list[str]:
@@ -169,12 +182,12 @@ class Tuning(Printed):
         e, se = self.estimate, self.estimate.standard_error
         known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
         what, apart = "a refit, joint" if e.joint else "a unit", self._not_told_apart()
-        pruned, failed = ([t.said for t in self.made if t.said.startswith(word)] for word in ("pruned", "no "))
+        pruned, failed = ([t.message for t in self.all_trials if t.message.startswith(word)] for word in ("pruned", "no "))
         lines = [
             ("model", e.labels.get("objective", "")),
             ("tuned", _ranges(self.space)),
-            ("trials", f"{len(self.made)} fits, {self.how.sampler}; {self.how.ended}"),
-            ("best", shown(self.best.hyper)),
+            ("trials", f"{len(self.all_trials)} fits, {self.how.sampler}; {self.how.reason}"),
+            ("best", describe_hyper(self.best.hyper)),
             (
                 "flat",
                 f"along {', '.join(self._flat)} wherever it was looked: another start= may tell more" if self._flat else "",
@@ -199,14 +212,14 @@ class Tuning(Printed):
     @property
     def _flat(self) -> list[str]:
         """Name hyperparameters along which no trial had a slope worth a step."""
-        slopes = [trial.slope for trial in self.made if trial.slope is not None]
+        slopes = [trial.slope for trial in self.all_trials if trial.slope is not None]
         least = SMALL[0] * self.estimate.scale
         return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
 
     def _said_of_choosing(self) -> str:
         what = "loss" if self.metric is None else self.metric
         if not np.isfinite(self.optimism):
-            return "not told: the best of many estimates is a little lucky" if len(self._compared) > 1 else ""
+            return "not told: the best of many estimates is a little lucky" if len(self._comparable) > 1 else ""
         if self.optimism <= 0:
             return f"none of that {what} is seen to be owed to choosing (nested, thirds of the units)"
         return (
@@ -218,7 +231,7 @@ class Tuning(Printed):
         if self.metric is not None:
             return 0
         error, best = self.estimate.approximation_error, self.estimate.mean
-        rest = [t.estimate for t in self._compared if t is not self.best and t.estimate is not None and _apart(t, self.best)]
+        rest = [t.estimate for t in self._comparable if t is not self.best and t.estimate is not None and _apart(t, self.best)]
         own = [error if np.isinf(_off(e)) else _off(e) for e in rest]
         return sum(e.mean - off <= best + error for e, off in zip(rest, own, strict=True))
 
@@ -240,9 +253,9 @@ class Tuning(Printed):
         return provided("plot").tuning(self, ax=ax, name=name)
 
 
-def _off(found: Estimate) -> float:
+def _off(estimate: Estimate) -> float:
     """Return the approximation error; infinite if it was not computed."""
-    return found.approximation_error if np.isfinite(found.error).any() else np.inf
+    return estimate.approximation_error if np.isfinite(estimate.error).any() else np.inf
 
 
 def _ranges(space: Mapping[str, Any]) -> str:
@@ -370,30 +383,30 @@ def tune(
     if isinstance(build, BandedRidge):
         if sampler != "gradient" or metric is not None or checkpoint is not None:
             raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, and keeps no checkpoint.")
-        return descended(build, space, plan, start, count("tune: trials", trials, 1))
+        return descend_penalties(build, space, plan, start, count("tune: trials", trials, 1))
     read = _space(space)  # type: ignore[arg-type]
     _check(build, plan, refit, trials, metric, nested, seed)
-    study = TrialStudy(build, read, plan, refit, int(trials), metric, _started(start, read), int(seed), int(nested))
+    study = TrialStudy(build, read, plan, refit, int(trials), metric, _check_start(start, read), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     try:
-        with keeping("tune", checkpoint, _known(study) | {"sampler": sampler}):
+        with keeping("tune", checkpoint, _describe_run(study) | {"sampler": sampler}):
             how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-            return _tuning(study, *study.final(how.known), how)
+            return _tuning(study, *study.final(how.estimate), how)
     except KeyboardInterrupt:
-        ended, best = Ended(f"by {sampler}", "stopped: the best is one of these"), study.best
-        partial = lambda: _tuning(study, *best[0], best[0][0].known, ended) if best else None
-        raise Interrupted(f"tune: stopped after {len(study.made)} trials", partial) from None
+        ended, best = SearchEnd(f"by {sampler}", "stopped: the best is one of these"), study.best
+        partial = lambda: _tuning(study, *best[0], best[0][0].known_estimate, ended) if best else None
+        raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
 
 
-def _known(study: TrialStudy) -> dict[str, Any]:
+def _describe_run(study: TrialStudy) -> dict[str, Any]:
     """List everything that the trials depend on, for the key of their checkpoint."""
     names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
     return {name: getattr(study, name) for name in names} | {"trials": study.most}
 
 
-def _tuning(study: TrialStudy, best: Trial, fit: Fit, estimate: Estimate, how: Ended) -> Tuning:
-    return Tuning(best, fit, estimate, tuple(study.made), study.space, study.metric, study.seed, how)
+def _tuning(study: TrialStudy, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
+    return Tuning(best, fit, estimate, tuple(study.trials), study.space, study.metric, study.seed, how)
 
 
 def _space(space: Space) -> dict[str, Any]:
@@ -436,7 +449,7 @@ def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: 
         raise ValueError(f"tune: metric must be among {', '.join(MEASURES)}; got {metric!r}.")
 
 
-def _started(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
+def _check_start(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
     if start is None:
         return {}
     if not isinstance(start, Mapping) or set(start) != set(space):

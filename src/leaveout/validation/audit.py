@@ -18,8 +18,8 @@ from .._runtime.checkpoint import StepResult
 from .._runtime.parallel import steps
 from .._runtime.progress import Slow
 from ..models.glm.active_coefficients import kinks
-from ..objectives.batched import function, listed, weights_of
-from ..optimize.active_set import NoMinimiser, minimised
+from ..objectives.batch_functions import function, lists_all_units, weights_of
+from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit
 from ..refit._least_norm import least_norm
 from .estimate import Estimate
@@ -45,76 +45,74 @@ def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
 class Candidates:
     """The refits of an estimate that are most worth repeating, and the parameters that each of them reached."""
 
-    found: Estimate
+    estimate: Estimate
     number: int
-    moved: np.ndarray
+    step_length: np.ndarray
     exists: np.ndarray
 
-    def __init__(self, found: Estimate, number: int):
-        self.found, self.number = found, number
-        self.moved, self.exists = np.zeros(len(found.error)), np.zeros(len(found.error), bool)
+    def __init__(self, estimate: Estimate, number: int):
+        self.estimate, self.number = estimate, number
+        self.step_length, self.exists = np.zeros(len(estimate.error)), np.zeros(len(estimate.error), bool)
         self.start: dict[int, Array] = {}
 
-    def add(
-        self, refits: Int[Array, " some"], moved: Float[Array, " some"], theta: Callable[[list[int]], Array] | None
-    ) -> None:
+    def add(self, refits: Int[Array, " some"], move: Float[Array, " some"], theta: Callable[[list[int]], Array] | None) -> None:
         """Add refits with the lengths of their first steps.
 
         `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None if no
         parameters are formed.
         """
-        self.moved[refits], self.exists[refits] = moved, True
+        self.step_length[refits], self.exists[refits] = move, True
         if theta is None or not self.number:
             return
-        best = set().union(*_orders(*self._told, self.number))  # the best refits of a batch are among its `foremost`
+        best = set().union(*_orders(*self._facts, self.number))  # the best refits of a batch are among its `foremost`
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     @property
-    def _told(self) -> tuple[Array, Array, Array, Array]:
-        return self.exists, self.moved, self.found.error, self.found.proved
+    def _facts(self) -> tuple[Array, Array, Array, Array]:
+        return self.exists, self.step_length, self.estimate.error, self.estimate.proved
 
-    def chosen(self, number: int) -> dict[int, str]:
+    def choose(self, number: int) -> dict[int, str]:
         """Choose at most `number` refits, and no more than the caller allowed; return the reason for each."""
-        return ranked(*self._told, min(number, self.number))
+        return choose_refits(*self._facts, min(number, self.number))
 
 
-def ranked(
+def choose_refits(
     exists: Bool[Array, " refits"],
-    moved: Float[Array, " refits"],
+    move: Float[Array, " refits"],
     error: Float[Array, " refits"],
-    proved: Bool[Array, " refits"],
+    is_proved: Bool[Array, " refits"],
     number: int,
 ) -> dict[int, str]:
     """Choose `number` of the refits that exist, taking the reasons in turn; return the reason for each."""
-    orders, out = _orders(exists, moved, error, proved, number), {}
+    orders, out = _orders(exists, move, error, is_proved, number), {}
     for turn in range(min(number, len(orders[0]))):
         refit = next(refit for refit in orders[turn % 3] if refit not in out)
         out[refit] = REASONS[turn % 3]
     return out
 
 
-def _orders(exists: Array, moved: Array, error: Array, proved: Array, number: int) -> list[list[int]]:
+def _orders(exists: Array, move: Array, error: Array, is_proved: Array, number: int) -> list[list[int]]:
     """List the foremost refits by each reason."""
     refits = np.flatnonzero(exists)
-    places = _places(refits, moved[refits], error[refits], proved[refits], number)
+    places = _places(refits, move[refits], error[refits], is_proved[refits], number)
     return [refits[order].tolist() for order in places]
 
 
-def _places(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> list[Int[Array, " number"]]:
+def _places(refits: Array, move: Array, error: Array, is_proved: Array, number: int) -> list[Int[Array, " number"]]:
     """Return the positions of the foremost refits by each reason, estimated errors before proved ones.
 
     The random order uses `_chance`, one number for each refit.
     """
-    orders = [np.lexsort((-key, proved)) for key in (moved, error)]
+    orders = [np.lexsort((-key, is_proved)) for key in (move, error)]
     return [order[:number] for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
 
 
-def foremost(refits: Array, moved: Array, error: Array, proved: Array, number: int) -> Int[Array, " some"]:
+def foremost(refits: Array, move: Array, error: Array, is_proved: Array, number: int) -> Int[Array, " some"]:
     """Return the positions, in order, of those refits of a batch that may be among the foremost of all."""
-    return np.unique(np.concatenate(_places(refits, moved, error, proved, number)))
+    return np.unique(np.concatenate(_places(refits, move, error, is_proved, number)))
 
 
 def affordable(gradients: float, operations: float) -> int:
@@ -126,7 +124,9 @@ def affordable(gradients: float, operations: float) -> int:
     return max(int(SHARE * gradients / REPEATING), int(one))
 
 
-def repeated(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]) -> tuple[Float[Array, " rank"], bool]:
+def repeat_minimiser(
+    fit: Fit, weights: Float[Array, " units"], start: Float[Array, " rank"]
+) -> tuple[Float[Array, " rank"], bool]:
     """Descend from `start`; return the whitened minimiser, and whether it was reached.
 
     Steps avoid flat directions, along which F varies by rounding only.
@@ -168,7 +168,7 @@ def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened
     return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
 
 
-def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
+def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
     """Solve least squares of least norm by SciPy's `lstsq` on the rows that stay, in a basis without flat directions.
 
     Returns the solution and whether rounding leaves the rank open. None for other models.
@@ -182,7 +182,7 @@ def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " p
     mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
     level = omega @ y / omega.sum() if known.intercept else 0.0
     flat = np.asarray(fit.null_space)[:, :p]
-    basis = np.eye(p) if known.cut or known.penalised or not len(flat) else scipy.linalg.null_space(flat)
+    basis = np.eye(p) if known.cut or known.has_penalty or not len(flat) else scipy.linalg.null_space(flat)
     rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
     target = np.sqrt(omega) * (y - level)
     if ridge.any():
@@ -198,9 +198,9 @@ def _solved(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " p
 
 def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
     """Descend from θ; return the minimiser, and whether it was reached."""
-    if (solved := _solved(fit, weights)) is not None:
+    if (solved := _solve_least_squares(fit, weights)) is not None:
         return solved
-    u, reached = repeated(fit, weights, fit.back(start - fit.vector))
+    u, reached = repeat_minimiser(fit, weights, fit.back(start - fit.vector))
     return fit.at(u), reached
 
 
@@ -209,21 +209,21 @@ def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Arra
     try:
         known = kinks(fit.objective)
         assert known is not None
-        return minimised(known.whole, weights).theta, True
+        return minimise_with_kinks(known.whole, weights).theta, True
     except NoMinimiser:
         return fit.vector, False
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class RepeatedRefit:
     """Repeat one refit: descend from its candidate to its minimiser, and return the losses there and their places."""
 
-    asked: HeldOutLoss
+    held_out_loss: HeldOutLoss
     start: dict[int, Array]
 
     def __call__(self, refit: int) -> StepResult:
-        asked, fit = self.asked, self.asked.fit
-        _, place, rows = asked.plan.one(refit, listed(fit.objective))
+        asked, fit = self.held_out_loss, self.held_out_loss.fit
+        _, place, rows = asked.plan.one(refit, lists_all_units(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
         kinked = kinks(fit.objective) is not None
         theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, self.start.get(refit, fit.vector))
@@ -232,7 +232,7 @@ class Repeated:
         return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
-def audited(asked: HeldOutLoss, found: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
+def audit_table(loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
     """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
 
     `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`, or at θ̂ for a refit that
@@ -240,9 +240,9 @@ def audited(asked: HeldOutLoss, found: Estimate, chosen: dict[int, str], start: 
     """
     lines = []
     with Slow("audit", len(chosen)) as bar:
-        for refit, told in steps(Repeated(asked, start), list(chosen)):
-            exact, reached, error = told["exact"], bool(told["reached"]), float(found.error[refit])
-            reported = found.losses[[refit] if asked.joint else told["place"]]
+        for refit, told in steps(RepeatedRefit(loss, start), list(chosen)):
+            exact, reached, error = told["exact"], bool(told["reached"]), float(estimate.error[refit])
+            reported = estimate.losses[[refit] if loss.joint else told["place"]]
             off = float(np.abs(reported - exact).sum())
             beyond = reached and off > error * (1 + 1e-6) + PROGRAM_ROUNDING * (1 + np.abs(exact).sum())
             known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)

@@ -16,9 +16,9 @@ from .._runtime.parallel import single_threaded, steps
 from .._runtime.progress import Slow
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
-from ..objectives.batched import listed, work
+from ..objectives.batch_functions import lists_all_units, work
 from ..objectives.contiguous_folds import Runs
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned, display_name
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned_copy, display_name
 from ..optimize.fit import Fit
 from ..optimize.starts import cores
 from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
@@ -64,14 +64,16 @@ class Refitter:
 
 
 @dataclass(frozen=True, eq=False)
-class NotUpdated:
+class WholeFitLosses:
     """Compute the losses of a batch at θ̂, with no update."""
 
-    asked: HeldOutLoss
+    held_out_loss: HeldOutLoss
 
     def __call__(self, batch: Batch) -> StepResult:
-        fit = self.asked.fit
-        return {"losses": self.asked.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))}
+        fit = self.held_out_loss.fit
+        return {
+            "losses": self.held_out_loss.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))
+        }
 
 
 class BatchRunner:
@@ -84,19 +86,19 @@ class BatchRunner:
     plan: Plan
     refit: AbstractRefit
     times: int
-    formed: bool
+    forms_hessian: bool
     threads: int
     whole: Batch | None
     runs: Runs | None
-    kept: list[Batch] | None
+    batch_list: list[Batch] | None
 
     def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
-        self.fit, self.plan, self.refit, self.times, self.formed = fit, plan, refit, times, formed
+        self.fit, self.plan, self.refit, self.times, self.forms_hessian = fit, plan, refit, times, formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)
         self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)  # wide products use all cores by themselves
-        self.done = 0  # number of finished refits
+        self.num_done = 0  # number of finished refits
         self.whole, self.runs = self._together()
-        self.kept = list(self._made()) if len(plan.index) <= CAPACITY // 4 else None
+        self.batch_list = list(self._make_batches()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _together(self) -> tuple[Batch | None, Runs | None]:
         """Return all refits as one batch, if each leaves out one short run of units; else None."""
@@ -109,7 +111,7 @@ class BatchRunner:
         found = expandable(fit, batch.rows)
         return (batch, found) if found is not None else (None, None)
 
-    def _made(self) -> Iterator[Batch]:
+    def _make_batches(self) -> Iterator[Batch]:
         fit, plan = self.fit, self.plan
         if self.whole is not None and self.refit.together:
             yield self.whole
@@ -121,18 +123,18 @@ class BatchRunner:
         uniform = not fit.objective.local  # each refit passes over all units anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None
-        model = (fit.closed if probed else fit.predictors) if narrow and smooth and not self.formed else None
+        model = (fit.predictor_data if probed else fit.predictors) if narrow and smooth and not self.forms_hessian else None
         each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
-        for batch in plan.batches(CAPACITY, 4, each, least, uniform, listed(fit.objective)):
+        for batch in plan.batches(CAPACITY, 4, each, least, uniform, lists_all_units(fit.objective)):
             if fit.predictors is not None:
                 yield batch
                 continue
-            index, weight, held = map(aligned, batch.rows[:3])
+            index, weight, held = map(aligned_copy, batch.rows[:3])
             yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
 
     def batches(self) -> Iterable[Batch]:
         """Return the batches, which may be iterated over several times; small plans keep them in memory."""
-        return self._made() if self.kept is None else self.kept
+        return self._make_batches() if self.batch_list is None else self.batch_list
 
     def over(self, make: Callable[[Batch], StepResult], merge: Merge) -> None:
         """Apply `make` to every batch, and merge the results in order."""
@@ -140,16 +142,16 @@ class BatchRunner:
             for batch, told in made:
                 merge(batch, told)
 
-    def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, known: Estimate | None = None) -> None:
+    def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, estimate: Estimate | None = None) -> None:
         """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
 
-        `known` has the losses with no update, if they are known already.
+        `estimate` has the losses with no update, if they are known already.
         """
-        scale, number = np.asarray(self._scale(known)), np.asarray(self.times * self.plan.num_refits)
+        scale, number = np.asarray(self._scale(estimate)), np.asarray(self.times * self.plan.num_refits)
 
         def merged(batch, told):
             merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
-            self.done += len(batch.refits)
+            self.num_done += len(batch.refits)
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
@@ -161,27 +163,27 @@ class BatchRunner:
         try:
             yield
         except KeyboardInterrupt:
-            raise Interrupted(f"{caller}: stopped after {self.done} of {self.plan.num_refits} refits", partial) from None
+            raise Interrupted(f"{caller}: stopped after {self.num_done} of {self.plan.num_refits} refits", partial) from None
 
-    def baseline(self, asked: HeldOutLoss) -> NDArray[np.float64]:
+    def baseline(self, loss: HeldOutLoss) -> NDArray[np.float64]:
         """Compute the losses with no update."""
         fit, plan = self.fit, self.plan
-        if isinstance(fit.objective, AbstractLinearPredictor) and asked.evaluate is None:
+        if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
             every = RefitRows.of_all(plan.num_units, plan.num_refits)  # one loss for each unit, whatever else is left out
             each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
             return np.where(plan.held, each[plan.index], np.nan)
-        baseline = np.full(plan.num_refits if asked.joint else len(plan.index), np.nan)
-        if self.whole is not None and self.runs is not None and asked.evaluate is None:
+        baseline = np.full(plan.num_refits if loss.joint else len(plan.index), np.nan)
+        if self.whole is not None and self.runs is not None and loss.evaluate is None:
             losses, _ = self.runs.scores(fit.vector)
-            put(baseline, self.whole, self.runs.shaped(self.runs.scored(losses, self.whole.rows)))
+            put_losses(baseline, self.whole, self.runs.shape_losses(self.runs.place_scores(losses, self.whole.rows)))
             return baseline
-        self.over(NotUpdated(asked), lambda batch, told: put(baseline, batch, told["losses"]))
+        self.over(WholeFitLosses(loss), lambda batch, told: put_losses(baseline, batch, told["losses"]))
         return baseline
 
-    def _scale(self, known: Estimate | None) -> float:
+    def _scale(self, estimate: Estimate | None) -> float:
         """Return the naive standard error of the no-update mean, or zero if the strategy's tolerance does not need it."""
-        if known is not None:
-            return known.scale
+        if estimate is not None:
+            return estimate.scale
         if not self.refit.in_standard_errors:
             return 0.0
         own = HeldOutLoss(self.fit, self.plan, None)
@@ -195,7 +197,7 @@ def one_thread(objective: AbstractObjective, params: int) -> contextlib.Abstract
     return single_threaded() if linear else contextlib.nullcontext()
 
 
-def put(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
+def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
     """Write the losses of a batch to their places in `out`."""
     if values.ndim == 1:
         out[batch.refits] = values
@@ -203,9 +205,9 @@ def put(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
         out[batch.place[batch.rows.held]] = values[batch.rows.held]
 
 
-def blank(asked: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
-    fit, count = asked.fit, asked.plan.num_refits
+    fit, count = loss.fit, loss.plan.num_refits
     weight = fit.objective.units.weight
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
@@ -213,17 +215,17 @@ def blank(asked: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64
         losses=np.full_like(baseline, np.nan),
         error=np.full(count, np.inf),
         result=np.zeros(count, np.int64),
-        plan=asked.plan,
+        plan=loss.plan,
         baseline=baseline,
         unit_weight=None if weight is None else np.asarray(weight),
-        score=asked.title,
+        score=loss.title,
         response=_response(fit),
         classes=fit.objective.units.classes > 0,
         fit=replace(fit),  # without the results that its refits cache
-        call=(refit, asked.evaluate),
+        call=(refit, loss.evaluate),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
-        elsewhere=np.full_like(baseline, np.nan) if minima.compared(fit) else None,
+        elsewhere=np.full_like(baseline, np.nan) if minima.has_other_minima(fit) else None,
     )
 
 

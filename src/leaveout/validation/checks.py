@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
 from .._runtime.jax import float64
-from ..data.arrays import written
+from ..data.arrays import label_texts
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows
 from .metrics import repeats
@@ -81,7 +81,7 @@ class Check(NamedTuple):
         return f"{self.code} {self.severity}: {'; '.join(filter(None, (self.reason, self.remedy)))}"
 
 
-def _parted(code: RESULTS) -> tuple[str, str]:
+def _split_message(code: RESULTS) -> tuple[str, str]:
     """Split the message of a code into a reason and its last part, the remedy."""
     if not code:
         return "the error is above a tenth of the standard error", "use Exact()"
@@ -102,7 +102,10 @@ CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO202": ("info", "take the standard error for a rough number"),
     "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
     **{
-        f"LO{300 + code}": ("error" if code in GRAVE else "info" if code == RESULTS.kink else "warning", _parted(code)[1])
+        f"LO{300 + code}": (
+            "error" if code in GRAVE else "info" if code == RESULTS.kink else "warning",
+            _split_message(code)[1],
+        )
         for code in RESULTS
     },
 }
@@ -114,7 +117,7 @@ def check(code: str, reason: str) -> Check:
     return Check(code, severity, reason, remedy)
 
 
-def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
+def codes_to_mute(caller: str, mute: Collection[str]) -> tuple[str, ...]:
     """Return the codes to mute; ValueError on a code that does not exist."""
     codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
     wrong = [code for code in codes if code not in [*CHECKS]]
@@ -125,7 +128,13 @@ def known(caller: str, mute: Collection[str]) -> tuple[str, ...]:
 
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """Check the rows and columns of the model."""
-    data = {"LO101": _copied, "LO102": _named, "LO104": _repeated, "LO105": _lacking, "LO106": _of_one_unit}
+    data = {
+        "LO101": _check_copies,
+        "LO102": _check_identifiers,
+        "LO104": _check_collinear,
+        "LO105": _lacking,
+        "LO106": _of_one_unit,
+    }
     found = data | {"LO201": _in_time, "LO203": _together}
     told = ((code, look(fit, plan)) for code, look in found.items())
     return [check(code, reason) for code, reason in told if reason]
@@ -139,7 +148,7 @@ def of_losses(
     share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
     heaviest, found = int(share.argmax()), []
     if share[heaviest] > max(HEAVY, FAIR / n):
-        found.append(check("LO103", f"{what} {written(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
+        found.append(check("LO103", f"{what} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
     if what == "row":
         units = independent(losses, weight, plan)
         if units.enough and units.units < FEW:
@@ -154,12 +163,16 @@ def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strat
     """
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
-    found = [check(f"LO{300 + code}", f"{_listed(some)}: {_parted(code)[0]}") for code, some in refits.items() if len(some)]
+    found = [
+        check(f"LO{300 + code}", f"{_refit_list(some)}: {_split_message(code)[0]}")
+        for code, some in refits.items()
+        if len(some)
+    ]
     made = strategy.startswith("Exact(")
     return [each._replace(remedy=MADE) if made and "Exact()" in each.remedy else each for each in found]
 
 
-def _listed(refits: Int[Array, " some"]) -> str:
+def _refit_list(refits: Int[Array, " some"]) -> str:
     shown = ", ".join(map(str, refits[:8]))
     return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
 
@@ -167,18 +180,18 @@ def _listed(refits: Int[Array, " some"]) -> str:
 # copies
 
 
-def _copied(fit: Fit, plan: Plan) -> str:
+def _check_copies(fit: Fit, plan: Plan) -> str:
     """Find held-out rows whose own refit sees a copy, unless there are so few kinds of rows that they are equal by chance."""
     columns, own = _columns(fit)
     if not columns or plan.num_units > ROWS:
         return ""
-    leaks = _seen(_kinds(columns), plan)
+    leaks = _sees_copy(_kinds(columns), plan)
     if not leaks.size or leaks.size <= NATURAL * _by_chance(columns, own):
         return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
 
 
-def _seen(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
+def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
     """Mark the held-out rows whose own refit sees another row of their kind."""
     size = np.bincount(label)
     if size.max() == 1:
@@ -198,7 +211,7 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
     if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
         return ""
     label = _kinds(features)
-    leaks, chance = _seen(label, plan), math.prod(map(_alike_share, features))
+    leaks, chance = _sees_copy(label, plan), math.prod(map(_alike_share, features))
     if len(np.unique(label[leaks])) < PAIRED or _alike_share(label) <= NATURAL * chance:
         return ""
     left = _residuals(fit)
@@ -218,9 +231,11 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
     )
 
 
-def _correlation(left: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]) -> tuple[float, float]:
+def _correlation(
+    remainder: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]
+) -> tuple[float, float]:
     """Return the correlation of the residuals of pairs, and its standard error under no correlation."""
-    a, b = left[one], left[other]
+    a, b = remainder[one], remainder[other]
     size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
@@ -305,7 +320,7 @@ def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
     return np.round(steps).astype(np.int64) if near else np.zeros(0, np.int64)
 
 
-def _named(fit: Fit, plan: Plan) -> str:
+def _check_identifiers(fit: Fit, plan: Plan) -> str:
     """Find columns of whole numbers that are named like ids."""
     del plan
     features = fit.objective.units.features()
@@ -313,10 +328,12 @@ def _named(fit: Fit, plan: Plan) -> str:
     if not found:
         return ""
     count = len(np.unique(features[found[0]]))
-    return f"{_quoted(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
+    return (
+        f"{_quote_names(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
+    )
 
 
-def _repeated(fit: Fit, plan: Plan) -> str:
+def _check_collinear(fit: Fit, plan: Plan) -> str:
     """Find columns that the others predict almost exactly.
 
     A column that is predicted exactly has no coefficient of its own; the fit reports it.
@@ -334,10 +351,10 @@ def _repeated(fit: Fit, plan: Plan) -> str:
     found = [name for name, times in zip(features, inflation, strict=True) if times > VARIANCE_INFLATION]
     if not found:
         return ""
-    return f"{_quoted(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
+    return f"{_quote_names(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
 
 
-def _quoted(names: list[str]) -> str:
+def _quote_names(names: list[str]) -> str:
     return ", ".join(map(repr, names[:5])) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
 
 
@@ -354,7 +371,9 @@ def _lacking(fit: Fit, plan: Plan) -> str:
         return ""
     lost = np.unique(gone % len(kinds))
     listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
-    return f"{_listed(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
+    return (
+        f"{_refit_list(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
+    )
 
 
 # folds
@@ -432,14 +451,18 @@ def _in_time(fit: Fit, plan: Plan) -> str:
 def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     """Yield the names of columns, or of the index, that are times of rows and never decrease."""
     names = plan.names
-    if names is not None and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _told(names.name)) and _runs(names):
+    if (
+        names is not None
+        and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _names_clock(names.name))
+        and _runs(names)
+    ):
         yield "their index" if names.name is None else f"their index {str(names.name)!r}"
     for name, column in fit.objective.units.features().items():
-        if _told(name) and _runs(pd.Index(column)):
+        if _names_clock(name) and _runs(pd.Index(column)):
             yield f"the column {name!r}"
 
 
-def _told(name: object) -> bool:
+def _names_clock(name: object) -> bool:
     return name is not None and CLOCK.fullmatch(_words(str(name))) is not None
 
 

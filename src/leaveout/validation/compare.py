@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._runtime.codes import RESULTS
-from .._runtime.provided import provided
+from .._runtime.providers import provided
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate
@@ -33,7 +33,7 @@ TABLE_DIGITS = 6  # digits of printed numbers
 TABLE_WIDTH = 80  # width of a terminal
 
 
-class Compared(NamedTuple):
+class ComparableMean(NamedTuple):
     """A number to be compared with others of the same data.
 
     `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are its values over Monte-Carlo
@@ -43,7 +43,7 @@ class Compared(NamedTuple):
     value: float
     more_is_better: bool
     spread: InfluenceSpread | None
-    drawn: Float[Array, "folds draws"] | None
+    draws: Float[Array, "folds draws"] | None
     weight: Float[Array, " folds"] | None
     of: dict[str, str]
 
@@ -52,7 +52,7 @@ class AbstractComparable(abc.ABC):
     """The interface of results other than estimates that `compare` takes."""
 
     @abc.abstractmethod
-    def compared(self) -> Compared:
+    def as_comparable(self) -> ComparableMean:
         """Return the number to compare; ValueError if there is none."""
 
 
@@ -192,8 +192,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         if jacobian is not None:
             raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
         return _of_numbers(estimates)
-    _named(estimates)
-    estimates = _untransformed(estimates, {} if jacobian is None else jacobian)
+    _check_names(estimates)
+    estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
     values = _in_common(estimates, missing)
@@ -214,7 +214,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
-        table.insert(table.columns.get_loc("approximation_error"), "weight", _stacked(values, estimates[best]._weight))
+        table.insert(table.columns.get_loc("approximation_error"), "weight", _stacking_weights(values, estimates[best]._weight))
     _warn(table, estimates, values, best)
     found = Comparison(table.sort_values(["missing", "mean"]))
     found.estimates = dict(estimates)
@@ -228,7 +228,7 @@ def _of_numbers(given: dict[str, Any]) -> Comparison:
         raise TypeError(f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}.")
     if len(given) < 2:
         raise ValueError(f"compare: give two or more results, {{name: result}}; got {len(given)}.")
-    numbers = {name: each.compared() for name, each in given.items()}
+    numbers = {name: each.as_comparable() for name, each in given.items()}
     first, reference = next(iter(numbers.items()))
     for name, number in numbers.items():
         other = [what for what in reference.of | number.of if reference.of.get(what) != number.of.get(what)]
@@ -242,7 +242,7 @@ def _of_numbers(given: dict[str, Any]) -> Comparison:
     return found
 
 
-def _apart(number: Compared, best: Compared) -> dict[str, Any]:
+def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
     """Return the row of the table for one number."""
     same, apart = number is best, number.value - best.value
     se = se_apart = float("nan")
@@ -256,12 +256,12 @@ def _apart(number: Compared, best: Compared) -> dict[str, Any]:
     return dict(zip(names, (number.value, se, apart, se_apart, worse, error, over), strict=True))
 
 
-def _drawn_error(a: Compared, b: Compared) -> float:
+def _drawn_error(a: ComparableMean, b: ComparableMean) -> float:
     """Compute the Monte-Carlo error of a difference, over the draws that both share."""
-    if a.drawn is None or b.drawn is None or a.weight is None:
+    if a.draws is None or b.draws is None or a.weight is None:
         return 0.0
-    count = min(a.drawn.shape[1], b.drawn.shape[1])
-    variance = np.var(a.drawn[:, :count] - b.drawn[:, :count], axis=1, ddof=1) / count
+    count = min(a.draws.shape[1], b.draws.shape[1])
+    variance = np.var(a.draws[:, :count] - b.draws[:, :count], axis=1, ddof=1) / count
     return float(np.sqrt(a.weight**2 @ variance))
 
 
@@ -308,7 +308,7 @@ def _worse(difference: float, se: float) -> float:
     return float(scipy.special.ndtr(difference / se)) if se > 0 else 0.5 + 0.5 * float(np.sign(difference))
 
 
-def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
+def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
     """Compute the weights of the mixture Σ_k a_k p_k with the lowest mean −log density.
 
     They solve `min −Σ w log Σ_k a_k e^{−l_k}`, Σ a = 1, a ≥ 0.
@@ -328,7 +328,7 @@ def _stacked(values: dict[str, Array], weight: Array) -> Float[Array, " models"]
     return scipy.special.softmax(found.x)
 
 
-def _named(estimates: dict[str, Estimate]) -> None:
+def _check_names(estimates: dict[str, Estimate]) -> None:
     """Raise unless the argument maps names to two or more estimates."""
     if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
         of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
@@ -339,7 +339,7 @@ def _named(estimates: dict[str, Estimate]) -> None:
         raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
 
 
-def _untransformed(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
+def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
     """Convert estimates to −log densities of the response as it was measured."""
     if not isinstance(jacobian, Mapping):
         raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
@@ -462,4 +462,4 @@ def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[
     if (seen.all(0) == seen.any(0)).all():
         return {name: each.per_unit() for name, each in estimates.items()}
     common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
-    return {name: estimates[name].averaged(each) for name, each in common.items()} if same else common
+    return {name: estimates[name].average(each) for name, each in common.items()} if same else common

@@ -26,19 +26,19 @@ from .._runtime.display import kind_of
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, float64
-from ..data.arrays import check_times, count, counted
-from ..objectives.batched import weights_of, work
+from ..data.arrays import check_times, count, is_default_index
+from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
-from .audit import Candidates, affordable, audited, foremost
-from .batches import BatchRunner, Merge, blank, one_thread, put
+from .audit import Candidates, affordable, audit_table, foremost
+from .batches import BatchRunner, Merge, blank, one_thread, put_losses
 from .estimate import Estimate
+from .held_out_predictions import UNSEEN, Predictions
 from .metrics import Metric, measure, measures
-from .pooled import UNSEEN, Predictions
 from .scoring import Evaluate, HeldOutLoss, Named, NamedScore, natural
 
 LARGEST_KEPT = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
@@ -133,16 +133,16 @@ def cross_validate(
     'squared error'
     """
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
-    score, metrics, audit = _wanted(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
+    score, metrics, audit = _resolve_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
     of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
         gathered = run_refits(HeldOutLoss(fit, plan, score), refit, audit, pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
-                gathered.sharpened()
+                gathered.sharpen()
             estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
-    estimate.labels["asked"] = _asked(evaluate, metrics, audit)
+    estimate.labels["asked"] = _describe_call(evaluate, metrics, audit)
     if callable(evaluate):
         estimate.labels["function"] = _way(evaluate)
     elif not estimate.score or _own_loss(fit.objective):
@@ -170,7 +170,7 @@ def _way(evaluate: Callable) -> str:
         return repr(evaluate)
 
 
-def _asked(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
+def _describe_call(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
     """Write the arguments of a call that differ from the defaults, beside plan and strategy."""
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
@@ -186,18 +186,18 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dic
 
 @float64
 def scored_together(
-    fit: Fit, plan: Plan, refit: AbstractRefit, wanted: Sequence[Evaluate | Named | NamedScore | None]
+    fit: Fit, plan: Plan, refit: AbstractRefit, request: Sequence[Evaluate | Named | NamedScore | None]
 ) -> list[Estimate]:
     """Cross-validate by each of several scores, from the same refits, without audits."""
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
     own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
-    asked = [replace(own, evaluate=_wanted(fit, each)) for each in wanted]
+    asked = [replace(own, evaluate=_resolve_score(fit, each)) for each in request]
     every = [EstimateBuilder(each, blank(each, refit, walk.baseline(each))) for each in asked]
     tells = [gathered.tell for gathered in every]  # without their results, as another process may run them
 
     def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
         of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
-        each = enumerate(tell(batch, done, of(tell.asked)) for tell in tells)
+        each = enumerate(tell(batch, done, of(tell.held_out_loss)) for tell in tells)
         return {f"{k} {name}": part for k, told in each for name, part in told.items()}
 
     def merge(batch: Batch, told: StepResult) -> None:
@@ -207,17 +207,17 @@ def scored_together(
     with walk.stoppable("cross_validate"):
         walk.refits(tell, merge, own.losses_of)
     for each in every:
-        if each.asked.evaluate is not None and refit.in_standard_errors:
-            each.sharpened()
+        if each.held_out_loss.evaluate is not None and refit.in_standard_errors:
+            each.sharpen()
     return [each.estimate((), improve=False) for each in every]
 
 
-def _wanted(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluate | NamedScore | None:
+def _resolve_score(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluate | NamedScore | None:
     if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
         return evaluate
-    from .named_scores import scored
+    from .named_scores import find_score
 
-    return scored(fit, evaluate)
+    return find_score(fit, evaluate)
 
 
 @float64
@@ -274,7 +274,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = _matched("cross_predict", _objective("cross_predict", fit), plan, refit)
+    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, refit)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     return held_out(fit, plan, refit, kind, checkpoint).per_unit()
@@ -283,7 +283,7 @@ def cross_predict(
 def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
     """Predict each unit by every refit that leaves it out, for a plan that is matched with the fit."""
     pooled = Predictions(plan, kind)
-    tell = lambda batch, done, _: pooled.told(fit, batch.rows, done, done.result)
+    tell = lambda batch, done, _: pooled.predict(fit, batch.rows, done, done.result)
     with (
         one_thread(fit.objective, fit.num_params),
         keeping("cross_predict", checkpoint, cache_key(fit, plan, refit, kind=kind)),
@@ -344,7 +344,7 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
 
 def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
-    plan = _matched(caller, _objective(caller, fit), plan, refit)
+    plan = _match_plan(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def merge(batch, told):
@@ -361,7 +361,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
     return theta
 
 
-def refitted(
+def refit_batches(
     caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch], StepResult], merge: Merge
 ) -> None:
     """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order."""
@@ -383,25 +383,25 @@ def keep_freed() -> None:
 
 
 def run_refits(
-    asked: HeldOutLoss, refit: AbstractRefit, audit: int, pooled: Predictions | None = None, times: int = 1
+    loss: HeldOutLoss, refit: AbstractRefit, audit: int, predictions: Predictions | None = None, times: int = 1
 ) -> "EstimateBuilder":
     """Run every refit of a plan and collect the results; `times` such plans share the work allowed for one."""
     keep_freed()
-    walk = BatchRunner(asked.fit, asked.plan, refit, times, formed=asked.evaluate is not None or pooled is not None)
+    walk = BatchRunner(loss.fit, loss.plan, refit, times, formed=loss.evaluate is not None or predictions is not None)
     with walk.stoppable("cross_validate"):
-        nothing = blank(asked, refit, walk.baseline(asked))
-    gathered = EstimateBuilder(asked, nothing, audit, pooled)
-    assert gathered.emptied is not None  # computed now, so that Ctrl-C need not wait for it
-    own = nothing if asked.evaluate is None else None  # tolerances refer to the model's own losses
+        nothing = blank(loss, refit, walk.baseline(loss))
+    gathered = EstimateBuilder(loss, nothing, audit, predictions)
+    assert gathered.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
+    own = nothing if loss.evaluate is None else None  # tolerances refer to the model's own losses
     with gathered.stoppable():
-        walk.refits(gathered.tell, gathered.merge, asked.losses_of, own)
+        walk.refits(gathered.tell, gathered.merge, loss.losses_of, own)
     return gathered
 
 
-def begun(asked: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBuilder", Iterable[Batch]]:
+def begin_estimate(loss: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBuilder", Iterable[Batch]]:
     """Return an estimate without its refits, and their batches, for callers that run the refits themselves."""
-    walk = BatchRunner(asked.fit, asked.plan, refit)
-    return EstimateBuilder(asked, blank(asked, refit, walk.baseline(asked))), walk.batches()
+    walk = BatchRunner(loss.fit, loss.plan, refit)
+    return EstimateBuilder(loss, blank(loss, refit, walk.baseline(loss))), walk.batches()
 
 
 def _objective(caller: str, fit: Fit) -> AbstractObjective:
@@ -413,7 +413,7 @@ def _objective(caller: str, fit: Fit) -> AbstractObjective:
     return fit.objective
 
 
-def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+def _match_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
     """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
     if not isinstance(plan, Plan):
         raise TypeError(
@@ -446,7 +446,7 @@ def _matched(caller: str, objective: AbstractObjective, plan: Plan, refit: Abstr
         )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
-    return plan.matched(caller, units.names)
+    return plan.match_labels(caller, units.names)
 
 
 def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
@@ -454,7 +454,7 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
     if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
         return plan
     units = plan.names.get_indexer(names)
-    if (units < 0).any() or counted(names):  # labels 0, 1, … may have been renumbered
+    if (units < 0).any() or is_default_index(names):  # labels 0, 1, … may have been renumbered
         return plan
     missing = plan.names.difference(names, sort=False)
     warnings.warn(
@@ -467,14 +467,14 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
 
 def resolve_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
     """Return the plan with the model's facts about its units: labels, which have a loss, and their dependence."""
-    plan, units = _matched(caller, objective, plan, refit), objective.units
-    held = plan.held & units.scored(plan.refit, plan.index, plan.weight)
+    plan, units = _match_plan(caller, objective, plan, refit), objective.units
+    held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
     if plan.serial:
         check_times(caller, "the data", units.names)
-    return plan.known(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
+    return plan.replace_facts(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -485,96 +485,104 @@ class BatchSummary:
     refits which may be repeated.
     """
 
-    asked: HeldOutLoss
-    compared: bool
+    held_out_loss: HeldOutLoss
+    compares_minima: bool
     audit: int
-    pooled: Predictions | None
+    predictions: Predictions | None
 
-    def __call__(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> StepResult:
-        asked, rows = self.asked, batch.rows
-        result, pointwise = np.array(done.result), values.ndim > 1
+    def __call__(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> StepResult:
+        asked, rows = self.held_out_loss, batch.rows
+        result, pointwise = np.array(outcome.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
         result[bad & ~among(result, LOST)] = RESULTS.nonfinite
         exists = ~among(result, LOST)
         told = ~among(result, UNSEEN) if pointwise else exists
         values = np.array(values)
         values[~told] = np.nan
-        error = asked.error(rows, done, values)
+        error = asked.error(rows, outcome, values)
         known = told & np.isfinite(error)
-        found = {"losses": values, "error": np.where(known, error, np.inf), "exists": exists, "moved": np.asarray(done.moved)}
-        found["proved"] = known & (False if done.proved is None or asked.evaluate is not None else done.proved)
-        if self.compared:
-            lower, there = minima.lower(asked.fit, rows, done.theta, exists)
+        found = {
+            "losses": values,
+            "error": np.where(known, error, np.inf),
+            "exists": exists,
+            "moved": np.asarray(outcome.step_length),
+        }
+        found["proved"] = known & (False if outcome.proved is None or asked.evaluate is not None else outcome.proved)
+        if self.compares_minima:
+            lower, there = minima.lower(asked.fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
             found |= {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]} if lower.any() else {}
         leaving = asked.fit.objective.parameters.leaving
         if leaving is not None:
-            at, weights = np.where(exists[:, None], done.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
+            at, weights = np.where(exists[:, None], outcome.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
             result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
-        found |= {"result": result, "gradients": np.asarray(done.gradients)}
-        if done.shared is not None and asked.evaluate is None:
-            found |= {"draws": done.shared.draws, "left": np.array([done.shared.left, done.shared.probes])}
-        found |= {} if self.pooled is None else self.pooled.told(asked.fit, rows, done, result)
-        return found | self._starts(batch, done, found)
+        found |= {"result": result, "gradients": np.asarray(outcome.gradients)}
+        if outcome.common_error is not None and asked.evaluate is None:
+            found |= {
+                "draws": outcome.common_error.draws,
+                "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
+            }
+        found |= {} if self.predictions is None else self.predictions.predict(asked.fit, rows, outcome, result)
+        return found | self._starts(batch, outcome, found)
 
-    def _starts(self, batch: Batch, done: RefitBatch, found: StepResult) -> StepResult:
+    def _starts(self, batch: Batch, outcome: RefitBatch, result: StepResult) -> StepResult:
         """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
-        formed = self.asked.fit.predictors is None and done.shared is None
+        formed = self.held_out_loss.fit.predictors is None and outcome.common_error is None
         if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # their θ is not formed
             return {}
-        some = np.flatnonzero(found["exists"])
-        moved, error, proved = (found[name][some] for name in ("moved", "error", "proved"))
+        some = np.flatnonzero(result["exists"])
+        moved, error, proved = (result[name][some] for name in ("moved", "error", "proved"))
         places = foremost(batch.refits[some], moved, error, proved, self.audit)
-        return {"places": places, "start": done.theta[some[places]]}
+        return {"places": places, "start": outcome.theta[some[places]]}
 
 
 class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
-    asked: HeldOutLoss
-    found: Estimate
-    pooled: Predictions | None
+    held_out_loss: HeldOutLoss
+    draft: Estimate
+    predictions: Predictions | None
     tell: BatchSummary
     candidates: Candidates
     gradients: float
-    made: np.ndarray
+    is_made: np.ndarray
     draws: np.ndarray
-    left: np.ndarray
+    probe_error: np.ndarray
 
-    def __init__(self, asked: HeldOutLoss, blank: Estimate, audit: int = 0, pooled: Predictions | None = None):
-        self.asked, self.found, self.pooled = asked, blank, pooled
-        self.tell = BatchSummary(asked, blank.elsewhere is not None, audit, pooled)
+    def __init__(self, loss: HeldOutLoss, blank: Estimate, audit: int = 0, predictions: Predictions | None = None):
+        self.held_out_loss, self.draft, self.predictions = loss, blank, predictions
+        self.tell = BatchSummary(loss, blank.elsewhere is not None, audit, predictions)
         self.candidates, self.gradients = Candidates(blank, audit), 0.0
-        self.made = np.zeros(len(blank.error), bool)
-        self.draws, self.left = np.zeros((0, 0)), np.zeros(2)  # for refits that share probes: see `Shared`
+        self.is_made = np.zeros(len(blank.error), bool)
+        self.draws, self.probe_error = np.zeros((0, 0)), np.zeros(2)  # for refits that share probes: see `Shared`
 
     @functools.cached_property
-    def emptied(self) -> NDArray[np.bool_]:
-        return _emptied(self.asked.fit, self.asked.plan)
+    def emptied_refits(self) -> NDArray[np.bool_]:
+        return _emptied_refits(self.held_out_loss.fit, self.held_out_loss.plan)
 
-    def add(self, batch: Batch, done: RefitBatch, values: np.ndarray) -> None:
+    def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""
-        self.merge(batch, self.tell(batch, done, values))
+        self.merge(batch, self.tell(batch, outcome, values))
 
-    def merge(self, batch: Batch, told: StepResult) -> None:
+    def merge(self, batch: Batch, result: StepResult) -> None:
         """Add the results of a batch."""
-        found, refits, exists = self.found, batch.refits, told["exists"]
-        put(found.losses, batch, told["losses"])
+        found, refits, exists = self.draft, batch.refits, result["exists"]
+        put_losses(found.losses, batch, result["losses"])
         for name in ("error", "proved", "result"):
-            getattr(found, name)[refits] = told[name]
-        if "draws" in told:
+            getattr(found, name)[refits] = result[name]
+        if "draws" in result:
             if not self.draws.size:
-                self.draws = np.full((len(found.error), told["draws"].shape[1]), np.nan)
-            self.draws[refits], self.left = told["draws"], told["left"]
-        if "lower" in told:
+                self.draws = np.full((len(found.error), result["draws"].shape[1]), np.nan)
+            self.draws[refits], self.probe_error = result["draws"], result["left"]
+        if "lower" in result:
             assert found.elsewhere is not None
-            put(found.elsewhere, batch.take(told["lower"]), told["elsewhere"])
-        if self.pooled is not None:
-            self.pooled.merge(batch, told)
-        self.gradients += float(told["gradients"])
-        start = (lambda mine: told["start"][np.searchsorted(told["places"], mine)]) if "start" in told else None
-        self.candidates.add(refits[exists], told["moved"][exists], start)
-        self.made[refits] = True
+            put_losses(found.elsewhere, batch.take(result["lower"]), result["elsewhere"])
+        if self.predictions is not None:
+            self.predictions.merge(batch, result)
+        self.gradients += float(result["gradients"])
+        start = (lambda mine: result["start"][np.searchsorted(result["places"], mine)]) if "start" in result else None
+        self.candidates.add(refits[exists], result["moved"][exists], start)
+        self.is_made[refits] = True
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -582,46 +590,50 @@ class EstimateBuilder:
         try:
             yield
         except KeyboardInterrupt:
-            told = f"cross_validate: stopped after {self.made.sum()} of {len(self.made)} refits"
+            told = f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits"
             raise Interrupted(told, self.partial) from None
 
     def partial(self) -> Estimate:
         """Return the estimate so far; refits that were not run have a code of their own and NaN losses."""
-        found, rest = self.found, ~self.made
+        found, rest = self.draft, ~self.is_made
         entries = rest if found.joint else rest[found.plan.refit]
         for losses in (found.losses, found.baseline, found.elsewhere):
             if losses is not None:
                 losses[entries] = np.nan
         found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
-        return self.ended(None, "none, since it was stopped")
+        return self.finish(None, "none, since it was stopped")
 
     def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
         """Return the complete estimate with its audit.
 
         If the audit finds a miss and `improve` is set, the refits judged in the same way are iterated to convergence.
         """
-        table, said = self._audited(improve) if self.candidates.number else (None, "")
-        found = self.ended(table, said)
-        if self.pooled is None:
+        table, said = self._run_audit(improve) if self.candidates.number else (None, "")
+        found = self.finish(table, said)
+        if self.predictions is None:
             return found
-        value, se, error, how = measure(metrics, self.asked.fit, self.pooled)
+        value, se, error, how = measure(metrics, self.held_out_loss.fit, self.predictions)
         return replace(found, metrics=value, metric_se=se, metric_error=error, metric_how=how)
 
-    def ended(self, table: pd.DataFrame | None, audit: str) -> Estimate:
+    def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""
-        found = self.found
-        found.result[among(found.result, MILD) & self.emptied] = RESULTS.emptied
+        found = self.draft
+        found.result[among(found.result, MILD) & self.emptied_refits] = RESULTS.emptied
         found = replace(found, audit=table, labels=found.labels | {"audit": audit})
-        return found if np.isnan(self.draws).any() or not self.draws.size else found.sharing(self.draws, *self.left.tolist())
+        return (
+            found
+            if np.isnan(self.draws).any() or not self.draws.size
+            else found.sharing(self.draws, *self.probe_error.tolist())
+        )
 
-    def _audited(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
+    def _run_audit(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
         """Run the audit, and describe it in a sentence; refits that miss are flagged, and others of their kind iterated."""
-        found, candidates = self.found, self.candidates
-        fit = self.asked.fit
-        chosen = candidates.chosen(affordable(self.gradients, work(fit.objective, fit.num_params)))
+        found, candidates = self.draft, self.candidates
+        fit = self.held_out_loss.fit
+        chosen = candidates.choose(affordable(self.gradients, work(fit.objective, fit.num_params)))
         if not chosen and candidates.exists.any():
             return None, "none: one refit repeated exactly would cost more than all the rest of the call"
-        table = audited(self.asked, found, chosen, candidates.start)
+        table = audit_table(self.held_out_loss, found, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
         found.result[missed] = RESULTS.missed
         its, count = ("its" if len(chosen) == 1 else "their"), f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
@@ -636,33 +648,33 @@ class EstimateBuilder:
         found.result[missed] = RESULTS.missed
         return table, said
 
-    def sharpened(self) -> None:
+    def sharpen(self) -> None:
         """Iterate further the refits that are close enough for the model's own loss but not for the given loss."""
-        wide = self.found.flagged()
-        self._to_the_end(wide[~among(self.found.result[wide], LOST)])
+        wide = self.draft.flagged()
+        self._to_the_end(wide[~among(self.draft.result[wide], LOST)])
 
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
         if refits.size:
-            overwrite_refits(self.found, some_of(self.asked, Exact(), refits, self.found), refits)
+            overwrite_refits(self.draft, some_of(self.held_out_loss, Exact(), refits, self.draft), refits)
 
 
-def some_of(asked: HeldOutLoss, refit: AbstractRefit, refits: NDArray[np.int64], known: Estimate, times: int = 1) -> Estimate:
-    """Refit some rows of a plan, by the tolerances of the whole plan; `known` has the losses with no update."""
-    some = replace(asked, plan=asked.plan.some(refits))
-    at = refits if asked.joint else np.isin(asked.plan.refit, refits)
-    own = EstimateBuilder(some, blank(some, refit, known.baseline[at]))
-    BatchRunner(asked.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, known)
-    return own.found
+def some_of(loss: HeldOutLoss, refit: AbstractRefit, refits: NDArray[np.int64], estimate: Estimate, times: int = 1) -> Estimate:
+    """Refit some rows of a plan, by the tolerances of the whole plan; `estimate` has the losses with no update."""
+    some = replace(loss, plan=loss.plan.some(refits))
+    at = refits if loss.joint else np.isin(loss.plan.refit, refits)
+    own = EstimateBuilder(some, blank(some, refit, estimate.baseline[at]))
+    BatchRunner(loss.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, estimate)
+    return own.draft
 
 
-def overwrite_refits(found: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
+def overwrite_refits(estimate: Estimate, some: Estimate, refits: NDArray[np.int64]) -> None:
     """Overwrite some refits of an estimate by those of another, in place."""
-    found.losses[refits if found.joint else np.isin(found.plan.refit, refits)] = some.losses
+    estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = some.losses
     for name in ("error", "result", "proved"):
-        getattr(found, name)[refits] = getattr(some, name)
+        getattr(estimate, name)[refits] = getattr(some, name)
 
 
-def _emptied(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
+def _emptied_refits(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
     """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
     shares = fit.objective.parameters.shares(fit.theta)
     if shares is None:

@@ -16,14 +16,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .._runtime.codes import RESULTS, among
-from .._runtime.display import Printed
-from .._runtime.provided import provided
+from .._runtime.display import PrintedResult
+from .._runtime.providers import provided
 from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from .arviz import elpd_data
-from .checks import Check, known, of_data, of_losses, of_refits
+from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from .standard_errors import StandardError, naive, standard_error
 
@@ -45,7 +45,7 @@ class LossPlaces(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Estimate(Printed):
+class Estimate(PrintedResult):
     """The held-out loss of every scored unit, with an error and a code for every refit.
 
     `lo.cross_validate` returns it; it is not built by hand. Printing it shows the mean with its sampling error, the
@@ -141,7 +141,7 @@ class Estimate(Printed):
         """Number of held-out losses in the mean that do not exist."""
         return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
 
-    def averaged(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    def average(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
 
         Parameters
@@ -169,7 +169,7 @@ class Estimate(Printed):
         ndarray, `[units]`
             NaN for a unit that no refit scores. For a joint score, the loss of each refit, `[refits]`.
         """
-        return self.averaged(self.losses)
+        return self.average(self.losses)
 
     def _mean(self, values: NDArray[np.float64]) -> float:
         weight = self._weight
@@ -186,7 +186,7 @@ class Estimate(Printed):
     @property
     def no_update(self) -> float:
         """The mean loss with no update: the loss of the fit on units that it has seen."""
-        return self._mean(self.averaged(self.baseline))
+        return self._mean(self.average(self.baseline))
 
     @property
     def standard_error(self) -> StandardError:
@@ -245,14 +245,14 @@ class Estimate(Printed):
         """
         if self.joint:
             raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
-        if self._stopped():
+        if self._stop_note():
             raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
         level = share("interval: level", level)
         method = usual(self.plan) if method is None else method
         if method not in METHODS:
             raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
         if method == "nested":
-            return self._nested(level)
+            return self._nested_interval(level)
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:
@@ -260,7 +260,7 @@ class Estimate(Printed):
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
 
-    def _nested(self, level: float) -> Interval:
+    def _nested_interval(self, level: float) -> Interval:
 
         if self.fit is None or self.call is None:
             raise ValueError(
@@ -277,7 +277,7 @@ class Estimate(Printed):
         """
         if self.mean_error is not None:
             return self.mean_error
-        scored = np.ones(self.plan.num_refits) if self.joint else self._summed(np.ones(len(self.losses)))
+        scored = np.ones(self.plan.num_refits) if self.joint else self._sum_by_refit(np.ones(len(self.losses)))
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
@@ -299,12 +299,12 @@ class Estimate(Printed):
         Estimate
             A copy with `mean_error`.
         """
-        means = np.array([self._mean(self.averaged(each)) for each in draws.T[:, self._at.refit]])
+        means = np.array([self._mean(self.average(each)) for each in draws.T[:, self._at.refit]])
         spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
         labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
-    def _summed(self, each: NDArray[np.float64]) -> NDArray:
+    def _sum_by_refit(self, each: NDArray[np.float64]) -> NDArray:
         """Sum values of losses over the scored losses of each refit, `[refits]`."""
         scored = self._at.held & np.isfinite(self.losses)
         return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
@@ -358,7 +358,7 @@ class Estimate(Printed):
         """
         if not (isinstance(threshold, int | float | np.number) and threshold >= 0):
             raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
-        count, size = self._summed(np.ones(len(self.losses))), self._summed(np.abs(self.losses))
+        count, size = self._sum_by_refit(np.ones(len(self.losses))), self._sum_by_refit(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
         # errors of single losses average out, so ten times as much of their standard deviation is allowed
         if self.mean_error is not None:
@@ -368,7 +368,7 @@ class Estimate(Printed):
     @property
     def scale(self) -> float:
         """The naive standard error of the no-update mean, in which tolerances are stated."""
-        return naive(self.averaged(self.baseline), self._weight)
+        return naive(self.average(self.baseline), self._weight)
 
     def checks(self, mute: Collection[str] = ()) -> list[Check]:
         """List problems, certain or possible, with the data, the plan and the refits, the gravest first.
@@ -392,8 +392,8 @@ class Estimate(Printed):
         --------
         CHECKS : All codes.
         """
-        hidden = {*self.mute, *known("checks", mute)}
-        return [found for found in self._checked if found.code not in hidden]
+        hidden = {*self.mute, *codes_to_mute("checks", mute)}
+        return [found for found in self._check_list if found.code not in hidden]
 
     def muted(self, *codes: str) -> "Estimate":
         """Return a copy that no longer reports some codes, as in `cv.muted("LO201")`.
@@ -415,10 +415,10 @@ class Estimate(Printed):
         ValueError
             If a code does not exist.
         """
-        return replace(self, mute=(*self.mute, *known("muted", codes)))
+        return replace(self, mute=(*self.mute, *codes_to_mute("muted", codes)))
 
     @cached_property
-    def _checked(self) -> list[Check]:
+    def _check_list(self) -> list[Check]:
         names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
         of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
         found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, self.labels.get("refit", ""))]
@@ -502,7 +502,7 @@ class Estimate(Printed):
     def _findings(self) -> list[tuple[str, str]]:
         """List the lines of the checks, and of the muted codes, for the printed result."""
         told = [str(found) for found in self.checks()] or ["none"]
-        muted = ", ".join(sorted({each.code for each in self._checked} & {*self.mute}))
+        muted = ", ".join(sorted({each.code for each in self._check_list} & {*self.mute}))
         return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -514,7 +514,7 @@ class Estimate(Printed):
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
-            ("stopped", self._stopped()),
+            ("stopped", self._stop_note()),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
             ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
             ("approximation", self._approximation()),
@@ -528,7 +528,7 @@ class Estimate(Printed):
         ]
         return [(name, text) for name, text in lines if text]
 
-    def _stopped(self) -> str:
+    def _stop_note(self) -> str:
         """State how many refits were run, if the run was stopped."""
         missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
         made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
@@ -540,7 +540,7 @@ class Estimate(Printed):
         lower = np.isfinite(self.elsewhere)
         count = len(np.unique(self._at.refit[lower]))
         known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
-        mean = self._mean(self.averaged(np.where(lower, self.elsewhere, self.losses)))
+        mean = self._mean(self.average(np.where(lower, self.elsewhere, self.losses)))
         return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
 
     def _approximation(self) -> str:
@@ -592,7 +592,7 @@ class Estimate(Printed):
             raise ValueError("to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does.")
         if not np.isfinite(losses).all():
             raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
-        return elpd_data(losses, self.averaged(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
+        return elpd_data(losses, self.average(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the held-out loss of each unit against its no-update loss, with flagged units named. Needs matplotlib.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from .pooled import Predictions
+from .held_out_predictions import Predictions
 from .standard_errors import standard_error
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
@@ -29,14 +29,14 @@ SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if eac
 POOLED = "pooled over held-out predictions"
 
 
-class Measured(NamedTuple):
+class MetricValues(NamedTuple):
     """The contributions of the units to a metric, whose mean is the metric, and bounds on their errors or on the metric's."""
 
     values: NDArray[np.float64]
     error: NDArray[np.float64] | float
 
 
-class Held(NamedTuple):
+class HeldOutPredictions(NamedTuple):
     """Held-out predictions, `[scored]`, in the order of units.
 
     Each has its unit, part, target, prediction and the error of that. `weight` has the weight of every unit, and `parts` is a
@@ -46,16 +46,16 @@ class Held(NamedTuple):
     unit: NDArray[np.int64]
     part: NDArray[np.int64]
     target: np.ndarray
-    predicted: NDArray[np.float64]
+    prediction: NDArray[np.float64]
     off: NDArray[np.float64]
     weight: NDArray[np.float64]
     parts: str
 
-    def some(self, units: NDArray[np.bool_]) -> "Held":
+    def some(self, units: NDArray[np.bool_]) -> "HeldOutPredictions":
         """Select some units."""
         mine = units[self.unit]
         unit, part, target = self.unit[mine], self.part[mine], self.target[mine]
-        return Held(unit, part, target, self.predicted[mine], self.off[mine], self.weight, self.parts)
+        return HeldOutPredictions(unit, part, target, self.prediction[mine], self.off[mine], self.weight, self.parts)
 
 
 class Value(NamedTuple):
@@ -86,9 +86,9 @@ def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
     return metrics
 
 
-def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
+def measure(metrics: Sequence[str], fit: Fit, predictions: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
     """Compute metrics of predictions, by name: values, standard errors, approximation errors and descriptions."""
-    held, plan = in_order(fit, predicted), predicted.plan
+    held, plan = in_order(fit, predictions), predictions.plan
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
     if "auc" in metrics and held.parts.endswith(POOLED) and small:
         warnings.warn(
@@ -97,7 +97,7 @@ def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[B
             "not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
             stacklevel=5,  # skips the frames of the precision's context
         )
-    found = {name: valued(name, held) for name in metrics}
+    found = {name: metric_value(name, held) for name in metrics}
     return (
         {name: each.value for name, each in found.items()},
         {name: standard_error(each.values, held.weight, plan).value for name, each in found.items()},
@@ -106,30 +106,30 @@ def measure(metrics: Sequence[str], fit: Fit, predicted: Predictions) -> tuple[B
     )
 
 
-def in_order(fit: Fit, predicted: Predictions) -> Held:
+def in_order(fit: Fit, predictions: Predictions) -> HeldOutPredictions:
     """Collect the existing predictions in the order of units."""
-    units, seen = fit.objective.units, np.flatnonzero(predicted.seen)
-    order = seen[np.argsort(predicted.unit[seen], kind="stable")]
-    unit, plan = predicted.unit[order], predicted.plan
+    units, seen = fit.objective.units, np.flatnonzero(predictions.existing)
+    order = seen[np.argsort(predictions.unit[seen], kind="stable")]
+    unit, plan = predictions.unit[order], predictions.plan
     target, weight = np.asarray(units.target), np.ones(plan.num_units)
     weight = weight if units.weight is None else np.asarray(units.weight, np.float64)
-    part, parts = _parts(plan, predicted.refit[order], target[unit], weight[unit])
-    return Held(unit, part, target[unit], predicted.values[order], predicted.off[order], weight, parts)
+    part, parts = _parts(plan, predictions.refit[order], target[unit], weight[unit])
+    return HeldOutPredictions(unit, part, target[unit], predictions.values[order], predictions.off[order], weight, parts)
 
 
-def valued(name: str, held: Held) -> Value:
+def metric_value(name: str, held: HeldOutPredictions) -> Value:
     """Compute a metric of held-out predictions."""
     if name == "auc":
         return _by_parts(held)
-    found, n = MEASURES[name](held.target, held.predicted, held.off, held.weight[held.unit]), len(held.weight)
-    values, error = (_averaged(held.unit, each, n) for each in (found.values, found.error))
+    found, n = MEASURES[name](held.target, held.prediction, held.off, held.weight[held.unit]), len(held.weight)
+    values, error = (_average_by_unit(held.unit, each, n) for each in (found.values, found.error))
     there = np.bincount(held.unit, minlength=n) > 0
     mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
     how = "mean over units" + (", each its mean over refits" if len(held.unit) > there.sum() else "")
     return Value(mean(values), values, mean(error), how)
 
 
-def _averaged(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray[np.float64]:
+def _average_by_unit(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray[np.float64]:
     """Average values by unit; NaN for a unit without any."""
     times, total = np.bincount(unit, minlength=n), np.bincount(unit, np.broadcast_to(each, unit.shape), n)
     return np.where(times > 0, total / np.maximum(times, 1), np.nan)
@@ -183,41 +183,43 @@ def measurable(caller: str, fit: Fit, metric: str) -> None:
         raise ValueError(f"{caller}: metric={metric!r} needs a response of classes; this one is a number: 'mse' or 'mae'.")
 
 
-def _squares(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+def _squares(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
     del weight
-    wanted = np.eye(predicted.shape[1])[target.astype(int)] if predicted.ndim > 1 else target
-    r, outputs = np.abs(wanted - predicted), tuple(range(1, predicted.ndim))
-    return Measured((r**2).sum(outputs), (2 * r * off + off**2).sum(outputs))
+    wanted = np.eye(predictions.shape[1])[target.astype(int)] if predictions.ndim > 1 else target
+    r, outputs = np.abs(wanted - predictions), tuple(range(1, predictions.ndim))
+    return MetricValues((r**2).sum(outputs), (2 * r * off + off**2).sum(outputs))
 
 
-def _absolute(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+def _absolute(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
     del weight
-    return Measured(np.abs(target - predicted), off)
+    return MetricValues(np.abs(target - predictions), off)
 
 
-def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
     del weight
     if predicted.ndim == 1:
         predicted, off = np.c_[1 - predicted, predicted], np.c_[off, off]
     first = predicted.argmax(1)
     chosen = first[:, None] == np.arange(predicted.shape[1])
     best, others = np.where(chosen, predicted - off, -np.inf).max(1), np.where(chosen, -np.inf, predicted + off).max(1)
-    return Measured((first == target).astype(float), (others >= best).astype(float))
+    return MetricValues((first == target).astype(float), (others >= best).astype(float))
 
 
-def _auc(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
+def _auc(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
     """Compute the area under the ROC curve; for several classes, the mean of each against the rest.
 
     A unit contributes the share of the other class that it is ranked above (DeLong, DeLong and Clarke-Pearson, Biometrics 44,
     1988), scaled so that the mean of all contributions is the area.
     """
-    if predicted.ndim == 1:
-        return _area(target == np.max(target), predicted, off, weight)
-    parts = [_area(target == k, predicted[:, k], off[:, k], weight) for k in range(predicted.shape[1]) if (target == k).any()]
-    return Measured(np.mean([p.values for p in parts], axis=0), float(np.mean([p.error for p in parts])))
+    if predictions.ndim == 1:
+        return _area(target == np.max(target), predictions, off, weight)
+    parts = [
+        _area(target == k, predictions[:, k], off[:, k], weight) for k in range(predictions.shape[1]) if (target == k).any()
+    ]
+    return MetricValues(np.mean([p.values for p in parts], axis=0), float(np.mean([p.error for p in parts])))
 
 
-def _by_parts(held: Held) -> Value:
+def _by_parts(held: HeldOutPredictions) -> Value:
     """Average the areas of all parts that hold every class; if none does, compute the area of all together.
 
     A unit contributes its part of each area, and a share of the part's difference from the mean, as the contributions within a
@@ -229,10 +231,10 @@ def _by_parts(held: Held) -> Value:
     kept, lost = [own for own, one in zip(rows, whole, strict=True) if one], int(np.sum(~whole & (sizes > 0)))
     if len(sizes) == 1 or not kept:
         heavy = weight / np.bincount(held.unit, minlength=n)[held.unit]
-        found = _auc(held.target, held.predicted, held.off, heavy)
+        found = _auc(held.target, held.prediction, held.off, heavy)
         mean = lambda each: float(np.average(np.broadcast_to(each, heavy.shape), weights=heavy))
-        return Value(mean(found.values), _averaged(held.unit, found.values, n), mean(found.error), POOLED)
-    each = [_auc(held.target[own], held.predicted[own], held.off[own], weight[own]) for own in kept]
+        return Value(mean(found.values), _average_by_unit(held.unit, found.values, n), mean(found.error), POOLED)
+    each = [_auc(held.target[own], held.prediction[own], held.off[own], weight[own]) for own in kept]
     areas = np.array([np.average(one.values, weights=weight[own]) for one, own in zip(each, kept, strict=True)])
     value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)
     for one, own, part in zip(each, kept, areas, strict=True):
@@ -246,32 +248,32 @@ def _by_parts(held: Held) -> Value:
     return Value(value, values, float(np.mean([one.error for one in each])), how)
 
 
-def _area(positive: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> Measured:
-    values = area(positive, predicted, weight)
+def _area(positive: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
+    values = area(positive, predictions, weight)
     value = float(np.average(values, weights=weight))
     away = np.where(positive, off, -off)
-    moved = [_below(predicted + towards * away, weight * ~positive)[positive] for towards in (1, -1)]
-    return Measured(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
+    moved = [_below(predictions + towards * away, weight * ~positive)[positive] for towards in (1, -1)]
+    return MetricValues(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
 
 
-def area(positive: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
+def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
     """Return the contribution of each unit to the area under the ROC curve of two classes."""
-    beaten = np.where(positive, _below(predicted, weight * ~positive), 1 - _below(predicted, weight * positive))
+    beaten = np.where(positive, _below(predictions, weight * ~positive), 1 - _below(predictions, weight * positive))
     value = float(np.average(beaten[positive], weights=weight[positive]))
     share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
     return value + (beaten - value) / share
 
 
-def _below(predicted: NDArray, mass: NDArray) -> NDArray[np.float64]:
+def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
     """Return the share of the weight `mass` whose predictions lie below each prediction; ties count one half."""
-    order, total = np.argsort(predicted, kind="stable"), max(mass.sum(), 1e-300)
+    order, total = np.argsort(predictions, kind="stable"), max(mass.sum(), 1e-300)
     summed = np.r_[0.0, np.cumsum(mass[order])]
-    ranked = predicted[order]
-    low, high = (np.searchsorted(ranked, predicted, side) for side in ("left", "right"))
+    ranked = predictions[order]
+    low, high = (np.searchsorted(ranked, predictions, side) for side in ("left", "right"))
     return 0.5 * (summed[low] + summed[high]) / total
 
 
-MEASURES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Measured]] = {
+MEASURES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], MetricValues]] = {
     "auc": _auc,
     "accuracy": _accuracy,
     "brier": _squares,

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._runtime.cache import cached_on
-from ..objectives.batched import Functions, function, functions
+from ..objectives.batch_functions import Functions, function, functions
 from ..objectives.contiguous_folds import runs
 from ..objectives.objective import float64
 from ..optimize.fit import Fit
@@ -27,7 +27,7 @@ FLAT_CURVATURE = 1e-12  # share of the largest curvature that counts as flat
 ENDED = 1e-12  # predicted fall, relative to F, that float64 does not resolve
 
 
-def compared(fit: Fit) -> bool:
+def has_other_minima(fit: Fit) -> bool:
     """Tell whether the fit has other minima to compare refits with."""
     return len(fit.minima.value) > 1
 
@@ -73,7 +73,7 @@ def lower(
     some = np.flatnonzero(exists & _promising(fit, rows))
     found, best = np.zeros(len(theta), bool), np.array(theta)
     if some.size:
-        found[some], best[some] = _compared(fit, rows.take(some), theta[some], exists[some])
+        found[some], best[some] = _compare_batch(fit, rows.take(some), theta[some], exists[some])
     return found, best
 
 
@@ -90,32 +90,32 @@ def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
     for minimum, scale in _others(fit):
         (value, gradient), (_, joint) = F.look(minimum), told.scores(minimum)
         at, eye = np.tile(minimum, (size, 1)), np.eye(size)
-        slopes = np.stack([first[1] for first, _ in told.pushed((at, eye, eye))], axis=1)
+        slopes = np.stack([first[1] for first, _ in told.derivatives((at, eye, eye))], axis=1)
         promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
         found |= ~(value - joint - DOUBT * promised >= own)  # also if the value is NaN
     return found
 
 
-def _compared(
+def _compare_batch(
     fit: Fit, rows: RefitRows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
 ) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
     """Compare every refit of a batch with the other minima; return as `lower` does."""
     best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
     at = np.where(exists[:, None], theta, fit.vector)
-    _, value, promised = _descended(F, fit, at, exists, 0)
+    _, value, promised = _descend_steps(F, fit, at, exists, 0)
     least = np.where(exists, value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value), -np.inf)
     lowest = least.copy()
     for minimum, scale in _others(fit):
-        reached, value, promised = _descended(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)
+        reached, value, promised = _descend_steps(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)
         worth = exists & (value - DOUBT * promised < lowest)
         if worth.any():
-            reached, value, _ = _descended(F, scale or fit, reached, worth, ARRIVE)
+            reached, value, _ = _descend_steps(F, scale or fit, reached, worth, ARRIVE)
             better = worth & (value < lowest)
             best[better], lowest[better] = reached[better], value[better]
     return lowest < least, best
 
 
-def _descended(
+def _descend_steps(
     F: Functions, scale: Fit | Root, start: Float[np.ndarray, "refits params"], going: Bool[np.ndarray, " refits"], most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Take at most `most` steps down from `start` for the refits that are `going`.

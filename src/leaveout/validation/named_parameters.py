@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime.jax import Array, PyTree, compiled, jax, jnp
+from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from ..models.glm.glm import GLM
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
 from ..objectives.objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
@@ -25,33 +25,33 @@ class NamedParameters(NamedTuple):
     slope: Float[np.ndarray, "natural params"] | None
 
 
-def named(fit: Fit) -> NamedParameters:
+def name_parameters(fit: Fit) -> NamedParameters:
     """Name the natural parameters of a fit; those of a generalised linear model are θ, and need no JAX."""
     objective = fit.objective
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
-    names = _listed(jax.tree_util.tree_flatten_with_path(fit.parameters)[0], getattr(objective, "names", ()))
-    return NamedParameters(names, lambda thetas: _raveled(natural(fit, thetas), len(thetas)), _slope(fit))
+    names = _name_numbers(jax.tree_util.tree_flatten_with_path(fit.parameters)[0], getattr(objective, "names", ()))
+    return NamedParameters(names, lambda thetas: _ravel_leaves(natural(fit, thetas), len(thetas)), _slope(fit))
 
 
-def _raveled(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
+def _ravel_leaves(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
     return np.concatenate([np.reshape(leaf, (count, -1)) for leaf in leaves_of(tree)], axis=1)
 
 
 def _slope(fit: Fit) -> Float[np.ndarray, "natural params"]:
     if isinstance(fit.objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
         steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
-        ends = [_raveled(natural(fit, fit.vector + sign * steps), fit.num_params) for sign in (1.0, -1.0)]
+        ends = [_ravel_leaves(natural(fit, fit.vector + sign * steps), fit.num_params) for sign in (1.0, -1.0)]
         return (ends[0] - ends[1]).T / (2 * np.diag(steps))
-    return np.asarray(_derived(repeatable(fit.objective), fit.theta, jnp.asarray(fit.vector)))
+    return np.asarray(_natural_jacobian(repeatable(fit.objective), fit.theta, jnp.asarray(fit.vector)))
 
 
-@compiled
-def _derived(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
+@compile_static
+def _natural_jacobian(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
     return jax.jacfwd(lambda v: ravel(jax.tree.map(jnp.asarray, objective.parameters.natural(unravel(v, like)))))(theta)
 
 
-def _listed(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
+def _name_numbers(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
     """Name every number of a tree by the path of its array and its index; coefficients take the names of their features."""
     found: list[str] = []
     for path, leaf in leaves:

@@ -23,7 +23,7 @@ from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Distribution, d
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ..refit import RefitBatch
-from .metrics import MEASURES, Measured
+from .metrics import MEASURES, MetricValues
 from .scoring import Named, NamedScore, predictions, reach
 
 Array = np.ndarray
@@ -41,10 +41,10 @@ WAYS_OUT = {
     "log_density": "its loss is no density: lo.Regression(X, y, 'gaussian'), 'gamma' and others are, "
     "and evaluate='squared_error' or 'absolute_error' compares models of one response.",
 }
-Measure = Callable[[Array, Array, Array, Array], Measured]
+Measure = Callable[[Array, Array, Array, Array], MetricValues]
 
 
-def scored(fit: Fit, name: str) -> NamedScore | None:
+def find_score(fit: Fit, name: str) -> NamedScore | None:
     """Return the score of a name; None if it is the model's own loss, ValueError if the model has no such score."""
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(NAMES)}; got {name!r}.")
@@ -57,8 +57,8 @@ def scored(fit: Fit, name: str) -> NamedScore | None:
     known = units.distribution()
     if known is None or name not in known.scores:
         raise ValueError(f"cross_validate: {display_name(fit.objective)} has no {name}; {WAYS_OUT[name]}")
-    if known.said:
-        warnings.warn(f"cross_validate: the {name} of {display_name(fit.objective)} is {known.said}.", stacklevel=5)
+    if known.note:
+        warnings.warn(f"cross_validate: the {name} of {display_name(fit.objective)} is {known.note}.", stacklevel=5)
     return OfDistribution(fit, TITLES[name], known, known.scores[name])
 
 
@@ -75,9 +75,9 @@ def _measure(fit: Fit, name: str) -> Measure:
     if name != "zero_one":
         return measure
 
-    def wrong(*args: Array) -> Measured:
+    def wrong(*args: Array) -> MetricValues:
         right = measure(*args)
-        return Measured(1 - right.values, right.error)
+        return MetricValues(1 - right.values, right.error)
 
     return wrong
 
@@ -91,16 +91,16 @@ class OfPredictions(NamedScore):
     measure: Measure
 
     def losses(self, rows: RefitRows, theta: Array) -> Float[Array, "refits width"]:
-        values = self._predicted(rows, theta)
-        return self._measured(rows, values, np.zeros_like(values))[0]
+        values = self._predict(rows, theta)
+        return self._measure(rows, values, np.zeros_like(values))[0]
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: Array) -> Float[Array, " refits"]:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: Array) -> Float[Array, " refits"]:
         del losses
-        at = lambda theta: self._predicted(rows, theta)
-        values = at(done.theta)
-        return self._measured(rows, values, reach(self.fit, done, values, at))[1].sum(1)
+        at = lambda theta: self._predict(rows, theta)
+        values = at(batch.theta)
+        return self._measure(rows, values, reach(self.fit, batch, values, at))[1].sum(1)
 
-    def _predicted(self, rows: RefitRows, theta: Array) -> Array:
+    def _predict(self, rows: RefitRows, theta: Array) -> Array:
         """Return the predictions μ; for two classes, the probability of the second."""
         values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
         if values.ndim > 2 and not classes:
@@ -109,7 +109,7 @@ class OfPredictions(NamedScore):
             )
         return values[..., 1] if values.ndim > 2 and classes == 2 else values
 
-    def _measured(self, rows: RefitRows, predicted: Array, off: Array) -> tuple[Array, Array]:
+    def _measure(self, rows: RefitRows, predicted: Array, off: Array) -> tuple[Array, Array]:
         """Return the values of a batch and their errors, zero where not scored."""
         target, held = np.asarray(self.fit.objective.units.target), rows.held
         out = np.zeros((2, *rows.index.shape))
@@ -135,5 +135,5 @@ class OfDistribution(NamedScore):
             values = self.score(mean, self.distribution.dispersion(rows, theta), y[np.minimum(rows.index, len(y) - 1)])
         return np.where(rows.held, values, 0.0)
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: Array) -> Float[Array, " refits"]:
-        return reach(self.fit, done, losses, lambda theta: self.losses(rows, theta)).sum(1)
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: Array) -> Float[Array, " refits"]:
+        return reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta)).sum(1)

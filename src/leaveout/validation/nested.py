@@ -154,15 +154,15 @@ def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.f
     return np.bincount(group, values) / np.bincount(group)
 
 
-def _losses(found: Estimate) -> Estimate:
+def _losses(estimate: Estimate) -> Estimate:
     """Return the estimate; raise ValueError if nested cross-validation cannot use its losses."""
-    if found.joint:
+    if estimate.joint:
         raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
-    if found.plan.serial is not False or found.plan.blocks is not None:
+    if estimate.plan.serial is not False or estimate.plan.blocks is not None:
         raise ValueError("nested: it is for units that are independent; cv.interval() knows series, fields and groups.")
-    if found.unit_weight is not None and np.ptp(found.unit_weight) > 0:
+    if estimate.unit_weight is not None and np.ptp(estimate.unit_weight) > 0:
         raise ValueError("nested: units have other sample_weight, which its formulas do not know of; cv.interval() does.")
-    gone = np.sum(~np.isfinite(found.losses))
+    gone = np.sum(~np.isfinite(estimate.losses))
     if gone:
         raise ValueError(f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds.")
-    return found
+    return estimate

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.jax import Array, Arrays, PyTree, compiled, jax
-from ..objectives.batched import Given, derived, fold_weights, own_passes, shaped
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
+from ..objectives.batch_functions import ClosedFormBatch, derive_batch, fold_weights, own_passes, padded_batch
 from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, mapped, repeatable, unflatten, unravel
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, map_arrays, repeatable, unflatten, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
 from ..refit import RefitBatch
@@ -36,7 +36,7 @@ class NamedScore(abc.ABC):
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
     @abc.abstractmethod
-    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return the error of the summed losses of each refit, `[refits]`."""
 
 
@@ -77,16 +77,16 @@ class HeldOutLoss:
             out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
         return out
 
-    def losses_of(self, rows: RefitRows, done: RefitBatch) -> NDArray[np.float64]:
+    def losses_of(self, rows: RefitRows, batch: RefitBatch) -> NDArray[np.float64]:
         """Return the losses of refits; a batch may already hold the model's own."""
-        return self.losses(rows, done.theta) if self.evaluate is not None or done.scores is None else done.scores
+        return self.losses(rows, batch.theta) if self.evaluate is not None or batch.scores is None else batch.scores
 
     def _value(self, rows: RefitRows, k: int, parameters: PyTree) -> NDArray:
         """Apply the user's function to one refit of a batch."""
         assert self.evaluate is not None and not isinstance(self.evaluate, NamedScore)
         held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
-        value = np.asarray(self.evaluate(held, seen, mapped(lambda leaf: leaf[k], parameters)))
+        value = np.asarray(self.evaluate(held, seen, map_arrays(lambda leaf: leaf[k], parameters)))
         if value.dtype == object and any(each is None for each in value.ravel()):  # None would become NaN, like a missing loss
             called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
             what = "None" if value.ndim == 0 else "None among the losses"
@@ -98,19 +98,19 @@ class HeldOutLoss:
             )
         return value
 
-    def error(self, rows: RefitRows, done: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return the error of the summed losses of each refit; infinite if it is not known."""
         if self.evaluate is None:
-            return done.error
+            return batch.error
         if isinstance(self.evaluate, NamedScore):
-            return self.evaluate.error(rows, done, losses)
-        each = reach(self.fit, done, losses, lambda theta: self.losses(rows, theta))
+            return self.evaluate.error(rows, batch, losses)
+        each = reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta))
         return each.reshape(len(each), -1).sum(1)
 
 
 def reach(
     fit: Fit,
-    done: RefitBatch,
+    batch: RefitBatch,
     at: np.ndarray,
     function: Callable[[np.ndarray], np.ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
@@ -123,14 +123,14 @@ def reach(
     refit, no slope is taken to be less than the median slope of the batch. Both ends of each direction are tried, since a tail
     may be flat on one side.
     """
-    if done.ball is None:
+    if batch.ball is None:
         return np.full(at.shape, np.inf)
-    center, radius = done.ball()
-    rank, known, placed_at = center.shape[1], np.isfinite(radius), fit.at if done.at is None else done.at
+    center, radius = batch.ball()
+    rank, known, placed_at = center.shape[1], np.isfinite(radius), fit.at if batch.at is None else batch.at
     count, reached = min(rank, directions), np.where(known, radius, 0.0)
     orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[0]
     start = placed_at(center)
-    middle = at if np.array_equal(start, done.theta) else function(start)
+    middle = at if np.array_equal(start, batch.theta) else function(start)
     squares = np.zeros(at.shape)
     for direction in np.moveaxis(orthogonal, -1, 0):
         move = reached[:, None] * direction
@@ -144,22 +144,22 @@ def reach(
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
-@compiled
+@compile_static
 def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTree:
     return jax.vmap(lambda v: objective.parameters.natural(unravel(v, like)))(theta)
 
 
 def natural(fit: Fit, theta: NDArray[np.float64]) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
-    if fit.closed is not None or isinstance(fit.objective, AbstractClosedForm):  # nothing needs to be compiled
+    if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):  # nothing needs to be compiled
         each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[: len(theta)], found)
 
 
-@compiled
-def _predicted(objective: AbstractObjective, like: PyTree, rows: RefitRows, theta: Arrays, size: int, kind: str) -> Array:
+@compile_static
+def _predict_units(objective: AbstractObjective, like: PyTree, rows: RefitRows, theta: Arrays, size: int, kind: str) -> Array:
     """Predict the units of a batch, `size` refits at once."""
 
     def one(args):
@@ -179,22 +179,22 @@ def _at_once(fit: Fit, rows: RefitRows) -> int:
 
 def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
     """Return the model's own losses of a batch, zero where not scored."""
-    model = fit.closed
+    model = fit.predictor_data
     if model is None:
-        return derived(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
+        return derive_batch(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
 def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDArray[np.float64]:
     """Return the predictions of a batch's units."""
-    model = fit.closed
+    model = fit.predictor_data
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
             return eta if kind == "link" else np.asarray(model.inverse_link(eta))
-    F = derived(fit.objective, fit.theta, rows)
-    if isinstance(F, Given):
+    F = derive_batch(fit.objective, fit.theta, rows)
+    if isinstance(F, ClosedFormBatch):
         return F.predictions(theta, np.arange(len(theta)), kind)
-    objective, more = shaped(fit.objective, rows)
-    return np.asarray(_predicted(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]
+    objective, more = padded_batch(fit.objective, rows)
+    return np.asarray(_predict_units(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]

@@ -47,7 +47,7 @@ class Variance(NamedTuple):
     freedom: float
 
 
-class Trained(NamedTuple):
+class TrainingInfluence(NamedTuple):
     """The influence of groups of records through training.
 
     `group` is the group of each record, and `noise` the Monte-Carlo variance of the squares.
@@ -68,21 +68,21 @@ class InfluenceSpread:
     training data, minus its contribution with it.
     """
 
-    tested: Float[np.ndarray, " records"]
+    test_part: Float[np.ndarray, " records"]
     unit: Int[np.ndarray, "*partitions records"]
-    trained: Trained | None = None
-    moved: Float[np.ndarray, "folds folds"] | None = None
+    training_part: TrainingInfluence | None = None
+    fold_effects: Float[np.ndarray, "folds folds"] | None = None
 
     @property
     def error(self) -> float:
         """The standard error, over independent units."""
         variance = self._over_units.value
-        if self.trained is not None:
-            change, group, noise = self.trained
-            tested, count = np.bincount(group, self.tested, len(change)), len(change)
+        if self.training_part is not None:
+            change, group, noise = self.training_part
+            tested, count = np.bincount(group, self.test_part, len(change)), len(change)
             variance += max((np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0)
-        if self.moved is not None:
-            variance += as_trained(self.moved)
+        if self.fold_effects is not None:
+            variance += as_trained(self.fold_effects)
         return float(np.sqrt(variance))
 
     @property
@@ -92,18 +92,18 @@ class InfluenceSpread:
 
     @property
     def _over_units(self) -> Variance:
-        there = self.tested != 0
-        return over_units(self.tested[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
+        there = self.test_part != 0
+        return over_units(self.test_part[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
 
     def minus(self, other: "InfluenceSpread") -> "InfluenceSpread":
         """Return the influence of the data on the difference of two numbers of the same records."""
         both, moved = None, None
-        if self.trained is not None and other.trained is not None:
-            change = self.trained.change - other.trained.change
-            both = self.trained._replace(change=change, noise=self.trained.noise + other.trained.noise)
-        if self.moved is not None and other.moved is not None:
-            moved = self.moved - other.moved
-        return replace(self, tested=self.tested - other.tested, trained=both, moved=moved)
+        if self.training_part is not None and other.training_part is not None:
+            change = self.training_part.change - other.training_part.change
+            both = self.training_part._replace(change=change, noise=self.training_part.noise + other.training_part.noise)
+        if self.fold_effects is not None and other.fold_effects is not None:
+            moved = self.fold_effects - other.fold_effects
+        return replace(self, test_part=self.test_part - other.test_part, training_part=both, fold_effects=moved)
 
 
 def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]) -> Variance:
@@ -127,16 +127,16 @@ def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, 
     return variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)
 
 
-def as_trained(moved: Float[np.ndarray, "folds folds"]) -> float:
+def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
     """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if that is positive.
 
     `moved[i, j]` is the contribution of fold i to the score without fold j in its training data, minus that with it; C is
-    `moved` minus its mean. The losses of two clusters in different folds depend on one another, since each is in the other's
+    `move` minus its mean. The losses of two clusters in different folds depend on one another, since each is in the other's
     training set. Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all
     others alike is in no product of first order. Squares of C would count again the variance that is counted as tested.
     """
-    off = ~np.eye(len(moved), dtype=bool)
-    C = np.where(off, moved - moved[off].mean(), 0.0)
+    off = ~np.eye(len(move), dtype=bool)
+    C = np.where(off, move - move[off].mean(), 0.0)
     return max(float(np.sum(C * C.T)), 0.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import leaveout as lo
-from leaveout.objectives.batched import HostBatch, function
+from leaveout.objectives.batch_functions import HostBatch, function
 from tests.helpers import call, flat
 
 LENGTHS = [4, 1, 3]
@@ -210,7 +210,7 @@ def test_array_code_by_enumeration(kind):
 
         def value(vector, crf=crf, F=F):
             with jax.enable_x64(True):
-                whole = jax.tree.map(np.asarray, crf.parameters.natural(F.placed(vector)))
+                whole = jax.tree.map(np.asarray, crf.parameters.natural(F.to_tree(vector)))
             emission = X @ whole["weights"] + (0 if given is None else scores)
             lost = [log_sums(whole, emission, lengths, labels, seen) for seen in (nothing, known)]
             return weights @ (lost[0] - lost[1]) + 0.35 * vector @ vector

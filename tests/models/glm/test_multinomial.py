@@ -250,7 +250,7 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     """−½ U_j A_j⁻¹ Σ_i U_iᵀ ∇³ℓ_i[U_iu_j, U_iu_j], row by row and class by class."""
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
-    anchor, state = linear.anchored(fit), linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
+    anchor, state = linear.linear_cache(fit), linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
     x, inverse = anchor.model.design.each.x, anchor.root.T @ anchor.root
@@ -295,7 +295,7 @@ def test_one_step_of_single_rows_is_newton_s(gone):
     rng = np.random.default_rng(0)
     shifted = {k: v + 1e-4 * rng.normal(size=v.shape) + 1e-3 for k, v in fit.parameters.items()}
     fit = lo.anchor(fit.objective, shifted, throw=False)
-    anchor, unit = linear.anchored(fit), np.arange(5, 80, 7)
+    anchor, unit = linear.linear_cache(fit), np.arange(5, 80, 7)
     look, model = linear.one_row(fit, unit, np.full(len(unit), 1 - gone)), anchor.model
     root = np.linalg.inv(np.linalg.cholesky(fit.hessian + anchor.flat))
     for k, j in enumerate(unit):
@@ -304,8 +304,8 @@ def test_one_step_of_single_rows_is_newton_s(gone):
         gradient = fit.gradient - gone * w[j] * own.T @ anchor.slope[j]
         step = np.linalg.solve(hessian, gradient)
         np.testing.assert_allclose(look.center[k], anchor.eta[j] - own @ step, atol=1e-10)
-        np.testing.assert_allclose(look.moved[k], np.sqrt(gradient @ step), rtol=1e-9)
-        np.testing.assert_allclose(look.kept[k], min(1.0, np.linalg.eigvalsh(root @ hessian @ root.T)[0]), rtol=1e-9)
+        np.testing.assert_allclose(look.step_length[k], np.sqrt(gradient @ step), rtol=1e-9)
+        np.testing.assert_allclose(look.kept_share[k], min(1.0, np.linalg.eigvalsh(root @ hessian @ root.T)[0]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("outputs, features", [(3, 4), (4, 40)])

@@ -9,7 +9,7 @@ import pytest
 
 import leaveout as lo
 from leaveout.models.hidden import hidden_chain as _hidden_chain, hmm as chains
-from leaveout.objectives.batched import Derived, whole
+from leaveout.objectives.batch_functions import DerivedBatch, whole
 from leaveout.objectives.contiguous_folds import runs
 from leaveout.plans.plan import _few_sizes, few_size
 from leaveout.refit import _expansion
@@ -35,7 +35,7 @@ def plain(monkeypatch):
             for module in (chains, _hidden_chain):
                 scope.setattr(module, "few_size", int)
             model = function()
-            assert model.padded is model  # kept from now on
+            assert model.padded_chain is model  # kept from now on
             return model
 
     return make
@@ -70,20 +70,20 @@ def test_padding_says_nothing(name, drop, plain, monkeypatch):
     lengths = [2, 1, 1, 1, 2] if drop == "sequence" else lengths
     make = lambda: built(x, parameters, drop, lengths, linked, monkeypatch)
     padded, own = make(), plain(make)
-    assert padded.padded.num_units == few_size(own.num_units) > own.num_units == padded.num_units
+    assert padded.padded_chain.num_units == few_size(own.num_units) > own.num_units == padded.num_units
     theta, rng = at(own, parameters), np.random.default_rng(0)
     vector, n = flat(theta), own.num_units
     weights = np.stack([np.ones(n), rng.uniform(0, 1.5, n), (rng.random(n) < 0.6) * 1.0])
     at_each, everyone = np.tile(vector, (3, 1)), np.arange(3)
     with jax.enable_x64(True):
-        one, two = (Derived(model, theta, whole(weights)) for model in (padded, own))
+        one, two = (DerivedBatch(model, theta, whole(weights)) for model in (padded, own))
         values = one.look(at_each, everyone)[0]
         for what in ("look", "hessian"):
             for a, b in zip(*(jax.tree.leaves(getattr(F, what)(at_each, everyone)) for F in (one, two)), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
     for value, w in zip(values, weights, strict=True):
         np.testing.assert_allclose(value, oracle(own, parameters, x, w), rtol=1e-11)
-    jacobians = (call(model.jacobian, theta) for model in (padded.padded, own))
+    jacobians = (call(model.jacobian, theta) for model in (padded.padded_chain, own))
     beyond, known = next(jacobians), next(jacobians)
     np.testing.assert_allclose(beyond[:n], known, rtol=1e-10, atol=1e-12)
     assert not beyond[n:].any()

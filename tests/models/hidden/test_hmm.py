@@ -17,7 +17,7 @@ from leaveout.inference import chain
 from leaveout.models import emissions
 from leaveout.models.hidden.hmm import HMM
 from leaveout.models.hidden.states import Dirichlet
-from leaveout.objectives.batched import function
+from leaveout.objectives.batch_functions import function
 from leaveout.optimize.newton import with_few_hessians
 from tests.helpers import call, flat
 
@@ -158,7 +158,7 @@ def test_an_autoregressions_held_out_densities_integrate_to_one():
         density.append(np.exp(-call(hmm.score, at(hmm, parameters), w, np.array([4]), np.ones(1))[0]))
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-8)
     assert "so do the 1 steps after it" in hmm.note
-    np.testing.assert_array_equal(call(hmm.seen, w), [0, 1, 1, 1, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(call(hmm.observation_weights, w), [0, 1, 1, 1, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(hmm.units.observed, np.arange(9) > 0)
 
 

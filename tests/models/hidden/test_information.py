@@ -15,10 +15,10 @@ from leaveout.inference import moments
 from leaveout.inference.chain import log_partition
 from leaveout.models.emissions._base import Constraint
 from leaveout.models.hidden import information as _information
-from leaveout.objectives.batched import ONE, Derived, function
+from leaveout.objectives.batch_functions import ONE, DerivedBatch, function
 from leaveout.objectives.objective import DiagonalBlocks
 from leaveout.optimize import newton as _minimise
-from leaveout.optimize.hessian_products import solved
+from leaveout.optimize.hessian_products import solve_once
 from leaveout.optimize.newton import walk
 from leaveout.refit import _descent
 from tests.helpers import flat
@@ -83,7 +83,7 @@ def test_hessian_by_parts(name, drop, columns, monkeypatch):
         where["initial"] = [0.5, 0.3, 0.2]
     x = np.concatenate([series(name)] * 2) if drop == "one sequence" else series(name)  # long enough for linked lanes
     hmm = lo.HMM(x, make(), 3, **where | chain)
-    assert hmm.by_parts and hmm.layout.linked == (drop == "one sequence")
+    assert hmm.by_parts and hmm.layout.joins_lanes == (drop == "one sequence")
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-9 * np.abs(plain).max())
 
@@ -124,7 +124,7 @@ def complete_data(hmm, theta, weights):
     seen = everyone if by_sequence else weights
     whole, _ = hmm.whole(theta, seen)
     counts = jax.jit(jax.grad(lambda potentials: log_partition(potentials, worth, hmm.layout)))(whole)
-    laid = hmm.layout.arrange(hmm.seen(seen))[..., None]
+    laid = hmm.layout.arrange(hmm.observation_weights(seen))[..., None]
 
     def minus_expected(v):
         at = unravel(v)
@@ -184,7 +184,7 @@ def test_coordinates_make_the_preconditioner_the_identity():
             matrices[k][np.ix_(here, here)] = vectors * values @ vectors.T
             absolute[k][np.ix_(here, here)] = vectors * np.abs(values) @ vectors.T
     entries = rng.permutation(20).reshape(2, 10)
-    pieces = list(_minimise._separated(DiagonalBlocks(entries, matrices)))
+    pieces = list(_minimise._split_blocks(DiagonalBlocks(entries, matrices)))
     assert [own.shape for _, own in pieces] == [(2, 1, 1), (6, 3, 3)]
     unwhitener = _minimise._unwhitener((DiagonalBlocks(entries, matrices),))
     root = unwhitener @ np.eye(20)
@@ -235,11 +235,11 @@ def test_fits_and_far_refits_by_the_preconditioner(monkeypatch):
     np.testing.assert_allclose(exact.losses[far], truth, rtol=1e-6)
     assert abs(certified.losses[far] - truth) <= certified.error[far] + 1e-6 * truth
     learnt, products = _minimise.LBFGSState.newton, []
-    product = Derived.products
+    product = DerivedBatch.products
     monkeypatch.setattr(
         _minimise.LBFGSState, "newton", lambda walk, slope: 3 * learnt(walk, slope)
     )  # too long to lead anywhere
-    monkeypatch.setattr(Derived, "products", lambda self, *args: products.append(args) or product(self, *args))
+    monkeypatch.setattr(DerivedBatch, "products", lambda self, *args: products.append(args) or product(self, *args))
     by_products = lo.cross_validate(fit, plan, lo.Exact())
     assert products and not len(by_products.flagged())
     np.testing.assert_allclose(by_products.losses[far], truth, rtol=1e-6)
@@ -262,7 +262,7 @@ def test_solves_by_products(flat):
     gradient, null = np.random.default_rng(1).standard_normal((3, 12)), np.eye(12)[:1]
     with jax.enable_x64(True):
         F = function(objective, start).of
-        u = solved(F, plain, null, np.zeros((3, 12)), gradient, np.zeros(3, int), 1e-10)
+        u = solve_once(F, plain, null, np.zeros((3, 12)), gradient, np.zeros(3, int), 1e-10)
     np.testing.assert_allclose(u, np.linalg.solve(4 * (A + null.T @ null), gradient.T).T, rtol=1e-7)
 
 
@@ -271,8 +271,8 @@ def test_solves_end_where_curvature_is_negative():
     plain = SimpleNamespace(whiten=lambda v: v, unwhiten=lambda u: u)
     gradient = np.random.default_rng(1).standard_normal((1, 12))
     with jax.enable_x64(True):
-        u = solved(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), gradient, ONE, 1e-10)
+        u = solve_once(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), gradient, ONE, 1e-10)
         down = np.linalg.eigh(A)[1][:, :1].T
-        alone = solved(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), down, ONE, 1e-10)
+        alone = solve_once(function(objective, start).of, plain, np.zeros((0, 12)), np.zeros((1, 12)), down, ONE, 1e-10)
     assert np.isfinite(u).all() and np.sum(u * gradient) > 0 and np.linalg.norm(A @ u[0] - gradient) > 1e-6
     np.testing.assert_array_equal(alone, down)

@@ -140,9 +140,9 @@ def test_scores_are_densities(family):
 
     def density(y):
         at = answering(field, np.where(np.arange(20) == 4, y, field.y))
-        return np.exp(-marginal_losses(at.latent.data.taken(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
+        return np.exp(-marginal_losses(at.latent.data.select_rows(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
 
-    mean, variance, tau, _ = field._seen(theta, w, np.array([[4]]), None)
+    mean, variance, tau, _ = field._conditional_predictors(theta, w, np.array([[4]]), None)
     assert density(field.y[4]) == pytest.approx(np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0]))
     if family == "gaussian":
         total = integrate.quad(density, -40, 40, points=[0.0])[0]

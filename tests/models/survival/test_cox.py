@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
-from leaveout.objectives.batched import Derived, function
+from leaveout.objectives.batch_functions import DerivedBatch, function
 from leaveout.objectives.contiguous_folds import runs
 from leaveout.refit import _expansion
 from tests.helpers import minimiser
@@ -44,11 +44,11 @@ def test_one_pass_says_what_a_pass_without_each_unit_says(strata, rounded, ties)
     with jax.enable_x64(True):
         found = runs(objective, fit.theta, rows)
         losses, joint = found.scores(theta)
-        each = Derived(objective, fit.theta, rows).look(np.tile(theta, (len(everyone), 1)), everyone)[0]
+        each = DerivedBatch(objective, fit.theta, rows).look(np.tile(theta, (len(everyone), 1)), everyone)[0]
         full = function(objective, fit.theta).look(theta)[0]
-    assert len(found.told.tied) > 0 or not rounded
-    assert (found.told.last >= 0).any() or strata  # some of the logarithms are expanded, and
-    assert len(found.told.unit) > 0  # some are not
+    assert len(found.scores_at.tied) > 0 or not rounded
+    assert (found.scores_at.last >= 0).any() or strata  # some of the logarithms are expanded, and
+    assert len(found.scores_at.unit) > 0  # some are not
     np.testing.assert_allclose(joint, full - each, atol=1e-11)
     np.testing.assert_array_equal(losses[:, 0], joint)
 

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.cache import cached_on
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
-from ...data.arrays import Names, matched
+from ...data.arrays import Names, match_labels
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
 from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
@@ -126,7 +126,7 @@ class CRF(AbstractObjective):
     ):
         if drop not in STYLES:
             raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
-        self.steps, labels, scores, features = matched("CRF", labels=labels, scores=scores, features=features)
+        self.steps, labels, scores, features = match_labels("CRF", labels=labels, scores=scores, features=features)
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
@@ -138,11 +138,11 @@ class CRF(AbstractObjective):
         found = None if features is None else _tags.read_features(features, len(self.codes))
         self.num_features = 0 if found is None else found.shape[1]
         self.free = _tags.read_free(free or {}, self._shapes)
-        self.penalty = self._checked(penalty)
+        self.penalty = self._check_penalty(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
 
-    def _checked(self, penalty: object) -> penalties.AbstractPenalty:
+    def _check_penalty(self, penalty: object) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
             raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
         found = penalties.smooth("CRF", penalty)
@@ -212,7 +212,7 @@ class CRF(AbstractObjective):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
@@ -226,7 +226,7 @@ class CRF(AbstractObjective):
         return {name: whole[name] for name in self._shapes}
 
     @float64
-    def _unconstrained(self, parameters):
+    def _to_unconstrained(self, parameters):
         found = _observations.read_parameters("CRF", parameters, self._shapes)
         for name, entries in self.free.items():
             found[name] = found[name].ravel()
@@ -266,7 +266,7 @@ class CRF(AbstractObjective):
         if self.drop == "sequence":
             found = _lattice.losses(whole, self.block, self._per_place(weights))
         else:
-            found = _lattice.whole(whole, self.block) - _lattice.known(whole, self.block, self._laid(weights))
+            found = _lattice.whole(whole, self.block) - _lattice.known_score(whole, self.block, self._lay_out(weights))
         found = jnp.where(found > -jnp.inf, found, jnp.inf)  # otherwise a sum has underflowed, far from any minimum
         return found + self.penalty(ravel(theta))
 
@@ -274,7 +274,7 @@ class CRF(AbstractObjective):
         """Spread the weights of sequences to all their steps."""
         return jnp.asarray(weights).at[self.block.unit].get(mode="fill", fill_value=0.0)
 
-    def _laid(self, weights: Arrays) -> Float[Array, "rows lanes"]:
+    def _lay_out(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Lay out the weights of labels."""
         return self.block.layout.arrange(weights, fill=1.0)
 
@@ -291,7 +291,7 @@ class CRF(AbstractObjective):
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gathered(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
+    def _gather(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
@@ -310,7 +310,7 @@ class CRF(AbstractObjective):
         The first lane of a sequence has all its weights, and is the only one that counts.
         """
         sequences = self._sequences(index)
-        block, _ = self._gathered(sequences)
+        block, _ = self._gather(sequences)
         lane = jnp.argmax(sequences[:, None] == sequences, 1)
         row = jnp.where(index < self.num_units, self._row(index), len(block.labels))
         weights = jnp.ones(block.labels.shape).at[row, lane].add(delta, mode="drop")
@@ -327,23 +327,23 @@ class CRF(AbstractObjective):
         if self.drop == "sequence":
             if not self._few(index):
                 return _lattice.losses(theta, self.block, self._per_place(self._dense(index, delta)))
-            block, _ = self._gathered(index)
+            block, _ = self._gather(index)
             return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
         if self._few(index):
             block, weights, counts = self._some_labels(index, delta)
             worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
         else:
-            block, weights = self.block, self._laid(1 + self._dense(index, delta))
+            block, weights = self.block, self._lay_out(1 + self._dense(index, delta))
             worth = jnp.ones(weights.shape)
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
-        return jnp.sum(worth * path) - _lattice.known(theta, block, weights, worth)
+        return jnp.sum(worth * path) - _lattice.known_score(theta, block, weights, worth)
 
     def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
         bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
         theta = self._whole(theta)
         if self.drop == "sequence":
             return self._part(_lattice.spread(theta, self.block, weights)) + bend
-        known = _lattice.known_hessian(theta, self.block, self._laid(weights), everyone)
+        known = _lattice.known_hessian(theta, self.block, self._lay_out(weights), everyone)
         return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
 
     def hessian_change(
@@ -355,12 +355,12 @@ class CRF(AbstractObjective):
         delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
-                theta, *((self._gathered(index)[0], delta) if few else (self.block, self._dense(index, delta)))
+                theta, *((self._gather(index)[0], delta) if few else (self.block, self._dense(index, delta)))
             )
         if few:
             block, weights, counts = self._some_labels(index, delta)
             return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
-        weights = self._laid(1 + self._dense(index, delta))
+        weights = self._lay_out(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
     def score(
@@ -368,23 +368,25 @@ class CRF(AbstractObjective):
     ) -> Array:
         theta = self._whole(theta)
         if self.drop == "label":
-            states = self._unseen(theta, weights, index, held)
+            states = self._hidden_probabilities(theta, weights, index, held)
             codes = jnp.asarray(self.codes).at[index].get(mode="clip")
             return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
         few = self._few(index)
-        block = self._gathered(index)[0] if few else self.block
+        block = self._gather(index)[0] if few else self.block
         steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(theta, block, _lattice.emission(theta, block))
         if few:
             return steps.sum(0)
         return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
 
-    def _unseen(self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays) -> Float[Array, "width labels"]:
+    def _hidden_probabilities(
+        self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays
+    ) -> Float[Array, "width labels"]:
         """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are unseen."""
-        seen = self._laid(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        seen = self._lay_out(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
-        block, slots = self._gathered(self._sequences(index))
+        block, slots = self._gather(self._sequences(index))
         states = _lattice.chain(theta, block, seen.reshape(-1)[slots]).states
         return states.at[self._row(index), jnp.arange(len(index))].get(mode="clip")
 
@@ -428,9 +430,9 @@ class CRF(AbstractObjective):
         theta = self._whole(theta)
         listed = cast(Array, index)
         if self.drop == "label":
-            states = self._unseen(theta, cast(Array, weights), listed, jnp.ones(len(listed)))
+            states = self._hidden_probabilities(theta, cast(Array, weights), listed, jnp.ones(len(listed)))
             return states if kind == "state" else jnp.argmax(states, -1) * 1.0
-        block, _ = self._gathered(listed)
+        block, _ = self._gather(listed)
         return _lattice.shares(theta, block) if kind == "state" else _lattice.paths(theta, block) * 1.0
 
     def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
@@ -464,7 +466,7 @@ class CRF(AbstractObjective):
         first = np.cumsum(self.lengths) - self.lengths
         return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
 
-    def called(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
+    def with_labels(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
         """Copy the model for a host that names its labels, and reads its features and lengths itself.
 
         Parameters
@@ -480,7 +482,7 @@ class CRF(AbstractObjective):
             The model.
         """
         out = copy.copy(self)
-        vars(out)["names"] = _tags.called(labels)
+        vars(out)["names"] = _tags.named_labels(labels)
         vars(out)["steps"] = Names(self.steps.index, read)
         return out
 
@@ -571,20 +573,20 @@ class CRF(AbstractObjective):
         ValueError
             If there is no sequence of such a number.
         """
-        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
+        theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
         if sequences is None:
-            return self.names.of(np.asarray(_lattice.decoded(theta, self.block)))
+            return self.names.of(np.asarray(_lattice.decode(theta, self.block)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))
         if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
             raise ValueError(f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}.")
-        path = np.asarray(_lattice.paths(theta, self._gathered(index)[0]))
+        path = np.asarray(_lattice.paths(theta, self._gather(index)[0]))
         return self.names.of(path[path >= 0])
 
     @float64
     def _of_new(self, parameters: _observations.Given, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
         if kind not in ("label", "state"):
             raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
-        theta = self._whole(jax.tree.map(jnp.asarray, self._unconstrained(parameters)))
+        theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
         if self.steps.read is not None and lengths is None:
             features, lengths = self.steps.read(features)
         if (features is None) != (not self.num_features) or (scores is None) != (self.block.scores is None):
@@ -597,7 +599,7 @@ class CRF(AbstractObjective):
             raise ValueError(f"CRF: new sequences need {self.num_features} features; got {new.num_features}.")
         if kind == "state":
             return np.asarray(_lattice.marginals(theta, new.block))
-        return self.names.of(np.asarray(_lattice.decoded(theta, new.block)))
+        return self.names.of(np.asarray(_lattice.decode(theta, new.block)))
 
     def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
         """Put predictions by sequence one after another.
@@ -647,7 +649,7 @@ class CRF(AbstractObjective):
         ValueError
             If the shape of the probabilities is not that of the data.
         """
-        return _tags.ranked(probabilities, self.codes, self.sequence, self.names, self.steps.index)
+        return _tags.rank_steps(probabilities, self.codes, self.sequence, self.names, self.steps.index)
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
         """Return the labels of sequences, as they were given.
@@ -669,13 +671,13 @@ def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
     """Return F in array code, for sequences with sparse features under a ridge penalty if no label is impossible."""
     plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
     sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
-    return functools.partial(_made, crf) if plain and sparse else None
+    return functools.partial(_make_indicators, crf) if plain and sparse else None
 
 
 @cached_on
-def _made(crf: CRF) -> Indicators:
+def _make_indicators(crf: CRF) -> Indicators:
     block, place = crf.block, crf.block.layout.inverse
     assert isinstance(block.features, SparseFeatures)
     scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
     parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
-    return Indicators(crf.codes, crf.lengths, (block.features.compressed(place), scores), crf._shapes, parameters)
+    return Indicators(crf.codes, crf.lengths, (block.features.compressed_rows(place), scores), crf._shapes, parameters)

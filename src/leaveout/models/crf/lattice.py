@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Arrays, Module, PyTree, compiled
+from ..._runtime.jax import Arrays, Module, PyTree, compile_static
 from ...inference.chain import (
     FEW_STATES,
     SMALLEST_NORMALISER,
@@ -24,7 +24,7 @@ from ...inference.chain import (
     posterior,
 )
 from ...inference.moments import covariance
-from ...inference.sparse import SparseFeatures, Turned, turned
+from ...inference.sparse import ColumnFeatures, SparseFeatures, to_columns
 from ...objectives.objective import ravel, unravel
 
 LATTICE_ENTRIES = (
@@ -47,7 +47,7 @@ class SequenceBlock(Module):
     features: (
         Float[Array | np.ndarray, "places features"] | SparseFeatures | None
     )  # features of all places, one after another, dense or sparse
-    turned: Turned | None = None  # sparse features by column
+    columns: ColumnFeatures | None = None  # sparse features by column
 
     @property
     def real(self) -> Bool[Array, "rows lanes"]:
@@ -70,7 +70,7 @@ def lay_out(
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
     where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros, parts=parts)  # no lanes are linked
-    laid = where.stored
+    laid = where.lay_out
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
@@ -80,7 +80,7 @@ def lay_out(
     elif features is not None:
         features = laid(features).reshape(-1, features.shape[1])
     scores = None if scores is None else laid(scores)
-    by_column = turned(features) if isinstance(features, SparseFeatures) else None
+    by_column = to_columns(features) if isinstance(features, SparseFeatures) else None
     block = SequenceBlock(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
     return block, where.slots(lengths)
 
@@ -105,8 +105,8 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
         out = out + block.scores
     if block.features is not None:
         weights = theta["weights"]
-        if isinstance(block.features, SparseFeatures) and block.turned is not None:
-            own = block.turned.times(block.features, weights)
+        if isinstance(block.features, SparseFeatures) and block.columns is not None:
+            own = block.columns.times(block.features, weights)
         else:
             own = block.features @ weights
         out = out + own.reshape(out.shape)
@@ -135,11 +135,11 @@ def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
 def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> Posterior:
     """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
-    scores = scores if weights is None else _masked(theta, block, scores, weights)
+    scores = scores if weights is None else _mask_scores(theta, block, scores, weights)
     return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
 
 
-@compiled
+@compile_static
 def marginals(theta: PyTree, block: SequenceBlock) -> Float[Array, "steps labels"]:
     """Compute `p(z_t = k | x)` of all steps, in their order."""
     return block.layout.restore(chain(theta, block).states)
@@ -150,25 +150,25 @@ def shares(theta: PyTree, block: SequenceBlock) -> Float[Array, "sequences longe
     return jnp.where(block.real[..., None], chain(theta, block).states, -1.0).swapaxes(0, 1)
 
 
-@compiled
-def decoded(theta: PyTree, block: SequenceBlock) -> Int[Array, " steps"]:
+@compile_static
+def decode(theta: PyTree, block: SequenceBlock) -> Int[Array, " steps"]:
     """The most probable labels (Viterbi) of all steps, in their order."""
     scores, starts = block.layout.restore(emission(theta, block)), block.layout.restore(block.starts)
     return best_path(theta["start"], theta["transition"], scores, starts)
 
 
-@compiled
+@compile_static
 def paths(theta: PyTree, block: SequenceBlock) -> Int[Array, "sequences longest"]:
     """Most probable labels of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
     return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1).T
 
 
-def known(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None) -> Scalar:
+def known_score(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None) -> Scalar:
     """Compute `Σ worth M(θ, w)` over sequences, `worth` one or zero."""
     scores = emission(theta, block)
     counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
-    masked = Potentials(theta["start"], theta["transition"], _masked(theta, block, scores, weights))
+    masked = Potentials(theta["start"], theta["transition"], _mask_scores(theta, block, scores, weights))
     return log_partition(masked, counts, block.layout) + _between(theta, block, jnp.where(counts > 0, weights, 1.0))
 
 
@@ -191,7 +191,7 @@ def known_hessian(theta: PyTree, block: SequenceBlock, weights: Places, worth: F
     return spread(theta, block, worth, weights) + rows
 
 
-def _masked(theta: PyTree, block: SequenceBlock, scores: Scores, weights: Places) -> Scores:
+def _mask_scores(theta: PyTree, block: SequenceBlock, scores: Scores, weights: Places) -> Scores:
     """Scores in which only the known label is possible, where the weight is positive."""
     own = _one_hot(theta, block)
     return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
@@ -239,9 +239,9 @@ def _into(theta: PyTree, block: SequenceBlock, own: Scores) -> Scores:
     return jnp.where(block.starts[..., None], theta["start"], _down(own) @ theta["transition"])
 
 
-def _down(laid: Array) -> Array:
-    return jnp.concatenate([jnp.zeros_like(laid[:1]), laid[:-1]])
+def _down(layout_steps: Array) -> Array:
+    return jnp.concatenate([jnp.zeros_like(layout_steps[:1]), layout_steps[:-1]])
 
 
-def _up(laid: Array) -> Array:
-    return jnp.concatenate([laid[1:], jnp.zeros_like(laid[:1])])
+def _up(layout_steps: Array) -> Array:
+    return jnp.concatenate([layout_steps[1:], jnp.zeros_like(layout_steps[:1])])

@@ -125,8 +125,8 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     return found
 
 
-def _pair(caller: str, labels: ArrayLike, predicted: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    known, found = np.asarray(labels), np.asarray(predicted)
+def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    known, found = np.asarray(labels), np.asarray(predictions)
     if known.shape != found.shape or known.ndim != 1 or not known.size:
         raise ValueError(f"{caller}: give one label and one prediction a step; got shapes {known.shape} and {found.shape}.")
     return known, found

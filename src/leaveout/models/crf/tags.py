@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ...data.arrays import Names, numbers
 from ...inference.sparse import SparseFeatures
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 
 
 class LabelNames(Names):
@@ -25,7 +25,7 @@ class LabelNames(Names):
         return str(code) if self.index is None else self.index[code]
 
 
-def called(labels: Sequence[str]) -> LabelNames:
+def named_labels(labels: Sequence[str]) -> LabelNames:
     """Labels of these names."""
     return LabelNames(pd.Index(labels, dtype=object))
 
@@ -101,14 +101,14 @@ def read_features(features: Any, steps: int) -> Features:
         place = np.where(inside, place, 0)
         data, indices = np.append(matrix.data, 0.0), np.append(matrix.indices, 0)
         columns = np.where(inside, indices[place], matrix.shape[1]).astype(np.int32)
-        return SparseFeatures(columns, stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
+        return SparseFeatures(columns, as_stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
     array = _numbers("features", features)
     if array.ndim != 2 or len(array) != steps or not array.shape[1]:
         raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}.")
     if not np.isfinite(array).all():
         t, f = np.argwhere(~np.isfinite(array))[0]
         raise ValueError(f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}.")
-    return stored(array)
+    return as_stored(array)
 
 
 def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
@@ -143,7 +143,7 @@ def seen_pairs(codes: np.ndarray, lengths: np.ndarray, num_labels: int) -> np.nd
     return seen
 
 
-def ranked(
+def rank_steps(
     probabilities: Float[np.ndarray, "steps labels"],
     codes: Int[np.ndarray, " steps"],
     sequence: Int[np.ndarray, " steps"],

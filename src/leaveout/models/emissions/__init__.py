@@ -37,4 +37,4 @@ from .categorical import Categorical as Categorical
 from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
 from .event_counts import EventCounts as EventCounts
 from .gaussian import Gaussian as Gaussian
-from .observed import Observed as Observed
+from .observed_state import Observed as Observed

@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, traced
+from ..._runtime.jax import Module, PyTree, call_traced
 
 Parameters = Mapping[str, Array | np.ndarray]
 
@@ -207,7 +207,7 @@ class AbstractEmission(Module):
         check(x, np.isfinite(x), type(self).__name__, "finite")
         return np.where(np.isnan(x), 0.0, x)
 
-    def matched(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
+    def match_labels(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
         """Copy the emission with its data on steps, such as an exposure, in the order of the labels of the steps.
 
         Parameters
@@ -276,11 +276,11 @@ class AbstractEmission(Module):
             The log-densities.
         """
         axes = {name: None if name in self.shared else 0 for name in parameters}
-        each = lambda own, datum: traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
+        each = lambda own, datum: call_traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
         states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
-    def weighted(self, weights: Array, logs: Array) -> Array:
+    def weigh(self, weights: Array, logs: Array) -> Array:
         """Weigh log-densities: the contribution of observations to the log-potentials of their states, zero at weight zero.
 
         Parameters

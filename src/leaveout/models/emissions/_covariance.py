@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays, Module, static
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 from ._base import POSITIVE, Constraint
 
 KINDS = ("diagonal", "full", "spherical", "tied")
@@ -101,7 +101,7 @@ class Covariance(Module):
                 raise ValueError(f"{emission}: covariance must be one of {', '.join(KINDS)}, or an array; got {covariance!r}.")
             self.kind, self.value = covariance, None
             return
-        value = stored(covariance)
+        value = as_stored(covariance)
         if value.ndim not in (0, 2, 3) or (value.ndim and value.shape[-1] != value.shape[-2]):
             raise ValueError(
                 f"{emission}: a fixed covariance is a number, [channels, channels] or [states, channels, channels]; "

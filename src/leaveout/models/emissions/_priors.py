@@ -14,7 +14,7 @@ from jaxtyping import Float, Scalar
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays, Module, static
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 from ._base import AbstractEmission, Parameters
 from ._covariance import inverse
 
@@ -37,7 +37,7 @@ def _brief(value: np.ndarray) -> str:
 
 
 def _positive(prior: str, name: str, value: ArrayLike) -> np.ndarray:
-    array = stored(value)
+    array = as_stored(value)
     if not (np.isfinite(array).all() and (array > 0).all()):
         raise ValueError(f"{prior} prior: {name} must be positive and finite; got {array}.")
     return array
@@ -76,7 +76,7 @@ class InverseWishart(AbstractPrior):
     scale: Float[np.ndarray, "channels channels"]
 
     def __init__(self, freedom: float, scale: ArrayLike):
-        self.freedom, self.scale = _positive("InverseWishart", "freedom", freedom), stored(scale)
+        self.freedom, self.scale = _positive("InverseWishart", "freedom", freedom), as_stored(scale)
 
     def __call__(self, value: Arrays) -> Scalar:
         precision, log_det = inverse(value)
@@ -91,7 +91,7 @@ class Normal(AbstractPrior):
     sd: Float[np.ndarray, "..."]
 
     def __init__(self, mean: ArrayLike, sd: ArrayLike):
-        self.mean, self.sd = stored(mean), _positive("Normal", "sd", sd)
+        self.mean, self.sd = as_stored(mean), _positive("Normal", "sd", sd)
 
     def __call__(self, value: Arrays) -> Scalar:
         return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
@@ -107,7 +107,7 @@ class MatrixNormal(AbstractPrior):
     sd: Float[np.ndarray, "..."]
 
     def __init__(self, identity: float, sd: ArrayLike):
-        self.identity, self.sd = stored(identity), _positive("MatrixNormal", "sd", sd)
+        self.identity, self.sd = as_stored(identity), _positive("MatrixNormal", "sd", sd)
 
     def __call__(self, value: Arrays) -> Scalar:
         centre = np.zeros(value.shape[-3:])

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Module, static
-from ...data.arrays import Names, matched, numbers, places
-from ...objectives.objective import stored
+from ...data.arrays import Names, match_labels, numbers, places
+from ...objectives.objective import as_stored
 from ._base import Constraint, Parameters
 from ._priors import Normal
 
@@ -27,9 +27,9 @@ class Regressors(Module):
 
     def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
         self.emission = emission
-        self.names, exposure, covariates = matched(emission, exposure=exposure, covariates=covariates)
+        self.names, exposure, covariates = match_labels(emission, exposure=exposure, covariates=covariates)
         self.exposure = None if exposure is None else self._positive(exposure)
-        self.covariates = None if covariates is None else self._centred(covariates)
+        self.covariates = None if covariates is None else self._centre(covariates)
         counts = [len(array) for array in (self.exposure, self.covariates) if array is not None]
         if len(set(counts)) > 1:
             raise ValueError(f"{emission}: exposure has {counts[0]} numbers, but covariates have {counts[1]} rows.")
@@ -46,9 +46,9 @@ class Regressors(Module):
                 f"{self.emission}: exposure must be positive and finite; got {wrong.sum()} other values, the first "
                 f"{array[wrong][0]:g} at step or site {np.flatnonzero(wrong)[0]}."
             )
-        return stored(array)
+        return as_stored(array)
 
-    def _centred(self, covariates: ArrayLike) -> np.ndarray:
+    def _centre(self, covariates: ArrayLike) -> np.ndarray:
         array = numbers(self.emission, "covariates", covariates)
         array = array[:, None] if array.ndim == 1 else array
         if array.ndim != 2 or not np.isfinite(array).all():
@@ -63,9 +63,9 @@ class Regressors(Module):
                 f"{self.emission}: covariates must vary; column {constant[0]} does not. The states have "
                 "levels of their own: leave an intercept out."
             )
-        return stored(array - array.mean(axis=0))
+        return as_stored(array - array.mean(axis=0))
 
-    def matched(self, caller: str, index: Any) -> "Regressors":
+    def match_labels(self, caller: str, index: Any) -> "Regressors":
         """Put the regressors into the order of the data's labels, if both have labels.
 
         If there are fewer rows than data, they serve every sequence or field.
@@ -78,7 +78,7 @@ class Regressors(Module):
             return self
         parts = [part for part in ("exposure", "covariates") if getattr(self, part) is not None]
         where = lambda regressors: [getattr(regressors, part) for part in parts]
-        return eqx.tree_at(where, self, [stored(array[order]) for array in where(self)])
+        return eqx.tree_at(where, self, [as_stored(array[order]) for array in where(self)])
 
     def __bool__(self) -> bool:
         return self.exposure is not None or self.covariates is not None

@@ -52,7 +52,7 @@ def level(x: Float[np.ndarray, "steps channels"]) -> np.ndarray:
     return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1]))
 
 
-def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
+def cluster_means(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
     """Cluster counts on the square-root scale; return mean counts, perturbed by a fifth and moved off zero, and labels."""
     rng = np.random.default_rng(seed)
     labels = clusters(np.sqrt(x), num_states, seed)
@@ -61,7 +61,7 @@ def clustered(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarr
     return mean * np.exp(0.2 * rng.standard_normal(mean.shape)), labels
 
 
-def started(
+def start_values(
     regressors: Regressors, data: dict[str, Any], observed: np.ndarray, num_states: int, seed: int
 ) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
     """Start coefficients and mean counts of clusters at a factor of one, with the expected count of each observed step."""
@@ -70,18 +70,18 @@ def started(
     factor = np.exp(np.asarray(regressors.log_factor(own, data)))
     factor = factor[observed] if factor.ndim > 1 else factor
     usual = factor.mean() if len(counts) else 1.0
-    mean, labels = clustered(counts * usual / factor, num_states, seed)
+    mean, labels = cluster_means(counts * usual / factor, num_states, seed)
     return own, mean / usual, mean[labels] * factor / usual
 
 
-def _seen(x: np.ndarray) -> np.ndarray:
+def _usable_steps(x: np.ndarray) -> np.ndarray:
     seen = ~np.isnan(x).any(axis=1)
     return seen if seen.any() else ~seen
 
 
-def _matched(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
+def _match_regressors(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
     """Return the emission with its regressors in the order of the data's labels."""
-    found = emission.regressors.matched(caller, index)
+    found = emission.regressors.match_labels(caller, index)
     return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
 
 
@@ -131,12 +131,12 @@ class Poisson(AbstractWithPrior):
         default = {"rate": GammaPrior(2.0, 1.0), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("Poisson", default, prior)
 
-    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
-        return _matched(self, caller, index)
+    def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
+        return _match_regressors(self, caller, index)
 
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
         return {
-            "rate": GammaPrior(2.0, self.regressors.at_risk(len(x))[_seen(x)].mean() / level(x)),
+            "rate": GammaPrior(2.0, self.regressors.at_risk(len(x))[_usable_steps(x)].mean() / level(x)),
             **self.regressors.prior(x.shape[1]),
         }
 
@@ -165,7 +165,7 @@ class Poisson(AbstractWithPrior):
         return data["count"] @ jnp.log(rate).T - expected + common[:, None]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        own, rate, _ = started(self.regressors, data, observed, num_states, seed)
+        own, rate, _ = start_values(self.regressors, data, observed, num_states, seed)
         return {"rate": single(rate), **own}
 
     def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
@@ -225,11 +225,11 @@ class NegativeBinomial(AbstractWithPrior):
         default: Priors = {"mean": GammaPrior(2.0, 1.0), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(1)}
         self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
 
-    def matched(self, caller: str, index: pd.Index | None) -> AbstractEmission:
-        return _matched(self, caller, index)
+    def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
+        return _match_regressors(self, caller, index)
 
     def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        at_risk = self.regressors.at_risk(len(x))[_seen(x)].mean()
+        at_risk = self.regressors.at_risk(len(x))[_usable_steps(x)].mean()
         return {"mean": GammaPrior(2.0, at_risk / level(x)), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(x.shape[1])}
 
     @property
@@ -267,7 +267,7 @@ class NegativeBinomial(AbstractWithPrior):
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x = np.asarray(data.count, np.float64)[observed]
         described = {"count": data.count, **data.regressors}
-        own, mean, expected = started(self.regressors, described, observed, num_states, seed)
+        own, mean, expected = start_values(self.regressors, described, observed, num_states, seed)
         excess = np.mean((x - expected) ** 2 - expected, axis=0)
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
         return {"mean": single(mean), "size": single(np.tile(size, (num_states, 1))), **own}
@@ -353,7 +353,7 @@ class Binomial(AbstractWithPrior):
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x = np.asarray(data["count"])[observed]
-        mean, _ = clustered(x, num_states, seed)
+        mean, _ = cluster_means(x, num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}
 
     def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:

@@ -32,12 +32,12 @@ class FullModel:
 
     @functools.cached_property
     def slope(self) -> Float[np.ndarray, " params"]:
-        return _padded(self.glm, self.glm.penalty.kinks(self.glm.num_features))
+        return _append_intercept(self.glm, self.glm.penalty.kinks(self.glm.num_features))
 
     @functools.cached_property
     def bounds(self) -> tuple[Float[np.ndarray, " params"], Float[np.ndarray, " params"]]:
         low, high = self.glm.penalty.bounds(self.glm.num_features)
-        return _padded(self.glm, low, -np.inf), _padded(self.glm, high, np.inf)
+        return _append_intercept(self.glm, low, -np.inf), _append_intercept(self.glm, high, np.inf)
 
     @functools.cached_property
     def norms(self) -> Norms | None:
@@ -47,7 +47,7 @@ class FullModel:
 
     @functools.cached_property
     def ridge(self) -> Float[np.ndarray, " params"]:
-        return _padded(self.glm, ridge_of(self.glm.penalty, self.glm.num_features))
+        return _append_intercept(self.glm, ridge_of(self.glm.penalty, self.glm.num_features))
 
     @functools.cached_property
     def smooth(self) -> Predictors:
@@ -62,23 +62,23 @@ class FullModel:
         assert isinstance(self.glm.design, np.ndarray)
         return np.maximum(self.glm.design.max(0), -self.glm.design.min(0))
 
-    def held(
+    def restrict(
         self,
         place: Int[np.ndarray, " active"],
         sign: Float[np.ndarray, " active"],
         theta: Float[np.ndarray, " params"],
-        said: str = "",
+        text: str = "",
     ) -> "ActiveGLM":
         """Restrict the model to some of the parameters, with the given signs; the others keep their values in θ."""
         rest = theta.copy()
         rest[place] = 0.0
-        return ActiveGLM(self, (place, sign, rest), said)
+        return ActiveGLM(self, (place, sign, rest), text)
 
     def start(self) -> Float[np.ndarray, " params"]:
         """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
         return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
 
-    def named(self, place: int) -> str:
+    def parameter_name(self, place: int) -> str:
         """Name of a parameter, by its place in θ."""
         return (*self.glm.names, "intercept")[place]
 
@@ -108,9 +108,9 @@ class ActiveGLM(GLM):
     place: Int[np.ndarray, " active"]
     sign: Float[np.ndarray, " active"]
     rest: Float[np.ndarray, " params"]
-    said: str = static()
+    summary: str = static()
 
-    def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], said: str):
+    def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
         glm, (place, sign, rest) = whole.glm, at
         vars(self).update(vars(glm))
         own = place[place < glm.num_features]
@@ -125,7 +125,7 @@ class ActiveGLM(GLM):
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
-        vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "said": said})
+        vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "summary": text})
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
         return self.whole.glm.under(penalty)
@@ -138,8 +138,8 @@ class ActiveGLM(GLM):
     def _natural(self, theta):
         return self.whole.glm._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
 
-    def _unconstrained(self, parameters):
-        return self.whole.glm._unconstrained(parameters)[..., self.place]
+    def _to_unconstrained(self, parameters):
+        return self.whole.glm._to_unconstrained(parameters)[..., self.place]
 
     def spread(self, theta: Any) -> Any:
         """θ of the whole model."""
@@ -153,7 +153,7 @@ class ActiveGLM(GLM):
 
     @property
     def note(self) -> str:
-        return "; ".join(filter(None, (self.said, super().note)))
+        return "; ".join(filter(None, (self.summary, super().note)))
 
 
 class Kinks(NamedTuple):
@@ -172,7 +172,7 @@ def kinks(objective: Any) -> Kinks | None:
     """
     if isinstance(objective, ActiveGLM):
         return Kinks(objective.whole, objective.place, objective.sign, objective.rest)
-    if not isinstance(objective, AbstractRegression) or not objective.penalty.kinked:
+    if not isinstance(objective, AbstractRegression) or not objective.penalty.has_kinks:
         return None
     if isinstance(objective.design, SparseDesign):
         raise TypeError(
@@ -220,5 +220,5 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     return np.diagonal(second).copy()
 
 
-def _padded(glm: GLM, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
+def _append_intercept(glm: GLM, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
     return np.append(own, intercept) if glm.intercept else own

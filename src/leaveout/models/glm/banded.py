@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ...data.arrays import Names, codes, matched, numbers
+from ...data.arrays import Names, codes, match_labels, numbers
 from .rows import column, design
 
 Array = np.ndarray
@@ -84,7 +84,9 @@ class BandedRidge:
         given: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
         if not given:
             raise ValueError("BandedRidge: X holds no band.")
-        labels, *read = matched("BandedRidge", **{f"X{k}": part for k, part in enumerate(given.values())}, Y=Y, w=sample_weight)
+        labels, *read = match_labels(
+            "BandedRidge", **{f"X{k}": part for k, part in enumerate(given.values())}, Y=Y, w=sample_weight
+        )
         *parts, y, weight = read
         made = [design("BandedRidge", part, False) for part in parts]
         if any(not isinstance(x, np.ndarray) for x, _ in made):

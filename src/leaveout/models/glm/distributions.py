@@ -103,7 +103,7 @@ class ResidualVariance:
         return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
 
     def _quadratic(
-        self, index: Int[Array, "refits width"], left: Float[Array, "refits width"], theta: Float[Array, "refits params"]
+        self, index: Int[Array, "refits width"], remainder: Float[Array, "refits width"], theta: Float[Array, "refits params"]
     ) -> Float[Array, " refits"]:
         """Compute Σ w r² without the left-out rows from its value at a nearby θ; NaN if little of it remains."""
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
@@ -111,7 +111,7 @@ class ResidualVariance:
         own = r[index] - self.rows.at(index, move)
         total = self.weight @ r**2
         whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
-        squares = whole - np.sum(left * own**2, axis=1)
+        squares = whole - np.sum(remainder * own**2, axis=1)
         return np.where(squares > CANCELLED * np.maximum(total, whole), squares, np.nan)
 
 

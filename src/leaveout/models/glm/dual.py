@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from ..._runtime.jax import jnp, static
 from ...linalg.device_design import Resident
-from ...linalg.mapped_design import Mapped
+from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import Units, stored
+from ...objectives.objective import Units, as_stored
 from . import penalties
 from .active_coefficients import around
 from .glm import GLM, AbstractRegression
@@ -43,8 +43,8 @@ class DualGLM(AbstractRegression):
         good = values > EIGENVALUE_ROUNDING * len(values) * values[-1]
         root = np.sqrt(values[good])
         rows = vectors[:, good] * root
-        new: dict[str, Any] = {"whole": whole, "ridge": ridge, "back": stored(vectors[:, good] / root)}
-        new["design"] = stored(_with_ones(rows, whole.intercept))
+        new: dict[str, Any] = {"whole": whole, "ridge": ridge, "back": as_stored(vectors[:, good] / root)}
+        new["design"] = as_stored(_with_ones(rows, whole.intercept))
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
         vars(self).update(new)
 
@@ -55,17 +55,17 @@ class DualGLM(AbstractRegression):
         u, p = theta[..., : self.num_features], len(self.ridge)
         weights = u @ self.back.T
         known = isinstance(weights, np.ndarray)
-        coef = (_pulled(self.whole, weights) if known else weights @ jnp.asarray(self.whole.design)[:, :p]) / self.ridge
+        coef = (_pull_rows(self.whole, weights) if known else weights @ jnp.asarray(self.whole.design)[:, :p]) / self.ridge
         return {"intercept": theta[..., -1] if self.intercept else np.zeros(theta.shape[:-1]), "coef": coef}
 
-    def _unconstrained(self, parameters):
-        theta = self.whole._unconstrained(parameters)
+    def _to_unconstrained(self, parameters):
+        theta = self.whole._to_unconstrained(parameters)
         along = self.whole.lines.predictors(np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None])[0]
         return np.append(along @ self.back, theta[len(self.ridge) :])
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         x = self.whole.new_rows(caller, X)
-        rows = x.rows(slice(None)) if isinstance(x, SparseDesign | Mapped) else x
+        rows = x.rows(slice(None)) if isinstance(x, SparseDesign | MappedDesign) else x
         p = len(self.ridge)
         scaled = np.pad(rows[:, :p] / self.ridge, ((0, 0), (0, int(self.intercept))))
         return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
@@ -98,7 +98,7 @@ def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[
         rows = whole.design.csr[:, :p]
         return (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
     out, step = np.zeros((n, n)), max(1, SCALED_ENTRIES // n)
-    source = whole.design.source if isinstance(whole.design, Mapped | Resident) else whole.design
+    source = whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))
         part = np.asarray(source[:, some], float) / np.sqrt(ridge[some])
@@ -106,7 +106,7 @@ def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[
     return out
 
 
-def _pulled(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
+def _pull_rows(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
     """Multiply numbers of the rows by Xᵀ."""
     flat = whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, : whole.num_features]
     return flat.reshape(*weights.shape[:-1], -1)

@@ -45,7 +45,7 @@ class Squared(AbstractMeanLoss):
     """
 
     link: links.AbstractLink
-    dispersed = True
+    has_dispersion = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
     fourth: ClassVar[float] = 0.0
 
@@ -113,10 +113,10 @@ class Poisson(AbstractMeanLoss):
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         constant = lambda: scipy.special.gammaln(y + 1.0)
-        if self.linked == "log":
+        if self.link_name == "log":
             mean = exponential(eta)
             return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
-        if self.linked == "sqrt":
+        if self.link_name == "sqrt":
             x = np.copysign(np.maximum(np.abs(eta), SMALLEST_PREDICTOR), eta)
             return {
                 0: lambda: eta**2 - 2 * scipy.special.xlogy(y, np.abs(eta)) + constant(),
@@ -124,7 +124,7 @@ class Poisson(AbstractMeanLoss):
                 2: lambda: 2 * (1 + y / x**2),
                 3: lambda: -4 * y / x**3,
             }
-        if self.linked == "identity":
+        if self.link_name == "identity":
             x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
             return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
@@ -170,7 +170,7 @@ class Gamma(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
-    dispersed = True
+    has_dispersion = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
     fourth: ClassVar[float] = 1.0
 
@@ -184,10 +184,10 @@ class Gamma(AbstractMeanLoss):
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         nu = float(self.shape)
         constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + scipy.special.gammaln(nu)
-        if self.linked == "log":
+        if self.link_name == "log":
             term = nu * y * exponential(-eta)
             return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
-        if self.linked == "inverse":
+        if self.link_name == "inverse":
             x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: nu * (y * x - np.log(x)) + constant(), 1: lambda: nu * (y - 1 / x)}
             return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
@@ -230,7 +230,7 @@ class InverseGaussian(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
-    dispersed = True
+    has_dispersion = True
     convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
@@ -374,7 +374,7 @@ class Tweedie(AbstractMeanLoss):
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
     kind: str = static()
-    dispersed = True
+    has_dispersion = True
 
     def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         if not np.isfinite(power) or 0 < power < 1:
@@ -398,7 +398,7 @@ class Tweedie(AbstractMeanLoss):
         return half / self.dispersion
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        if self.linked != "log" or self.kind != "compound":
+        if self.link_name != "log" or self.kind != "compound":
             return {}
         p, phi = float(self.power), float(self.dispersion)
         first = y * exponential((1 - p) * eta) / phi
@@ -435,7 +435,7 @@ class Tweedie(AbstractMeanLoss):
 
     @property
     def convex(self) -> bool:
-        return self.linked == "identity" if self.kind == "normal" else self.linked == "log" and self.kind in KINDS
+        return self.link_name == "identity" if self.kind == "normal" else self.link_name == "log" and self.kind in KINDS
 
     @property
     def remark(self) -> str:
@@ -457,7 +457,7 @@ class AbstractQuasiLoss(AbstractLoss):
 
     dispersion: Float[np.ndarray, ""]
     likelihood: AbstractLoss
-    dispersed = True
+    has_dispersion = True
     remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
 
     @abc.abstractmethod

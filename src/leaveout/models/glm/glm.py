@@ -21,12 +21,12 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
-from ...data.arrays import Names, codes, matched, numbers
+from ...data.arrays import Names, codes, match_labels, numbers
 from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
-from ...linalg.mapped_design import Mapped
+from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, stored
+from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, as_stored
 from . import losses, penalties
 from .distributions import ResidualVariance, classes, distribution
 from .gram import gram
@@ -39,7 +39,7 @@ PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written 
 class AbstractRegression(AbstractLinearPredictor):
     """Sum of losses of rows plus a penalty: the base of `GLM` and `Regression`, which take different losses."""
 
-    design: Float[np.ndarray, "units coefficients"] | SparseDesign | Mapped | Resident
+    design: Float[np.ndarray, "units coefficients"] | SparseDesign | MappedDesign | Resident
     y: Float[np.ndarray, " units"]
     sample_weight: Float[np.ndarray, " units"] | None
     offset: Float[np.ndarray, "units ..."] | None
@@ -49,7 +49,7 @@ class AbstractRegression(AbstractLinearPredictor):
     intercept: bool = static()
     classes: tuple[Any, ...] = static()
     levels: tuple[Any, ...] = static()
-    balanced: int = static()
+    is_balanced: int = static()
     names: tuple[str, ...] = static()
     remark: str = static()
     scale: str = static()
@@ -66,12 +66,12 @@ class AbstractRegression(AbstractLinearPredictor):
         me = type(self).__name__
         self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
         self.center = None
-        self.labels, X, y, sample_weight, offset = matched(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
+        self.labels, X, y, sample_weight, offset = match_labels(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
         self.loss_function, y, self.levels = resolve(y)
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(me, X, self.intercept)
         n = len(self.design)
-        y, self.classes = _coded(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
+        y, self.classes = _class_codes(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
         self.y = column(me, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
@@ -84,14 +84,14 @@ class AbstractRegression(AbstractLinearPredictor):
         self.offset = None if offset is None else column(me, "offset", offset, n, each)
         if class_weight not in (None, "balanced"):
             raise ValueError(f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
-        code, found = _coded(me, self.y, n) if class_weight else (None, ())
-        self.class_code, self.balanced = None if code is None else stored(code), len(found)
+        code, found = _class_codes(me, self.y, n) if class_weight else (None, ())
+        self.class_code, self.is_balanced = None if code is None else as_stored(code), len(found)
         self.penalty.check(self.num_features)
-        _seen(self)
+        _copy_to_memory(self)
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
-        return _seen(penalties.under(self, penalty, self.num_features))
+        return _copy_to_memory(penalties.under(self, penalty, self.num_features))
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
@@ -116,7 +116,7 @@ class AbstractRegression(AbstractLinearPredictor):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
@@ -150,7 +150,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return {"intercept": theta[..., q - 1] - moved} | found
         return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
 
-    def _unconstrained(self, parameters):
+    def _to_unconstrained(self, parameters):
         me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
         own = list(self.loss_function.natural(np.zeros(self.own)))
         if not isinstance(parameters, dict) or {*parameters, "intercept"} != {"intercept", "coef", *own}:
@@ -208,7 +208,7 @@ class AbstractRegression(AbstractLinearPredictor):
             function = jax.jacfwd(function)
         return jax.vmap(function)(z, pick(self.y, index))
 
-    def _weighted(self, value: Arrays, index: Any) -> Arrays:
+    def _times_weight(self, value: Arrays, index: Any) -> Arrays:
         """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there are any."""
         return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
 
@@ -244,8 +244,8 @@ class AbstractRegression(AbstractLinearPredictor):
     def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
-        index, delta = self._touched(index, delta)
-        omega = self._weighted(delta, index)
+        index, delta = self._touched_units(index, delta)
+        omega = self._times_weight(delta, index)
         value = jnp.asarray(omega @ self._each(self._predictor(theta, index), index))
         return value if self.low_rank else value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
 
@@ -254,13 +254,13 @@ class AbstractRegression(AbstractLinearPredictor):
     ) -> Float[Array, "params params"]:
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
-        index, delta = self._touched(index, delta)
+        index, delta = self._touched_units(index, delta)
         change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
         if self.low_rank:
             return change
-        return change + self._penalty_hessian(theta) * self.penalty.times(delta, self._weighted(delta, index))
+        return change + self._penalty_hessian(theta) * self.penalty.times(delta, self._times_weight(delta, index))
 
-    def _touched(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
+    def _touched_units(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
         """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
         return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
@@ -317,7 +317,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
 
     def derivative(self, theta: PyTree, index: Int[Arrays, " width"] | slice, order: int) -> Arrays:
-        return self._weighted(self._each(self._predictor(theta, index), index, order), index)
+        return self._times_weight(self._each(self._predictor(theta, index), index, order), index)
 
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         if self.smooth or self.classes:
@@ -331,20 +331,20 @@ class AbstractRegression(AbstractLinearPredictor):
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
 
     @property
-    def lines(self) -> DenseDesign | SparseDesign | Mapped | Resident:
+    def lines(self) -> DenseDesign | SparseDesign | MappedDesign | Resident:
         """The rows of the design, as refits of them are computed."""
         return DenseDesign(self.design) if isinstance(self.design, np.ndarray) else self.design
 
     @property
     def predictors(self) -> Predictors | None:
-        function, bent = self.loss_function, self.penalty.bent(self.num_features)
+        function, bent = self.loss_function, self.penalty.curved_terms(self.num_features)
         if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
         if function.self_concordance is None and function.peak(self.y) is None:  # without these nothing can be proved
             return None
         pad = self.design.shape[1] - self.num_features
         matrix, offset = self._quadratic(pad), self.offset
-        rows: DenseDesign | SparseDesign | Mapped | Resident | MultiOutputDesign = self.lines
+        rows: DenseDesign | SparseDesign | MappedDesign | Resident | MultiOutputDesign = self.lines
         own: Loss = function if self.classes else CachedLoss(function)
         loss = own
         if self.classes:
@@ -380,7 +380,7 @@ class AbstractRegression(AbstractLinearPredictor):
         omega = weights if self.sample_weight is None else weights * self.sample_weight
         kappa = xp.broadcast_to(self.penalty.times(weights, omega), omega.shape[:-1])
         if self.class_code is not None:
-            member = self.class_code == np.arange(self.balanced)[:, None]
+            member = self.class_code == np.arange(self.is_balanced)[:, None]
             total = omega @ member.T
             seen = xp.maximum((total > 0).sum(-1, keepdims=True), 1)
             share = omega.sum(-1, keepdims=True) / (seen * xp.where(total > 0, total, 1.0))
@@ -563,19 +563,19 @@ class Regression(AbstractRegression):
         self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
 
 
-def _seen(model: Any) -> Any:
+def _copy_to_memory(model: Any) -> Any:
     """Copy rows that are mapped or on a device into memory, where the computation needs them there.
 
     This is needed for mapped rows that JAX has to see, for coordinate descent, and for models that standardise the rows.
     """
-    if isinstance(model.design, Mapped | Resident):
-        derived = isinstance(model.design, Mapped) and (type(model) is Regression or model.predictors is None)
-        if derived or type(model) not in (GLM, Regression) or model.num_features > PRODUCTS_FROM or model.penalty.kinked:
-            vars(model)["design"] = stored(model.design)
+    if isinstance(model.design, MappedDesign | Resident):
+        derived = isinstance(model.design, MappedDesign) and (type(model) is Regression or model.predictors is None)
+        if derived or type(model) not in (GLM, Regression) or model.num_features > PRODUCTS_FROM or model.penalty.has_kinks:
+            vars(model)["design"] = as_stored(model.design)
     return model
 
 
-def _coded(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
+def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
     """Number the class of each unit; return the numbers and the classes."""
     if np.shape(y) != (n,):
         raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")

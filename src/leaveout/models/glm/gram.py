@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..._runtime.jax import Array, Arrays, jax, jnp, made
+from ..._runtime.jax import Array, Arrays, jax, jnp, make_on_first_call
 from ...linalg.sparse_design import SparseDesign
 from .rows import pick
 
@@ -13,23 +13,23 @@ WRITTEN = 2**20  # numbers of compressed rows that are written out at a time
 
 def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
     """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
-    return _written(design, curvature) if isinstance(design, SparseDesign) else _weighted(design, curvature)
+    return _gram_of_sparse(design, curvature) if isinstance(design, SparseDesign) else _weighted_gram(design, curvature)
 
 
-def _written(design: SparseDesign, curvature: Arrays) -> Array:
+def _gram_of_sparse(design: SparseDesign, curvature: Arrays) -> Array:
     """Sum over compressed rows, a block of which is written out at a time."""
     size = max(1, WRITTEN // design.shape[1])
 
     def add(k, total):
         units = k * size + jnp.arange(size)
         own = jnp.where((units < len(design)).reshape(-1, *[1] * (curvature.ndim - 1)), pick(curvature, units), 0.0)
-        return total + _gram(design.written(units), own)
+        return total + _gram(design.dense_rows(units), own)
 
     params = design.shape[1] * (curvature.shape[-1] if curvature.ndim > 1 else 1)
     return jax.lax.fori_loop(0, -(-len(design) // size), add, jnp.zeros((params, params)))
 
 
-def _summed(design: Array, curvature: Arrays) -> Array:
+def _gram_by_blocks(design: Array, curvature: Arrays) -> Array:
     """Sum over all rows, block by block."""
     whole, left = divmod(len(design), WEIGHTED_ROWS)
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
@@ -46,13 +46,13 @@ def _mapped_gram(axis_size, in_batched, design, curvature):
         place = np.zeros((q, q), int)
         place[i, j] = place[j, i] = np.arange(len(i))
         return (curvature @ (design[:, i] * design[:, j]))[:, place], True
-    blocks = jax.vmap(_summed, [0 if batched else None for batched in in_batched])
+    blocks = jax.vmap(_gram_by_blocks, [0 if batched else None for batched in in_batched])
     return blocks(design, curvature), True
 
 
-@made
-def _weighted():
-    gram = jax.custom_batching.custom_vmap(_summed)
+@make_on_first_call
+def _weighted_gram():
+    gram = jax.custom_batching.custom_vmap(_gram_by_blocks)
     gram.def_vmap(_mapped_gram)
     return gram
 

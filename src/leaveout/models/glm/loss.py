@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, Module, Scalar, compiled, jax, jnp
+from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
 from ...objectives.objective import LOG_PROBABILITY
 from . import links
 
@@ -122,7 +122,7 @@ class AbstractLoss(Module):
         raise NotImplementedError(f"{type(self).__name__} states no variance of y; it has no standardised residuals.")
 
     @property
-    def dispersed(self) -> bool:
+    def has_dispersion(self) -> bool:
         """Whether the variance is known up to a factor only, which is estimated on demand."""
         return False
 
@@ -262,17 +262,17 @@ class AbstractMeanLoss(AbstractLoss):
         return self.link.inside
 
     @property
-    def linked(self) -> str:
+    def link_name(self) -> str:
         """Name of the link, if it has one."""
         return links.name_of(self.link)
 
     @property
     def convex(self) -> bool:
-        return self.linked in self.convex_links
+        return self.link_name in self.convex_links
 
     @property
     def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
-        return self.convex_links.get(self.linked)
+        return self.convex_links.get(self.link_name)
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y) if self.convex and self.self_concordance is None else None
@@ -386,11 +386,11 @@ class AbstractSharedLoss(AbstractLoss):
 
 def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
     with jax.enable_x64(True):
-        return np.asarray(_compiled(loss, eta, y, order))
+        return np.asarray(_vmapped_derivative(loss, eta, y, order))
 
 
-@compiled
-def _compiled(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
+@compile_static
+def _vmapped_derivative(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
     function = loss.__call__
     for _ in range(order):
         function = jax.grad(function)
@@ -402,9 +402,9 @@ def probability(y: np.ndarray, otherwise: str) -> str:
     return LOG_PROBABILITY if np.all(y == np.floor(y)) else otherwise
 
 
-def within(inside: np.ndarray, known: Formulas) -> Formulas:
+def within(inside: np.ndarray, formulas: Formulas) -> Formulas:
     """Formulas of a loss, with their values outside its domain."""
-    return {k: lambda k=k: np.where(inside, known[k](), OUTSIDE_DOMAIN if k else np.nan) for k in known}
+    return {k: lambda k=k: np.where(inside, formulas[k](), OUTSIDE_DOMAIN if k else np.nan) for k in formulas}
 
 
 def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:

@@ -11,7 +11,19 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial, made, numpy_of, special_of, static, traced
+from ..._runtime.jax import (
+    Array,
+    Arrays,
+    Scalar,
+    call_traced,
+    jax,
+    jnp,
+    jspecial,
+    make_on_first_call,
+    numpy_of,
+    special_of,
+    static,
+)
 from . import links as links
 from .families import (
     SMALLEST_PREDICTOR,
@@ -51,7 +63,7 @@ from .smoothed_kinks import (
 )
 
 
-@made
+@make_on_first_call
 def _softplus():
     """`log(1 + e^x)`, with the sigmoid as its derivative: one exponential, where autodiff would take three."""
     softplus = jax.custom_jvp(lambda x: jnp.logaddexp(x, 0.0))
@@ -277,7 +289,7 @@ def _log(x: np.ndarray) -> Formulas:
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
-def _mirrored(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
+def _mirror(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
     """Return the derivatives of f(c − η) in η, from those of f."""
     known = of(at)
     return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
@@ -312,14 +324,12 @@ class ClosedLink(NamedTuple):
 
 EXTREME_PEAK = 0.6208296638972954  # place of the largest ℓ″ in `_extreme`
 CLOSED = {
-    "probit": ClosedLink(_normal, lambda eta: _mirrored(_normal, -eta), (-np.inf, np.inf)),
+    "probit": ClosedLink(_normal, lambda eta: _mirror(_normal, -eta), (-np.inf, np.inf)),
     "cloglog": ClosedLink(_extreme, _growing, (EXTREME_PEAK, np.inf)),
-    "loglog": ClosedLink(
-        lambda eta: _mirrored(_growing, -eta), lambda eta: _mirrored(_extreme, -eta), (-np.inf, -EXTREME_PEAK)
-    ),
+    "loglog": ClosedLink(lambda eta: _mirror(_growing, -eta), lambda eta: _mirror(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
     "log": ClosedLink(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
     "log_complement": ClosedLink(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
-    "identity": ClosedLink(_log, lambda eta: _mirrored(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
+    "identity": ClosedLink(_log, lambda eta: _mirror(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
 }
 
 
@@ -571,7 +581,7 @@ class Custom(AbstractLoss):
     convex = False
 
     def __call__(self, eta: Array, y: Array) -> Array:
-        return traced("GLM: loss", self.function, eta, y)
+        return call_traced("GLM: loss", self.function, eta, y)
 
     def scale(self, y: np.ndarray) -> str:
         return ""

@@ -21,13 +21,13 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, Scalar, followed, jax, jnp, numpy_of
+from ..._runtime.jax import Array, Scalar, is_traced, jax, jnp, numpy_of
 from ...linalg.group_norms import Norms
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 from .losses import Straight
 from .penalty import (
     AbstractPenalty as AbstractPenalty,
-    Bent as Bent,
+    CurvedTerms as CurvedTerms,
     Custom as Custom,
     PerWeight as PerWeight,
     Sum as Sum,
@@ -118,7 +118,7 @@ class Quadratic(AbstractPenalty):
     matrix: Float[np.ndarray, "features features"]
 
     def __init__(self, matrix: ArrayLike):
-        if followed(matrix):
+        if is_traced(matrix):
             known: Any = jnp.asarray(matrix, float)
             self.matrix = known  # its properties are checked where it has values
             return
@@ -129,7 +129,7 @@ class Quadratic(AbstractPenalty):
             raise ValueError("Quadratic: the matrix holds NaN or infinite values.")
         if not np.allclose(m, m.T, rtol=1e-10, atol=1e-12 * np.abs(m).max(initial=0)):
             raise ValueError("Quadratic: the matrix must be symmetric; give (M + M.T) / 2.")
-        self.matrix = stored((m + m.T) / 2)
+        self.matrix = as_stored((m + m.T) / 2)
 
     def __call__(self, coef: Array) -> Array:
         return 0.5 * jnp.sum(coef * (coef @ self.matrix))
@@ -192,12 +192,12 @@ class Lasso(AbstractPenalty):
         return np.zeros((features, features))
 
     @property
-    def kinked(self) -> bool:
-        return bool(followed(self.alpha) or np.any(self.alpha > 0))
+    def has_kinks(self) -> bool:
+        return bool(is_traced(self.alpha) or np.any(self.alpha > 0))
 
     @property
     def quadratic(self) -> bool:
-        return not self.kinked
+        return not self.has_kinks
 
     def check(self, features: int) -> None:
         _one_each("Lasso", self.alpha, features)
@@ -236,7 +236,7 @@ class ElasticNet(AbstractPenalty):
 
     def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
         self.alpha, self.l1_ratio = _not_negative("ElasticNet: alpha", alpha), _not_negative("ElasticNet: l1_ratio", l1_ratio)
-        if self.l1_ratio.ndim or (not followed(self.l1_ratio) and self.l1_ratio > 1):
+        if self.l1_ratio.ndim or (not is_traced(self.l1_ratio) and self.l1_ratio > 1):
             raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
 
     def __call__(self, coef: Array) -> Array:
@@ -252,12 +252,12 @@ class ElasticNet(AbstractPenalty):
         return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
 
     @property
-    def kinked(self) -> bool:
-        return bool(followed([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
+    def has_kinks(self) -> bool:
+        return bool(is_traced([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
 
     @property
     def quadratic(self) -> bool:
-        return not self.kinked
+        return not self.has_kinks
 
     def check(self, features: int) -> None:
         _one_each("ElasticNet", self.alpha, features)
@@ -326,12 +326,12 @@ class GroupLasso(AbstractPenalty):
         return np.zeros((features, features))
 
     @property
-    def kinked(self) -> bool:
-        return bool(followed(self.alpha) or np.any(self.alpha * self.weights > 0))
+    def has_kinks(self) -> bool:
+        return bool(is_traced(self.alpha) or np.any(self.alpha * self.weights > 0))
 
     @property
     def quadratic(self) -> bool:
-        return not self.kinked
+        return not self.has_kinks
 
     def check(self, features: int) -> None:
         if self.member.shape[1] != features:
@@ -369,7 +369,7 @@ class Box(AbstractPenalty):
     high: Float[np.ndarray, "..."]
 
     def __init__(self, low: ArrayLike = 0.0, high: ArrayLike = np.inf):
-        self.low, self.high = _bound("low", low), _bound("high", high)
+        self.low, self.high = _read_bound("low", low), _read_bound("high", high)
         if self.low.ndim and self.high.ndim and self.low.shape != self.high.shape:
             raise ValueError(f"Box: low has shape {self.low.shape}, and high {self.high.shape}.")
         if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
@@ -382,7 +382,7 @@ class Box(AbstractPenalty):
         return np.zeros((features, features))
 
     @property
-    def kinked(self) -> bool:
+    def has_kinks(self) -> bool:
         return True
 
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
@@ -442,9 +442,9 @@ class Tilted(AbstractPenalty):
         del features
         return np.diag(self.ridge)
 
-    def bent(self, features: int) -> Bent | None:
+    def curved_terms(self, features: int) -> CurvedTerms | None:
         tilted = bool(self.slope.any())
-        return Bent(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
+        return CurvedTerms(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
 
     @property
     def quadratic(self) -> bool:
@@ -485,7 +485,7 @@ class PseudoHuber(AbstractPenalty):
 
     def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):
         self.alpha, self.delta = _not_negative("PseudoHuber: alpha", alpha), _not_negative("PseudoHuber: delta", delta)
-        if self.delta.ndim or (not followed(self.delta) and self.delta == 0):
+        if self.delta.ndim or (not is_traced(self.delta) and self.delta == 0):
             raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
 
     def __call__(self, coef: Array) -> Array:
@@ -494,9 +494,9 @@ class PseudoHuber(AbstractPenalty):
     def second(self, features: int) -> np.ndarray:
         return np.zeros((features, features))
 
-    def bent(self, features: int) -> Bent | None:
+    def curved_terms(self, features: int) -> CurvedTerms | None:
         weight = np.broadcast_to(self.alpha * self.delta**2, features)
-        return Bent((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
+        return CurvedTerms((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
 
     @property
     def quadratic(self) -> bool:
@@ -582,7 +582,7 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
 
 
 def _not_negative(name: str, value: Any) -> Any:
-    if followed(value):
+    if is_traced(value):
         return jnp.asarray(value, float)
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -594,7 +594,7 @@ def _not_negative(name: str, value: Any) -> Any:
     return array
 
 
-def _bound(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
+def _read_bound(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Box: {name} must be a number, or one a coefficient; got {value!r}.")
@@ -613,7 +613,7 @@ def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None
 def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
     found = resolve(penalty)
-    if found.kinked:
+    if found.has_kinks:
         raise TypeError(
             f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.GLM with one output; "
             f"got {found!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."

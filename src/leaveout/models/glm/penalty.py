@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, Module, Scalar, jnp, static, traced
+from ..._runtime.jax import Array, Arrays, Module, Scalar, call_traced, jnp, static
 from ...linalg.group_norms import Norms
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
 
-class Bent(NamedTuple):
+class CurvedTerms(NamedTuple):
     """Sum `Σ_j weight_j ψ(rows_jᵀ coef)`, by default ψ(t) = √(1 + t²) − 1.
 
     Parameters
@@ -116,7 +116,7 @@ class AbstractPenalty(Module):
         del features
         return None
 
-    def bent(self, features: int) -> Bent | None:
+    def curved_terms(self, features: int) -> CurvedTerms | None:
         """Return the part of the penalty that is not quadratic, as a sum of functions of linear combinations.
 
         Parameters
@@ -129,10 +129,10 @@ class AbstractPenalty(Module):
         Bent or None
             The sum, which may be empty; None where the penalty is not known to be such a sum.
         """
-        return Bent(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
+        return CurvedTerms(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
 
     @property
-    def kinked(self) -> bool:
+    def has_kinks(self) -> bool:
         """Whether the penalty has a term `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
         return False
 
@@ -228,7 +228,7 @@ class Custom(AbstractPenalty):
     function: Callable[[Array], Scalar]
 
     def __call__(self, coef: Array) -> Array:
-        return traced("penalty", self.function, coef)
+        return call_traced("penalty", self.function, coef)
 
     @property
     def quadratic(self) -> bool:
@@ -268,8 +268,8 @@ class Sum(AbstractPenalty):
         return sum((term.second(features) for term in self.terms), np.zeros((features, features)))
 
     @property
-    def kinked(self) -> bool:
-        return any(term.kinked for term in self.terms)
+    def has_kinks(self) -> bool:
+        return any(term.has_kinks for term in self.terms)
 
     def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         return sum((term.kinks(features) for term in self.terms), np.zeros(features))
@@ -281,12 +281,12 @@ class Sum(AbstractPenalty):
     def norms(self, features: int) -> Norms | None:
         return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
 
-    def bent(self, features: int) -> Bent | None:
-        found = [term.bent(features) for term in self.terms]
+    def curved_terms(self, features: int) -> CurvedTerms | None:
+        found = [term.curved_terms(features) for term in self.terms]
         if None in found:
             return None
         rows, weight, _ = zip(*found, strict=True)
-        return Bent(np.concatenate(rows), np.concatenate(weight))
+        return CurvedTerms(np.concatenate(rows), np.concatenate(weight))
 
     @property
     def quadratic(self) -> bool:
@@ -333,12 +333,12 @@ class PerWeight(AbstractPenalty):
     def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return self.penalty.diagonal(features)
 
-    def bent(self, features: int) -> Bent | None:
-        return self.penalty.bent(features)
+    def curved_terms(self, features: int) -> CurvedTerms | None:
+        return self.penalty.curved_terms(features)
 
     @property
-    def kinked(self) -> bool:
-        return self.penalty.kinked
+    def has_kinks(self) -> bool:
+        return self.penalty.has_kinks
 
     def kinks(self, features: int) -> Float[np.ndarray, " features"]:
         return self.penalty.kinks(features)

@@ -7,18 +7,18 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays, jnp
-from ...data.arrays import compressed, numbers, on_device
+from ...data.arrays import compress_rows, numbers, on_device
 from ...linalg.design import DENSE_BLOCK
-from ...linalg.device_design import Resident, is_finite, kept
-from ...linalg.mapped_design import Mapped, elsewhere
+from ...linalg.device_design import Resident, device_copy, is_finite
+from ...linalg.mapped_design import MappedDesign, elsewhere
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import room, stored
+from ...objectives.objective import as_stored, room
 
 
 def pick(array: Any, index: Any) -> Array:
     """Select the listed rows, with any row for padding; all rows in their order if as many are listed."""
     if isinstance(array, SparseDesign):
-        return array.written(jnp.arange(len(array)) if isinstance(index, slice) else index)
+        return array.dense_rows(jnp.arange(len(array)) if isinstance(index, slice) else index)
     if isinstance(index, slice) or len(index) == len(array):
         return jnp.asarray(array)
     return jnp.asarray(array).at[index].get(mode="clip")
@@ -35,12 +35,14 @@ def times(weight: Arrays, value: Arrays) -> Arrays:
     return jnp.where(weight == 0, 0.0, weight * value)
 
 
-def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | SparseDesign | Mapped | Resident, tuple[str, ...]]:
+def design(
+    caller: str, X: ArrayLike, intercept: bool
+) -> tuple[np.ndarray | SparseDesign | MappedDesign | Resident, tuple[str, ...]]:
     """Return the rows, with a last column of ones if there is an intercept, and the names of the columns."""
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    array = _given(caller, X)
+    array = _read_rows(caller, X)
     if array.ndim != 2:
         raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
     if array.shape[0] < 2:
@@ -48,16 +50,16 @@ def design(caller: str, X: ArrayLike, intercept: bool) -> tuple[np.ndarray | Spa
     if array.shape[1] + intercept == 0:
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
     _check_finite(caller, "X", array, names)
-    return _with_ones(array, intercept), names or _unnamed(array.shape[1])
+    return _with_ones(array, intercept), names or _default_names(array.shape[1])
 
 
-def _given(caller: str, X: Any) -> Any:
+def _read_rows(caller: str, X: Any) -> Any:
     """Return compressed rows if X is sparse, JAX's array for many rows on a device, and NumPy's otherwise."""
-    sparse = compressed(caller, "X", X)
+    sparse = compress_rows(caller, "X", X)
     if sparse is not None:
         return sparse
     there = on_device(caller, "X", X)
-    many = None if there is None else kept(there)
+    many = None if there is None else device_copy(there)
     return numbers(caller, "X", X) if many is None else many
 
 
@@ -66,7 +68,7 @@ def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
 
 
-def _unnamed(count: int) -> tuple[str, ...]:
+def _default_names(count: int) -> tuple[str, ...]:
     return tuple(f"x{j}" for j in range(count))
 
 
@@ -93,15 +95,15 @@ def _blocks(values: np.ndarray) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(values), step)]
 
 
-def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mapped | Resident:
+def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | MappedDesign | Resident:
     if scipy.sparse.issparse(array):
         return SparseDesign.of(array.astype(np.float64), intercept)
     if not isinstance(array, np.ndarray):
         return Resident(array, bool(intercept))
     if elsewhere(array):
-        return Mapped(array, bool(intercept))
+        return MappedDesign(array, bool(intercept))
     if not intercept:
-        return stored(array)
+        return as_stored(array)
     design = room((len(array), array.shape[1] + 1))
     design[:, :-1], design[:, -1] = array, 1.0
     return design
@@ -116,19 +118,19 @@ def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np
     if hasattr(X, "columns"):
         columns = [str(c) for c in X.columns]
         missing = [name for name in names if name not in columns]
-        if missing and names != _unnamed(len(names)):
+        if missing and names != _default_names(len(names)):
             raise ValueError(f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}.")
         twice = sorted({name for name in names if columns.count(name) > 1})
         if twice:
             raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
         X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
-    sparse = compressed(caller, "X_new", X)
+    sparse = compress_rows(caller, "X_new", X)
     array = numbers(caller, "X_new", X) if sparse is None else sparse
     if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
         raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
     _check_finite(caller, "X_new", array, names)
     found = _with_ones(array, intercept)
-    return stored(found) if isinstance(found, Mapped | Resident) else found
+    return as_stored(found) if isinstance(found, MappedDesign | Resident) else found
 
 
 def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:
@@ -139,7 +141,7 @@ def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int,
     if array.shape != (n, *outputs):
         raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
     all_finite(caller, name, array)
-    return stored(array)
+    return as_stored(array)
 
 
 def all_finite(caller: str, name: str, array: np.ndarray) -> None:

@@ -28,13 +28,13 @@ POISSON = 1e-16  # dispersion at which losses are Poisson's, as they differ by h
 class AbstractScaleLoss(AbstractSharedLoss):
     """Loss with one positive parameter of its own, `named`, whose logarithm is τ."""
 
-    named: ClassVar[str]
+    parameter: ClassVar[str]
 
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
-        return {self.named: jnp.exp(tau[0])}
+        return {self.parameter: jnp.exp(tau[0])}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
-        return np.log(positive(f"Regression: {self.named}", parameters[self.named]))[None]
+        return np.log(positive(f"Regression: {self.parameter}", parameters[self.parameter]))[None]
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return eta
@@ -66,7 +66,7 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
     1.386
     """
 
-    named = "dispersion"
+    parameter = "dispersion"
 
     linear: bool = static(default=False)
 
@@ -111,7 +111,7 @@ class Beta(AbstractScaleLoss):
     -0.405
     """
 
-    named = "precision"
+    parameter = "precision"
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
@@ -147,7 +147,7 @@ class GaussianScale(AbstractScaleLoss):
     1.419
     """
 
-    named = "scale"
+    parameter = "scale"
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
@@ -176,7 +176,7 @@ class GammaShape(AbstractScaleLoss):
     2.0
     """
 
-    named = "shape"
+    parameter = "shape"
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         nu = jnp.exp(tau[0])
@@ -226,7 +226,7 @@ class HuberScale(AbstractScaleLoss):
     26.177
     """
 
-    named = "scale"
+    parameter = "scale"
     smooth = False
 
     epsilon: Float[np.ndarray, ""]

@@ -54,7 +54,7 @@ class AbstractRounded(AbstractLoss):
 
     @property
     @abc.abstractmethod
-    def called(self) -> str:
+    def kink_name(self) -> str:
         """Name of the loss with its kinks."""
 
     def over(self, width: float) -> Self:
@@ -157,7 +157,7 @@ class AbstractRounded(AbstractLoss):
 
     def scale(self, y: np.ndarray) -> str:
         del y
-        return self.called
+        return self.kink_name
 
 
 class Quantile(AbstractRounded):
@@ -200,7 +200,7 @@ class Quantile(AbstractRounded):
         return float(np.quantile(y, float(self.level)))
 
     @property
-    def called(self) -> str:
+    def kink_name(self) -> str:
         return f"quantile loss at {float(self.level):g}"
 
 
@@ -243,7 +243,7 @@ class EpsilonInsensitive(AbstractRounded):
         return float(np.median(y))
 
     @property
-    def called(self) -> str:
+    def kink_name(self) -> str:
         return f"ε-insensitive loss of ε = {float(self.epsilon):g}"
 
 
@@ -281,5 +281,5 @@ class Hinge(AbstractRounded):
         domain(y, np.abs(y) == 1, "hinge", "−1 or 1")
 
     @property
-    def called(self) -> str:
+    def kink_name(self) -> str:
         return "hinge loss"

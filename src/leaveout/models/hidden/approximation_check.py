@@ -31,13 +31,13 @@ COLUMNS = {  # names in the printed table
 def against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
     """Build a table with a row for each part, and one for all: sites, edges, and `COLUMNS`."""
     theta = jax.tree.map(jnp.asarray, theta)
-    densities, pairs = field.densities(theta), np.asarray(field.coupled(theta))
+    densities, pairs = field.densities(theta), np.asarray(field.pair_potentials(theta))
     outside = np.broadcast_to(np.asarray(field.outside(theta)), densities.shape[1:])
     rows, losses = [], []
     parts = _parts(field)
     with Slow("parts of the field", len(parts)) as bar:
         for sites, inside, exact in parts:
-            edges = _numbered(field.edges[inside], sites)
+            edges = _renumber_edges(field.edges[inside], sites)
             near = tree(len(sites), edges, field.num_states, inference=field.inference)
             found = [
                 _losses(field, densities[:, sites], field.dense[:, sites], outside[sites], pairs[inside], sums)
@@ -76,7 +76,7 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
         for part in range(count):
             mine = np.flatnonzero(label == part)
             inside = np.flatnonzero((label[field.edges] == part).all(1))
-            edges = _numbered(field.edges[inside], mine)
+            edges = _renumber_edges(field.edges[inside], mine)
             if entries(first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states) > MAX_PART_ENTRIES:
                 break
             found.append((mine, inside, tree(len(mine), edges, field.num_states)))
@@ -85,7 +85,7 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
         count *= 2
 
 
-def _numbered(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]) -> Int[np.ndarray, "edges 2"]:
+def _renumber_edges(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]) -> Int[np.ndarray, "edges 2"]:
     return np.searchsorted(sites, edges).reshape(-1, 2)
 
 
@@ -96,7 +96,7 @@ def _losses(
 
     The state probabilities of all sites given all data, and log p(x), are returned beside it.
     """
-    weigh = lambda weights, own: field.emission.weighted(jnp.asarray(weights)[..., None], own)
+    weigh = lambda weights, own: field.emission.weigh(jnp.asarray(weights)[..., None], own)
     seen = weigh(dense * 1.0, densities) + outside
     total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(jnp.zeros(outside.shape) + outside, pairs, sums)
     losses = []

@@ -72,13 +72,13 @@ class AbstractHiddenStates(AbstractObjective):
         """Names of the entries of a parameter of the states' distribution."""
         return entries(name, np.ones(self.latent_shapes[name], bool))
 
-    def emitted(self, theta: PyTree) -> dict[str, Array]:
+    def emission_parameters(self, theta: PyTree) -> dict[str, Array]:
         """Return the emission's natural parameters, free and fixed."""
         own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
         return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
     @float64
-    def _unconstrained(self, parameters):
+    def _to_unconstrained(self, parameters):
         model, shapes = type(self).__name__, {**self.latent_shapes, **dict(self.shapes)}
         theta = {}
         for name, value in read_parameters(model, parameters, shapes, {*self.latent, *self.emission.fixed}).items():
@@ -119,10 +119,12 @@ class AbstractHiddenStates(AbstractObjective):
         """Compute the mean observation of each step or site from its state probabilities and the emission's parameters."""
         return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
 
-    def on_boundary(self, found: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]) -> str:
+    def on_boundary(
+        self, result: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]
+    ) -> str:
         """Name natural parameters at a boundary in a sentence, or return ""; `support` marks those that are not held there."""
         near = [
-            entry for name in found for entry in near_edge(self.emission, name, found[name], spread, support.get(name, True))
+            entry for name in result for entry in near_edge(self.emission, name, result[name], spread, support.get(name, True))
         ]
         return (
             f"On the boundary: {', '.join(near[:5])}{', …' if len(near) > 5 else ''}; a prior keeps them off it."
@@ -177,7 +179,7 @@ def check_choices(model: str, emission: object, num_states: object, styles: Coll
     """Raise TypeError or ValueError if the emission, the number of states, the style or the score is not valid."""
     if not isinstance(emission, AbstractEmission):
         raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
-    if model == "HMM" and type(emission).weighted is not AbstractEmission.weighted:
+    if model == "HMM" and type(emission).weigh is not AbstractEmission.weigh:
         raise ValueError(
             f"HMM: {type(emission).__name__} is for fields; a chain whose states are seen is a Markov chain: its transitions "
             "are counted."
@@ -191,14 +193,14 @@ def check_choices(model: str, emission: object, num_states: object, styles: Coll
             raise ValueError(f"{model}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
 
 
-def _outside(value: np.ndarray, found: np.ndarray, constraint: Constraint) -> list[int] | None:
+def _outside(value: np.ndarray, result: np.ndarray, constraint: Constraint) -> list[int] | None:
     """Find the first entry, row or matrix of a natural parameter that is outside its domain or has no finite θ."""
     illegal = np.argwhere(np.logical_not(constraint.legal(value))).tolist()
     if illegal:
         return illegal[0]
-    if found.size == value.size:
-        return next(iter(np.argwhere(np.isnan(found)).tolist()), None)
-    lost = np.argwhere(~(found < np.inf)).tolist()  # a matrix not positive definite
+    if result.size == value.size:
+        return next(iter(np.argwhere(np.isnan(result)).tolist()), None)
+    lost = np.argwhere(~(result < np.inf)).tolist()  # a matrix not positive definite
     return lost[0][:-1] if lost else None
 
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
-from ..._runtime.jax import Module, PyTree, compiled, static
+from ..._runtime.jax import Module, PyTree, compile_static, static
 from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
-from ...objectives.objective import Arrays, aligned, float64, padded_weights, unravel
+from ...objectives.objective import Arrays, aligned_copy, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size
 from ..emissions._base import AbstractEmission, Parameters, times
 from .hidden import UNUSED, AbstractHiddenStates, mixture
@@ -46,7 +46,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         return len(self.lengths) if self.drop == "sequence" else len(self.dense)
 
     @functools.cached_property
-    def padded(self) -> "AbstractHiddenChain":
+    def padded_chain(self) -> "AbstractHiddenChain":
         """Pad the chain to one of few numbers of steps and sequences, so that few programs are compiled.
 
         Padding has no effect on results, as padded steps are not part of the chain.
@@ -57,16 +57,18 @@ class AbstractHiddenChain(AbstractHiddenStates):
             return self
         missing = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
         found: dict[str, Any] = {name: _longer(getattr(self, name), steps, value) for name, value in missing.items()}
-        found |= {"lengths": _longer(self.lengths, sequences, 0), "layout": self.layout.padded(steps)}
+        found |= {"lengths": _longer(self.lengths, sequences, 0), "layout": self.layout.pad_to(steps)}
         found |= {"slots": None if self.slots is None else _longer(self.slots, sequences, -1)}
         padded = copy.copy(self)
         vars(padded).update(found)
         return padded
 
     def log_densities(self, theta: PyTree) -> Float[Array, "rows lanes states"]:
-        return self.emission.log_densities(self.emitted(theta), self.data).reshape(*self.layout.shape, self.num_states)
+        return self.emission.log_densities(self.emission_parameters(theta), self.data).reshape(
+            *self.layout.shape, self.num_states
+        )
 
-    def seen(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
+    def observation_weights(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
         """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
         return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
 
@@ -77,7 +79,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
             product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
         return product
 
-    def _tempered(self, theta: PyTree, weights: Arrays) -> Float[Array, "rows lanes states states"]:
+    def _temper(self, theta: PyTree, weights: Arrays) -> Float[Array, "rows lanes states states"]:
         """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
         initial, transition = self.states.logs(theta)
         before = jnp.concatenate([jnp.ones(1), weights[:-1]])
@@ -87,12 +89,12 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """Return the whole chain with weighted emissions, and the emissions without weights."""
-        return self.chain(theta, self.seen(weights))
+        return self.chain(theta, self.observation_weights(weights))
 
-    def chain(self, theta: PyTree, seen: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
-        """Potentials of the chain and log-densities, where `seen` weighs each observation."""
+    def chain(self, theta: PyTree, visible: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+        """Potentials of the chain and log-densities, where `visible` weighs each observation."""
         densities = self.log_densities(theta)
-        weighted = times(self.layout.arrange(seen)[..., None], densities)
+        weighted = times(self.layout.arrange(visible)[..., None], densities)
         return Potentials(*self.states.logs(theta), weighted), densities
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
@@ -103,7 +105,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         whole, _ = self.whole(theta, weights)
         if self.drop == "observation":
             return -log_partition(whole, None, self.layout) - self.log_prior(theta)
-        steps = self._tempered(theta, weights)
+        steps = self._temper(theta, weights)
         seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
         both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
         return both[1] - both[0] - self.log_prior(theta)
@@ -116,11 +118,11 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:
             return jnp.zeros(())
-        return self.states.log_prior(theta) + self.emission.log_prior(self.emitted(theta))
+        return self.states.log_prior(theta) + self.emission.log_prior(self.emission_parameters(theta))
 
-    def listed(self, laid: Array, index: Arrays) -> Array:
+    def take_steps(self, layout_steps: Array, index: Arrays) -> Array:
         """Select the listed steps of an array in the layout; any step for padding."""
-        flat = laid.reshape(-1, *laid.shape[2:])
+        flat = layout_steps.reshape(-1, *layout_steps.shape[2:])
         inverse = jnp.asarray(self.layout.inverse)
         return flat[inverse if len(index) == len(inverse) else inverse.at[index].get(mode="clip")]
 
@@ -128,7 +130,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
         """Return the potentials of the listed sequences, one in each lane."""
         slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
-        densities = self.emission.log_densities(self.emitted(theta), data).reshape(*slots.shape, self.num_states)
+        densities = self.emission.log_densities(self.emission_parameters(theta), data).reshape(*slots.shape, self.num_states)
         real = slots >= 0
         dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
         return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
@@ -150,7 +152,7 @@ class AbstractHiddenChain(AbstractHiddenStates):
 def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
     """Extend an array to so many rows by rows of one value."""
     beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
-    return aligned(np.pad(array, beyond, constant_values=value))
+    return aligned_copy(np.pad(array, beyond, constant_values=value))
 
 
 class Apart(Module):
@@ -173,7 +175,7 @@ class Apart(Module):
         chain, length = self.chain, self.length
         whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
         found = posterior(whole, chain.layout)
-        laid = found.filtered, found.ahead, found.log_normaliser, densities
+        laid = found.filtered_states, found.ahead, found.log_normaliser, densities
         filtered, ahead, normaliser, densities = map(chain.layout.restore, laid)
         initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
         at = jnp.arange(self.width)
@@ -198,7 +200,7 @@ class Apart(Module):
         return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
 
 
-@compiled
+@compile_static
 def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
     return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
@@ -213,36 +215,38 @@ def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
 
     @functools.wraps(function)
     def called(hmm: AbstractHiddenChain, theta: PyTree, *weights: Any) -> np.ndarray:
-        given = (padded_weights(hmm.padded, np.asarray(of_units)) for of_units in weights)
-        return np.asarray(function(hmm.padded, theta, *given))[: len(hmm.dense)]
+        given = (padded_weights(hmm.padded_chain, np.asarray(of_units)) for of_units in weights)
+        return np.asarray(function(hmm.padded_chain, theta, *given))[: len(hmm.dense)]
 
     return called
 
 
 @of_steps
-@compiled
-def smoothed(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
+@compile_static
+def smoothed_states(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, weights).states)
 
 
 @of_steps
-@compiled
-def filtered(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
-    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
+@compile_static
+def filtered_states(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
+    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered_states)
 
 
 @of_steps
-@compiled
-def expected(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps channels"]:
+@compile_static
+def expected_observations(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
+) -> Float[Array, "steps channels"]:
     states = _posterior(hmm, theta, weights).states.reshape(-1, hmm.num_states)
-    means = hmm.means(states, hmm.emitted(theta), hmm.data)
+    means = hmm.means(states, hmm.emission_parameters(theta), hmm.data)
     known = hmm.regressors(jnp.ones(len(hmm.dense)) if hmm.drop == "sequence" else weights) > 0
     return jnp.where(known[:, None], means[hmm.layout.inverse], jnp.nan)
 
 
 @of_steps
-@compiled
-def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
+@compile_static
+def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
     whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
     initial, transition = hmm.states.logs(theta)
     return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
@@ -250,7 +254,7 @@ def decoded(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
 
 def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
     """Compute the expected visits of every state by each unit, a step or a sequence."""
-    steps = np.where(hmm.dense[:, None], smoothed(hmm, theta, np.ones(hmm.num_units)), 0.0)
+    steps = np.where(hmm.dense[:, None], smoothed_states(hmm, theta, np.ones(hmm.num_units)), 0.0)
     if hmm.drop != "sequence":
         return steps
     return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
@@ -282,11 +286,11 @@ def leaving(
     negative (Karush, Kuhn & Tucker).
     """
     some = few_more(len(thetas))
-    refits = thetas[some], padded_weights(hmm.padded, weights)[some]
-    return np.asarray(_least_multipliers(hmm.padded, like, refits))[: len(thetas)] < 0
+    refits = thetas[some], padded_weights(hmm.padded_chain, weights)[some]
+    return np.asarray(_least_multipliers(hmm.padded_chain, like, refits))[: len(thetas)] < 0
 
 
-@compiled
+@compile_static
 def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
     def one(args):
         theta, least = unravel(args[0], like), []
@@ -306,7 +310,7 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
     """Draw the steps after the last one, `FUTURE_DRAWS` times."""
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
-    first = filtered(hmm, theta)[-1] @ np.asarray(found["transition"])
+    first = filtered_states(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
     return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(FUTURE_DRAWS)])
 

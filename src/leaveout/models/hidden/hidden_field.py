@@ -15,7 +15,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays as Arrays, PyTree, compiled
+from ..._runtime.jax import Arrays as Arrays, PyTree, compile_static
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
 from ...objectives.objective import ravel, unravel
@@ -101,16 +101,16 @@ class AbstractHiddenField(AbstractHiddenStates):
         """Return the log-potentials of the edges."""
         return _potentials.pairs(coupling, len(self.edges), self.num_states)
 
-    def coupled(self, theta: PyTree) -> Float[Array, "edges states states"]:
+    def pair_potentials(self, theta: PyTree) -> Float[Array, "edges states states"]:
         return self.pairs(self.coupling_of(theta))
 
     def densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
         data = self.data if data is None else data
-        return self.emission.log_densities(self.emitted(theta), data).reshape(-1, self.x.shape[1], self.num_states)
+        return self.emission.log_densities(self.emission_parameters(theta), data).reshape(-1, self.x.shape[1], self.num_states)
 
-    def seen(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
+    def weighted_emissions(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
         """Return the weighted emissions; zero for missing observations."""
-        return self.emission.weighted(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
+        return self.emission.weigh(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
 
     def log_prior_partition(self, pairs: Array, outside: Array | float) -> Array:
         """Compute `log Z` of fields without observations."""
@@ -119,31 +119,31 @@ class AbstractHiddenField(AbstractHiddenStates):
     def log_normaliser(self, theta: PyTree) -> Scalar:
         if self.normaliser is not None:
             return jnp.asarray(self.normaliser)
-        return self.log_prior_partition(self.coupled(theta), self.outside(theta))
+        return self.log_prior_partition(self.pair_potentials(theta), self.outside(theta))
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        weights, pairs, densities = jnp.asarray(weights), self.coupled(theta), self.densities(theta)
+        weights, pairs, densities = jnp.asarray(weights), self.pair_potentials(theta), self.densities(theta)
         outside = self.outside(theta)
         if self.drop == "field":
             return weights @ self.losses(theta, densities, jnp.asarray(self.dense)) - self.log_prior(theta)
         if self.drop == "observation":
-            total = log_partition(self.seen(weights, densities) + outside, pairs, self.tree)
+            total = log_partition(self.weighted_emissions(weights, densities) + outside, pairs, self.tree)
             return len(self.x) * self.log_normaliser(theta) - jnp.sum(total) - self.log_prior(theta)
         by_site = weights.reshape(self.dense.shape)
         pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[..., None, None] * pairs
         outside = by_site[..., None] * outside if self.external is not None else 0.0
-        total = log_partition(self.seen(weights, densities) + outside, pairs, self.tree)
+        total = log_partition(self.weighted_emissions(weights, densities) + outside, pairs, self.tree)
         return jnp.sum(self.log_prior_partition(pairs, outside) - total) - self.log_prior(theta)
 
     def losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
         """Compute `−log p(x_n; θ)` of fields."""
-        seen = self.emission.weighted(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(theta)
-        return self.log_normaliser(theta) - log_partition(seen, self.coupled(theta), self.tree)
+        seen = self.emission.weigh(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(theta)
+        return self.log_normaliser(theta) - log_partition(seen, self.pair_potentials(theta), self.tree)
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.flat:
             return jnp.zeros(())
-        total = self.emission.log_prior(self.emitted(theta))
+        total = self.emission.log_prior(self.emission_parameters(theta))
         if self.coupling_prior is not None:
             total = total + _potentials.log_normal(self.coupling_of(theta), self.coupling_prior)
         if self.external_prior is not None and self.design is not None:
@@ -153,24 +153,28 @@ class AbstractHiddenField(AbstractHiddenStates):
         return total
 
 
-@compiled
+@compile_static
 def prior_partition(field: AbstractHiddenField, theta: PyTree) -> Scalar:
     return field.log_normaliser(theta)
 
 
-@compiled
+@compile_static
 def losses(field: AbstractHiddenField, theta: PyTree) -> Float[Array, " fields"]:
     return field.losses(theta, field.densities(theta), jnp.asarray(field.dense))
 
 
-@compiled
-def smoothed(field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "fields sites states"]:
+@compile_static
+def smoothed_sites(
+    field: AbstractHiddenField, theta: PyTree, weights: Array | np.ndarray
+) -> Float[Array, "fields sites states"]:
     sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
-    return marginals(field.seen(sites, field.densities(theta)) + field.outside(theta), field.coupled(theta), field.tree)
+    return marginals(
+        field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta), field.pair_potentials(theta), field.tree
+    )
 
 
-@compiled
-def expected(
+@compile_static
+def expected_pairs(
     field: AbstractHiddenField, theta: PyTree
 ) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
     """Compute state probabilities, and the expected number of fields with each pair of states at each edge."""
@@ -179,13 +183,13 @@ def expected(
     return states, pairs.sum(0)
 
 
-@compiled
+@compile_static
 def _potentials_of(field: AbstractHiddenField, theta: PyTree) -> tuple[Array, Array]:
-    seen = field.seen(jnp.ones(field.dense.size), field.densities(theta))
-    return seen + field.outside(theta), field.coupled(theta)
+    seen = field.weighted_emissions(jnp.ones(field.dense.size), field.densities(theta))
+    return seen + field.outside(theta), field.pair_potentials(theta)
 
 
-def decoded(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
+def decode_field(field: AbstractHiddenField, theta: PyTree) -> Int[np.ndarray, "fields sites"]:
     """Find the best configuration of each field."""
     seen, edges = (np.asarray(part) for part in _potentials_of(field, theta))
     return np.array([clique.best(sites, edges, field.tree) for sites in seen])
@@ -197,15 +201,15 @@ def draw(
     """Draw states from the roots down, and an observation at each site."""
     outside, edges = np.asarray(field.outside(theta)), np.asarray(_potentials_of(field, theta)[1])
     z = clique.draw(np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng)
-    own = jax.tree.map(np.asarray, field.emitted(theta))
+    own = jax.tree.map(np.asarray, field.emission_parameters(theta))
     past = np.zeros((0, field.x.shape[2]))
     x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])
     return (x[..., 0] if field.x.shape[2] == 1 else x), z
 
 
-def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: int) -> bool:
+def _alike(field: AbstractHiddenField, result: dict[str, np.ndarray], j: int, k: int) -> bool:
     """Tell whether two states have the same parameters."""
-    own = [found[name] for name in field.emission.free if name not in field.emission.shared]
+    own = [result[name] for name in field.emission.free if name not in field.emission.shared]
     return bool(own) and all(
         np.allclose(value[j], value[k], rtol=SAME_STATE, atol=SAME_STATE * np.abs(value).max()) for value in own
     )
@@ -214,7 +218,7 @@ def _alike(field: AbstractHiddenField, found: dict[str, np.ndarray], j: int, k: 
 def warning(field: AbstractHiddenField, theta: PyTree) -> str:
     """Describe states that explain nothing, and parameters on a boundary."""
     found = jax.tree.map(np.asarray, field.parameters.natural(theta))
-    everything, pairs = (np.asarray(part) for part in expected(field, theta))
+    everything, pairs = (np.asarray(part) for part in expected_pairs(field, theta))
     agree = np.trace(pairs, axis1=-2, axis2=-1)
     visits = (everything * field.dense[..., None]).sum((0, 1))
     empty, sentences = np.flatnonzero(visits < UNUSED), []
@@ -252,14 +256,14 @@ def climb(
         values.append(float(_loss(field, theta)))
         if step == num_steps or (step and values[-2] - values[-1] < tol):
             break
-        states, pairs = expected(field, theta)
+        states, pairs = expected_pairs(field, theta)
         start = np.asarray(ravel(theta))
         found = scipy.optimize.minimize(_maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE)
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
     return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
 
-@compiled
+@compile_static
 def _loss(field: AbstractHiddenField, theta: PyTree) -> Scalar:
     return field.loss(theta, jnp.ones(field.num_units))
 
@@ -275,13 +279,13 @@ def _maximand(vector: np.ndarray, field: AbstractHiddenField, like: PyTree, stat
     return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)]
 
 
-@compiled
+@compile_static
 def _minus_expected(field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array) -> tuple[Scalar, Array]:
     def value(theta):
-        seen, logs = states * field.dense[..., None], field.emission.weighted(jnp.ones(()), field.densities(theta))
+        seen, logs = states * field.dense[..., None], field.emission.weigh(jnp.ones(()), field.densities(theta))
         total = jnp.sum(seen * jnp.where(seen > 0, logs, 0.0)) + field.log_prior(theta)
         if field.prior_learned:
-            total = total + jnp.sum(pairs * field.coupled(theta)) + jnp.sum(states * field.outside(theta))
+            total = total + jnp.sum(pairs * field.pair_potentials(theta)) + jnp.sum(states * field.outside(theta))
             total = total - len(field.x) * field.log_normaliser(theta)
         return -total
 

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import check_times
 from ...inference.chain import Layout, layout, log_partition, posterior
-from ...objectives.objective import Costs, DiagonalBlocks, Parameters, Units, aligned, float64, ravel, stored, unravel
+from ...objectives.objective import Costs, DiagonalBlocks, Parameters, Units, aligned_copy, as_stored, float64, ravel, unravel
 from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
@@ -130,7 +130,7 @@ class HMM(AbstractHiddenChain):
         check_choices("HMM", emission, num_states, STYLES, drop, score)
         self.drop, self.joint = drop, score == "joint"
         x, self.labels = _observations.read_series(x)
-        self.x, self.lengths = stored(x), _observations.read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
+        self.x, self.lengths = as_stored(x), _observations.read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
         check_times("HMM", "x", self.labels.index, self.lengths)
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
@@ -140,7 +140,7 @@ class HMM(AbstractHiddenChain):
                 "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
                 'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
             )
-        self.emission = emission.matched("HMM", self.labels.index).with_data(x)
+        self.emission = emission.match_labels("HMM", self.labels.index).with_data(x)
         data, self.dense = self.emission.prepare(x, self.lengths), self.emission.has_density(x, self.lengths)
         start = self.emission.initial(data, self.dense, self.num_states, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
@@ -151,9 +151,9 @@ class HMM(AbstractHiddenChain):
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
         place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, whose values are valid
-        self.data = jax.tree.map(lambda leaf: aligned(leaf[place]), data)
+        self.data = jax.tree.map(lambda leaf: aligned_copy(leaf[place]), data)
         self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
-        theta = self._unconstrained({**self.states.start(0), **start})
+        theta = self._to_unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
         self.apart = _information.apart(self.emission, theta)
         self.by_parts, self.stands_in = _information.fits(self, theta), _information.stands_in(self, theta)
@@ -164,13 +164,13 @@ class HMM(AbstractHiddenChain):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             canonical=self._canonical,
             names=self._names,
             shares=self._shares,
             warning=self._warning,
-            held=self._held,
+            held=self._hold_zeros,
             leaving=_hidden_chain.leaving if self.states.edge else None,
         )
 
@@ -180,14 +180,14 @@ class HMM(AbstractHiddenChain):
 
     def _natural(self, theta):
         initial, transition = (jnp.exp(log) for log in self.states.logs(theta))
-        return {"initial": initial, "transition": transition, **self.emitted(theta)}
+        return {"initial": initial, "transition": transition, **self.emission_parameters(theta)}
 
     @property
     def latent_shapes(self) -> dict[str, Shape]:
         return self.states.free
 
     def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
-        return self.states.unconstrained(name, value)
+        return self.states.to_unconstrained(name, value)
 
     def latent_names(self, name: str) -> list[str]:
         return self.states.names(name)
@@ -196,7 +196,7 @@ class HMM(AbstractHiddenChain):
     def _start(self, seed):
         data = jax.tree.map(lambda leaf: np.asarray(leaf)[self.layout.inverse], self.data)
         own = self.emission.initial(data, self.dense, self.num_states, seed)
-        return self._unconstrained({**self.states.start(seed), **own})
+        return self._to_unconstrained({**self.states.start(seed), **own})
 
     @float64
     def _canonical(self, theta):
@@ -207,7 +207,7 @@ class HMM(AbstractHiddenChain):
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
         order = np.asarray(self.emission.order(own))  # NumPy from here on, as JAX would compile a program for every operation
         chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
-        return self._unconstrained({**chain, **self.emission.permute(own, order)})
+        return self._to_unconstrained({**chain, **self.emission.permute(own, order)})
 
     # F
 
@@ -222,11 +222,13 @@ class HMM(AbstractHiddenChain):
         if self.joint:
             asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
             # without the steps that follow
-            seen = jnp.where(asked > 0, self.seen(jnp.maximum(weights, asked)), self.seen(weights))
+            seen = jnp.where(
+                asked > 0, self.observation_weights(jnp.maximum(weights, asked)), self.observation_weights(weights)
+            )
             known = self.chain(theta, seen)[0]
             return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
         found = posterior(whole, self.layout)
-        return -mixture(self.listed(found.states, index), self.listed(densities, index))
+        return -mixture(self.take_steps(found.states, index), self.take_steps(densities, index))
 
     def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.drop != "sequence" or len(index) == self.num_units:
@@ -285,12 +287,12 @@ class HMM(AbstractHiddenChain):
             return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
         self.check_kind(kind, "steps", "sequence")
         weights = jnp.ones(self.num_units) if weights is None else weights
-        states = self.listed(posterior(self.whole(theta, weights)[0], self.layout).states, index)
+        states = self.take_steps(posterior(self.whole(theta, weights)[0], self.layout).states, index)
         if kind == "state":
             return states
         steps = self.layout.shape
-        data = jax.tree.map(lambda leaf: self.listed(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
-        means = self.means(states, self.emitted(theta), data)
+        data = jax.tree.map(lambda leaf: self.take_steps(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
+        means = self.means(states, self.emission_parameters(theta), data)
         known = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
         means = jnp.where(known[:, None], means, jnp.nan)
         return means[:, 0] if means.shape[1] == 1 else means
@@ -300,7 +302,7 @@ class HMM(AbstractHiddenChain):
     @property
     def units(self) -> Units:
         if self.drop == "sequence":
-            return Units(observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
+            return Units(observed=self._observation_mask(), kinds=KINDS, score=self.emission.score, response=self.x)
         names = self.labels.units(self.drop)
         target = self.x[:, 0] if self.x.shape[1] == 1 else None
         later = None if self.joint or not self.emission.reach else self._scorable
@@ -311,7 +313,7 @@ class HMM(AbstractHiddenChain):
             "response": self.x,
             "score": self.emission.score,
         }
-        return Units(names=names, observed=self._observed(), scorable=later, **known)
+        return Units(names=names, observed=self._observation_mask(), scorable=later, **known)
 
     @property
     def costs(self) -> Costs:
@@ -322,13 +324,13 @@ class HMM(AbstractHiddenChain):
         lanes = int(np.clip(HMM_SCAN_ENTRIES // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None
-        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded)
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain)
 
     @property
     def local(self) -> bool:
         return self.drop == "sequence"
 
-    def _observed(self) -> Bool[np.ndarray, " units"] | None:
+    def _observation_mask(self) -> Bool[np.ndarray, " units"] | None:
         """Units with an observation to score; None if all have."""
         if self.drop == "sequence":
             units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
@@ -360,7 +362,7 @@ class HMM(AbstractHiddenChain):
         return _hidden_chain.warning(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
-    def _held(self, theta):
+    def _hold_zeros(self, theta):
         """Return the model that holds initial and transition probabilities at zero, if θ has them there.
 
         Its parameters and a description come with it. None if no probability is at zero, or a prior keeps them away from it.
@@ -413,7 +415,7 @@ class HMM(AbstractHiddenChain):
         float
             The log-likelihood.
         """
-        return float(_hidden_chain.log_likelihood(self.padded, self._unconstrained(parameters)))
+        return float(_hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters)))
 
     @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
@@ -429,7 +431,7 @@ class HMM(AbstractHiddenChain):
         array or Series, shape (steps,)
             The states.
         """
-        return self.labels.series(_hidden_chain.decoded(self, self._unconstrained(parameters)), "state")
+        return self.labels.series(_hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state")
 
     @float64
     def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
@@ -448,7 +450,7 @@ class HMM(AbstractHiddenChain):
             The probabilities.
         """
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        states = _hidden_chain.smoothed(self, self._unconstrained(parameters), weights)
+        states = _hidden_chain.smoothed_states(self, self._to_unconstrained(parameters), weights)
         return self.labels.frame(states, range(self.num_states))
 
     @float64
@@ -470,7 +472,7 @@ class HMM(AbstractHiddenChain):
             The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
         """
         weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.channels(_hidden_chain.expected(self, self._unconstrained(parameters), weights))
+        return self.labels.channels(_hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights))
 
     @float64
     def simulate(
@@ -492,7 +494,7 @@ class HMM(AbstractHiddenChain):
         tuple of array
             Observations `[steps]` or `[steps, channels]`, and states `[steps]`.
         """
-        found = self._natural(self._unconstrained(parameters))
+        found = self._natural(self._to_unconstrained(parameters))
         nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
         x, states = _hidden_chain.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
         return (x[:, 0] if self.labels.columns is None else x), states
@@ -523,7 +525,7 @@ class HMM(AbstractHiddenChain):
         """
         if not (0 < level < 1 and horizon >= 1):
             raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
-        draws = _hidden_chain.futures(self, self._unconstrained(parameters), horizon)
+        draws = _hidden_chain.futures(self, self._to_unconstrained(parameters), horizon)
         if isinstance(self.emission, emissions.Categorical):
             symbols = range(self.emission.num_symbols)
             return self.labels.ahead(len(self.x), {s: (draws == s).mean(0) for s in symbols})

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..._runtime.jax import Arrays, PyTree, compiled
+from ..._runtime.jax import Arrays, PyTree, compile_static
 from ...inference.chain import Posterior, Potentials, posterior
 from ...inference.moments import spread_of_sums
 from ...objectives.objective import DiagonalBlocks, ravel, unravel
@@ -35,7 +35,7 @@ class ParameterPlaces(NamedTuple):
     """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
 
     own: Int[np.ndarray, "states own"]
-    shared: Int[np.ndarray, " shared"]
+    shared_places: Int[np.ndarray, " shared"]
     chain: Int[np.ndarray, " chain"]
 
 
@@ -57,7 +57,7 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Tell whether the scores of all steps fit into memory, and weights act on observations or sequences, not on steps."""
     where = places(hmm, theta)
-    scores = (where.own.size + hmm.num_states * where.shared.size) * hmm.layout.place.size
+    scores = (where.own.size + hmm.num_states * where.shared_places.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= INFORMATION_ENTRIES
 
 
@@ -81,28 +81,28 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
     return True
 
 
-class _Known(NamedTuple):
+class _Evidence(NamedTuple):
     """Posterior of the path and its inputs, steps in the order of the layout."""
 
     potentials: Potentials
     posterior: Posterior
-    seen: Float[Array, " steps"]  # the weight of each observation
+    observation_weights: Float[Array, " steps"]  # the weight of each observation
     worth: Float[Array, " steps"]  # the weight of its sequence
-    expected: Float[Array, "steps states"]  # expected observations of each state
+    expected_observations: Float[Array, "steps states"]  # expected observations of each state
 
 
-def _known(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Known:
+def _evidence(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Evidence:
     """Compute the posterior for an `hmm` that drops observations or sequences."""
     everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
-    seen = laid(hmm.seen(everyone if sequences else weights))
+    seen = laid(hmm.observation_weights(everyone if sequences else weights))
     worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
     whole, _ = hmm.whole(theta, everyone if sequences else weights)
     found = posterior(whole, hmm.layout, worth.reshape(hmm.layout.shape))
-    return _Known(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
+    return _Evidence(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
 
 
-@compiled
+@compile_static
 def complete(
     hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
@@ -111,11 +111,11 @@ def complete(
     There is a block for each state, one for the parameters that states share, and one for the distribution of states.
     """
     vector, where = ravel(theta), places(hmm, theta)
-    known = _known(hmm, theta, weights)
+    known = _evidence(hmm, theta, weights)
     prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
-    slope, moved = _slope(hmm, theta, known), _moved(hmm, theta, known)
+    slope, moved = _slope(hmm, theta, known), _path_gradient(hmm, theta, known)
     blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
-    own, shared, chain = where.own, where.shared[None], where.chain[None]
+    own, shared, chain = where.own, where.shared_places[None], where.chain[None]
     return (
         DiagonalBlocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
         DiagonalBlocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
@@ -123,33 +123,37 @@ def complete(
     )
 
 
-def _slope(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+def _slope(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
     """Return the gradient of the emissions' expected log-density as a function of the raveled θ."""
 
     def expected(v):
-        densities = hmm.log_densities(unravel(v, theta)).reshape(known.expected.shape)
-        return jnp.sum(jnp.where(known.expected > 0, known.expected * densities, 0.0))
+        densities = hmm.log_densities(unravel(v, theta)).reshape(evidence.expected_observations.shape)
+        return jnp.sum(jnp.where(evidence.expected_observations > 0, evidence.expected_observations * densities, 0.0))
 
     return jax.grad(expected)
 
 
-def _moved(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Callable[[Array], Array]:
+def _path_gradient(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
     """Return the gradient of minus the expected log-probability of the path."""
 
     def expected(v):
-        counts = zip((known.posterior.initial, known.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True)
+        counts = zip(
+            (evidence.posterior.initial, evidence.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True
+        )
         return -sum(jnp.sum(times(count, log)) for count, log in counts)
 
     return jax.grad(expected)
 
 
-def _bend(hmm: AbstractHiddenChain, theta: PyTree, known: _Known) -> Float[Array, "states own own"]:
+def _bend(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Float[Array, "states own own"]:
     """Compute minus the derivative of `_slope` in the own parameters of each state."""
     own = places(hmm, theta).own
-    closed = hmm.emission.curvature(hmm.emitted(theta), hmm.data, known.expected) if own.size else None
+    closed = (
+        hmm.emission.curvature(hmm.emission_parameters(theta), hmm.data, evidence.expected_observations) if own.size else None
+    )
     if closed is not None:
         return closed
-    return -_blocks(hmm, _slope(hmm, theta, known), ravel(theta), own)
+    return -_blocks(hmm, _slope(hmm, theta, evidence), ravel(theta), own)
 
 
 def _blocks(
@@ -162,16 +166,16 @@ def _blocks(
 def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
     vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
-    known = _known(hmm, theta, weights)
+    known = _evidence(hmm, theta, weights)
     out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
     out = out.at[own[:, :, None], own[:, None]].add(_bend(hmm, theta, known))
     rows = -hmm.along(_slope(hmm, theta, known), vector, shared)
     out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
-    out = out.at[chain].add(hmm.along(_moved(hmm, theta, known), vector, chain))
+    out = out.at[chain].add(hmm.along(_path_gradient(hmm, theta, known), vector, chain))
     return out - _hidden_away(hmm, theta, known)
 
 
-def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Float[Array, "params params"]:
+def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence") -> Float[Array, "params params"]:
     """Compute `Cov(s)`, the information that is lost because the states are hidden."""
     vector, where, layout, K = ravel(theta), places(hmm, theta), hmm.layout, hmm.num_states
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
@@ -179,8 +183,8 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
     def scores(entries):
         """Compute scores of all steps in a parameter, or in one parameter of each state."""
         tangent = jnp.zeros_like(vector).at[entries].set(1.0)
-        slope = known.seen[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
-        return jnp.where(known.seen[:, None] > 0, slope, 0.0)
+        slope = evidence.observation_weights[:, None] * jax.jvp(densities, (vector,), (tangent,))[1]
+        return jnp.where(evidence.observation_weights[:, None] > 0, slope, 0.0)
 
     def all_scores(entries):
         """Scores of all steps, parameters on the last axis."""
@@ -189,16 +193,16 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, known: "_Known") -> Fl
         return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)
 
     spread = spread_of_sums(
-        known.posterior,
-        known.potentials.transition,
+        evidence.posterior,
+        evidence.potentials.transition,
         layout,
-        (all_scores(where.own.T), all_scores(where.shared)),
-        known.worth.reshape(layout.shape),
+        (all_scores(where.own.T), all_scores(where.shared_places)),
+        evidence.worth.reshape(layout.shape),
         len(hmm.lengths),
     )
     logs = lambda v: jnp.concatenate([part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))])
     turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # probabilities that are held at zero have no score
     half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
     spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
-    order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared]))
+    order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared_places]))
     return spread[order][:, order]

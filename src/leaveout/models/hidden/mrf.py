@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...inference.clique import Sums, log_partition, marginals, tree
-from ...objectives.objective import Costs, Parameters, Units, float64, ravel, stored, unravel
+from ...objectives.objective import Costs, Parameters, Units, as_stored, float64, ravel, unravel
 from ...plans.graph import blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import approximation_check as _apart, hidden_field as _hidden_field, observations as _observations
@@ -172,7 +172,7 @@ class MRF(AbstractHiddenField):
                 'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
             )
         rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
-        self.emission = emission.matched("MRF", self.labels.index).with_data(rows)
+        self.emission = emission.match_labels("MRF", self.labels.index).with_data(rows)
         self.data = self.emission.prepare(rows, lengths)
         dense = self.emission.has_density(rows, lengths)
         self.dense = dense.reshape(self.x.shape[:2])
@@ -184,7 +184,7 @@ class MRF(AbstractHiddenField):
         self.check_size(not (self.flat or flat))
         self.tree = tree(self.x.shape[1], self.edges, self.number, memory * 2**30, inference)
         fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
-        self.normaliser = None if fixed is None else stored(fixed)
+        self.normaliser = None if fixed is None else as_stored(fixed)
         sites = self.x.shape[1]
         self.block = blocks(self.edges, sites, max(1, min(max(MIN_SITE_BLOCKS, round(sites**0.5)), sites // 2)))
 
@@ -194,7 +194,7 @@ class MRF(AbstractHiddenField):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             canonical=self._canonical,
             names=self._names,
@@ -203,7 +203,7 @@ class MRF(AbstractHiddenField):
 
     def _natural(self, theta):
         field = {} if self.external is None else {"external": self.external_of(theta)}
-        return {"coupling": jnp.asarray(self.coupling_of(theta)), **field, **self.emitted(theta)}
+        return {"coupling": jnp.asarray(self.coupling_of(theta)), **field, **self.emission_parameters(theta)}
 
     @float64
     def _start(self, seed):
@@ -215,7 +215,7 @@ class MRF(AbstractHiddenField):
         prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
         orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]
         starts = [{**prior, **self.emission.permute(own, np.array(order))} for order in itertools.islice(orders, ORDERS)]
-        return self._unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), EM_STEPS)[0])
+        return self._to_unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), EM_STEPS)[0])
 
     @float64
     def _canonical(self, theta):
@@ -229,7 +229,7 @@ class MRF(AbstractHiddenField):
             found["coupling"] = found["coupling"][order][:, order]
         if self.external is not None:
             found["external"] = found["external"][:, order]
-        return self._unconstrained({**found, **self.emission.permute(own, order)})
+        return self._to_unconstrained({**found, **self.emission.permute(own, order)})
 
     # F
 
@@ -237,11 +237,17 @@ class MRF(AbstractHiddenField):
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
     ) -> Array:
         if self.drop == "field":
-            return super().score(theta, weights, index, held) if self.joint else self.losses(theta, *self._listed(theta, index))
-        pairs = self.coupled(theta)
+            return (
+                super().score(theta, weights, index, held)
+                if self.joint
+                else self.losses(theta, *self._listed_densities(theta, index))
+            )
+        pairs = self.pair_potentials(theta)
         if self.joint:
             densities, known = self.densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
-            both = jnp.stack([self.seen(weights, densities), self.seen(known, densities)]) + self.outside(theta)
+            both = jnp.stack(
+                [self.weighted_emissions(weights, densities), self.weighted_emissions(known, densities)]
+            ) + self.outside(theta)
             without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
@@ -250,7 +256,7 @@ class MRF(AbstractHiddenField):
     def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
         """Compute state probabilities and densities of the listed units, `[width, states]` each; any values for padding."""
         densities = self.densities(theta)
-        seen, sites = self.seen(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
+        seen, sites = self.weighted_emissions(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
         if len(index) < len(self.x):  # only the fields of the listed units
             states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
@@ -258,7 +264,7 @@ class MRF(AbstractHiddenField):
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
         return states, densities.reshape(-1, self.number)[place]
 
-    def _listed(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
+    def _listed_densities(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
         """Return densities of the listed fields, and which of them have observations."""
         sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
@@ -268,7 +274,7 @@ class MRF(AbstractHiddenField):
     def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
-        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed(theta, index))
+        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed_densities(theta, index))
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -279,12 +285,12 @@ class MRF(AbstractHiddenField):
 
     def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
         self.check_kind(kind, "sites", "field")
-        states, _ = self._posterior(theta, weights, index, self.coupled(theta))
+        states, _ = self._posterior(theta, weights, index, self.pair_potentials(theta))
         if kind == "state":
             return states
         place = jnp.minimum(index, self.num_units - 1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place], self.data)
-        means = self.means(states, self.emitted(theta), data)
+        means = self.means(states, self.emission_parameters(theta), data)
         return means[:, 0] if means.shape[1] == 1 else means
 
     # the contract of an objective
@@ -298,7 +304,9 @@ class MRF(AbstractHiddenField):
         """Facts about the units; blocks hold neighbouring sites of all fields, as effects of a place are common to these."""
         names = self.labels.units(self.drop)
         if self.drop == "field":
-            return Units(names=names, observed=self._observed(), kinds=KINDS, score=self.emission.score, response=self.x)
+            return Units(
+                names=names, observed=self._observation_mask(), kinds=KINDS, score=self.emission.score, response=self.x
+            )
         target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
         blocks = np.tile(self.block, len(self.x))
         known: dict[str, Any] = {
@@ -308,7 +316,7 @@ class MRF(AbstractHiddenField):
             "response": self.x,
             "score": self.emission.score,
         }
-        return Units(names, serial=True, observed=self._observed(), **known)
+        return Units(names, serial=True, observed=self._observation_mask(), **known)
 
     @property
     def costs(self) -> Costs:
@@ -319,7 +327,7 @@ class MRF(AbstractHiddenField):
     def local(self) -> bool:
         return self.drop == "field"
 
-    def _observed(self) -> Bool[np.ndarray, " units"] | None:
+    def _observation_mask(self) -> Bool[np.ndarray, " units"] | None:
         """Units with an observation to score; None if all have."""
         units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
         return None if units.all() else units
@@ -355,7 +363,7 @@ class MRF(AbstractHiddenField):
         float
             The logarithm of the normaliser.
         """
-        return float(_hidden_field.prior_partition(self, self._unconstrained(parameters)))
+        return float(_hidden_field.prior_partition(self, self._to_unconstrained(parameters)))
 
     @float64
     def log_likelihood(self, parameters: _observations.Given) -> float:
@@ -371,7 +379,7 @@ class MRF(AbstractHiddenField):
         float
             The log-likelihood.
         """
-        return -float(jnp.sum(_hidden_field.losses(self, self._unconstrained(parameters))))
+        return -float(jnp.sum(_hidden_field.losses(self, self._to_unconstrained(parameters))))
 
     @float64
     def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
@@ -393,7 +401,7 @@ class MRF(AbstractHiddenField):
         dict of array
             Natural parameters.
         """
-        found = self._natural(self._unconstrained(parameters))
+        found = self._natural(self._to_unconstrained(parameters))
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
@@ -413,7 +421,7 @@ class MRF(AbstractHiddenField):
             The probabilities.
         """
         weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.states(np.asarray(_hidden_field.smoothed(self, self._unconstrained(parameters), weights)))
+        return self.labels.states(np.asarray(_hidden_field.smoothed_sites(self, self._to_unconstrained(parameters), weights)))
 
     @float64
     def against_exact(self, parameters: _observations.Given) -> _observations.Table:
@@ -439,7 +447,7 @@ class MRF(AbstractHiddenField):
         """
         if self.inference == "exact":
             raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
-        return _apart.against_exact(self, self._unconstrained(parameters))
+        return _apart.against_exact(self, self._to_unconstrained(parameters))
 
     @float64
     def decode(self, parameters: _observations.Given) -> _observations.Steps:
@@ -455,7 +463,7 @@ class MRF(AbstractHiddenField):
         array or Series, shape (sites,) or (fields, sites)
             The states.
         """
-        return self.labels.sites(_hidden_field.decoded(self, self._unconstrained(parameters)))
+        return self.labels.sites(_hidden_field.decode_field(self, self._to_unconstrained(parameters)))
 
     @float64
     def simulate(
@@ -477,7 +485,7 @@ class MRF(AbstractHiddenField):
         tuple of array
             Observations `[fields, sites]` or `[fields, sites, channels]`, and states `[fields, sites]`.
         """
-        return _hidden_field.draw(self, self._unconstrained(parameters), num_fields, np.random.default_rng(seed))
+        return _hidden_field.draw(self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(seed))
 
 
 def _check_how(prior: Any, inference: Any, memory: Any) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ...data.arrays import Names, index_of, numbers, pandas_of, places
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 
 Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
 Table = np.ndarray | pd.DataFrame  # several values
@@ -160,7 +160,7 @@ def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"
         raise ValueError(f"MRF: x holds {np.isinf(array).sum()} infinite values, the first in field {f} at site {s}.")
     if np.isnan(array).any(-1).all():
         raise ValueError("MRF: every observation in x is missing (NaN).")
-    return stored(array), FieldLabels(index, fields, single)
+    return as_stored(array), FieldLabels(index, fields, single)
 
 
 def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None) -> Float[np.ndarray, " units"]:
@@ -173,12 +173,12 @@ def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: p
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
             f"{model}: weights must be {num_units} numbers, one a unit, finite, not negative; "
-            f"got {_described(array, num_units)}."
+            f"got {_describe_weights(array, num_units)}."
         )
     return array
 
 
-def _described(weights: np.ndarray, num_units: int) -> str:
+def _describe_weights(weights: np.ndarray, num_units: int) -> str:
     """Describe the error in an array of weights."""
     if weights.shape != (num_units,):
         return f"shape {list(weights.shape)}"

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Module
 from ...data.arrays import index_of, numbers, pandas_of, places
-from ...objectives.objective import stored
+from ...objectives.objective import as_stored
 from ..emissions._base import but_last
 
 
@@ -82,7 +82,7 @@ def read_coupling(
     """Return φ, or its start if it is free, and its prior or None; `directed` tells whether the edges have a direction."""
     free = coupling if isinstance(coupling, Free) else None
     try:
-        value = stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))
+        value = as_stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))
     except (TypeError, ValueError):
         raise TypeError(
             f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
@@ -92,7 +92,7 @@ def read_coupling(
     if value.shape not in ((), (num_edges,), square, (num_edges, *square)) or not np.isfinite(value).all():
         raise ValueError(
             f"MRF: coupling must be a finite number, one for each of {num_edges} edges, or a matrix {list(square)}, one in all "
-            f"or one an edge; got {_shown(value)}."
+            f"or one an edge; got {_describe_value(value)}."
         )
     skew = value.ndim > 1 and not np.array_equal(value, value.swapaxes(-1, -2))
     if (skew or (free is not None and free.directed)) and not directed:
@@ -106,7 +106,7 @@ def read_coupling(
     if value.ndim == 3 or (skew and not free.directed):
         raise ValueError(
             "Free: a matrix is learned for all edges together, symmetric unless directed=True; got "
-            + ("one an edge." if value.ndim == 3 else f"{_shown(value)}.")
+            + ("one an edge." if value.ndim == 3 else f"{_describe_value(value)}.")
         )
     return value, None if flat else _prior("Free", free.prior)
 
@@ -122,9 +122,9 @@ def read_external(
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
                 f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.models.External(...); "
-                f"got {_shown(value)}."
+                f"got {_describe_value(value)}."
             )
-        return stored(value), None, None
+        return as_stored(value), None, None
     if num_states == 1:
         raise ValueError("MRF: an external field can be learned where there are two states or more.")
     design = np.ones((num_sites, 1))
@@ -134,11 +134,11 @@ def read_external(
         if given.ndim != 2 or len(given) != num_sites or not np.isfinite(given).all() or (np.ptp(given, axis=0) == 0).any():
             raise ValueError(
                 f"External: covariates must be finite numbers that vary, one row for each of {num_sites} sites; got "
-                f"{_shown(given)}. An intercept is there already."
+                f"{_describe_value(given)}. An intercept is there already."
             )
         design = np.concatenate([design, given - given.mean(0)], axis=1)
     prior = None if flat else _prior("External", external.prior)
-    return stored(np.zeros((design.shape[1], num_states))), stored(design), prior
+    return as_stored(np.zeros((design.shape[1], num_states))), as_stored(design), prior
 
 
 def _in_order(name: str, value: Any, index: Any) -> Any:
@@ -150,7 +150,7 @@ def _in_order(name: str, value: Any, index: Any) -> Any:
     return value if order is None else value.iloc[order]
 
 
-def _shown(value: np.ndarray) -> str:
+def _describe_value(value: np.ndarray) -> str:
     finite = "" if np.isfinite(value).all() else ", some not finite"
     return str(value.tolist()) if value.size <= 9 else f"an array of shape {list(value.shape)}{finite}"
 
@@ -158,7 +158,7 @@ def _shown(value: np.ndarray) -> str:
 def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
     if given is None:
         return None
-    prior = stored(given)
+    prior = as_stored(given)
     if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
         raise ValueError(f"{caller}: prior must be a mean and a standard deviation, or None; got {given!r}.")
     return prior

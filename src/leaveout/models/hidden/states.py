@@ -59,8 +59,8 @@ class States(Module):
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
         self.number, self.edge = number, None
         self.stationary = isinstance(initial, str) and initial == "stationary"
-        self.initial, first = _held("initial", initial, (number,), ("free", "stationary"))
-        self.transition, moves = _held("transition", transition, (number, number), ("free",))
+        self.initial, first = _read_distribution("initial", initial, (number,), ("free", "stationary"))
+        self.transition, moves = _read_distribution("transition", transition, (number, number), ("free",))
         if self.stationary and self.transition is not None and not has_stationary(self.transition):
             raise ValueError(
                 'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
@@ -123,7 +123,7 @@ class States(Module):
         logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
         return jax.nn.log_softmax(logits, axis=-1)
 
-    def unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+    def to_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
         """Compute the part of θ of a natural parameter."""
         if name not in self.support:
             return np.asarray(SIMPLEX.unconstrained(value))
@@ -176,7 +176,7 @@ def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows sta
     return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
 
 
-def _held(
+def _read_distribution(
     name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
     """Read a distribution.

@@ -8,15 +8,15 @@ from jaxtyping import Float
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names
 from ...objectives.closed_form import AbstractClosedForm, Looked, Points, State, Weights
-from .crossed import Crossed
+from .crossed import CrossedFactors
 from .effects import GroupingFactor
-from .grouped import Grouped
+from .grouped import OneFactor
 from .responses import ResponseRows
 
 ROWS = "row"
 
 
-class AbstractMixed(AbstractClosedForm):
+class AbstractMixedModel(AbstractClosedForm):
     """Base of mixed models, with the parts that their engine, tables and boundary use."""
 
     engine: Any = static()
@@ -35,7 +35,7 @@ class AbstractMixed(AbstractClosedForm):
     labels: Names = static()
     spec: Any = static()
 
-    def with_factors(self, kept: tuple[GroupingFactor, ...]) -> Self:
+    def with_factors(self, factors: tuple[GroupingFactor, ...]) -> Self:
         """Copy the model with other entries of Λ free.
 
         Parameters
@@ -51,18 +51,18 @@ class AbstractMixed(AbstractClosedForm):
         new = object.__new__(type(self))
         for name, value in vars(self).items():
             object.__setattr__(new, name, value)
-        object.__setattr__(new, "factors", kept)
-        object.__setattr__(new, "engine", self._made(kept))
+        object.__setattr__(new, "factors", factors)
+        object.__setattr__(new, "engine", self._make_engine(factors))
         return new
 
-    def _made(self, factors: tuple[GroupingFactor, ...]) -> Any:
+    def _make_engine(self, factors: tuple[GroupingFactor, ...]) -> Any:
         """Make the engine that computes F."""
         if len(factors) == 1:
-            return Grouped.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
-        return Crossed.of(self.data, factors, self.code)
+            return OneFactor.of(self.data, factors[0], self.quadrature, self.drop != ROWS)
+        return CrossedFactors.of(self.data, factors, self.code)
 
     @property
-    def _held(self) -> int:
+    def _num_held(self) -> int:
         """Number of entries of Λ that are held at zero."""
         return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
 

@@ -67,22 +67,22 @@ class CrossedMode(NamedTuple):
     eta: NDArray[np.float64]
     bend: NDArray[np.float64]
     sums: dict[tuple[int, int], NDArray[np.float64]]
-    solved: SchurFactor
+    schur_factor: SchurFactor
     value: float
 
 
 @dataclass(frozen=True, eq=False)
-class Crossed:
+class CrossedFactors:
     """Rows, their factors, and the unit of each row."""
 
     data: ResponseRows
-    given: tuple[GroupingFactor, ...]  # in the order of θ
+    factor_order: tuple[GroupingFactor, ...]  # in the order of θ
     unit: NDArray[np.int64]
     apart: bool = False  # whether weights stand outside of the integral
 
     @staticmethod
-    def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray) -> "Crossed":
-        found = Crossed(data, factors, unit)
+    def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray) -> "CrossedFactors":
+        found = CrossedFactors(data, factors, unit)
         rest = found.size - found.ends[1]
         if rest > MAX_DENSE_EFFECTS:
             name = found.factors[0].name
@@ -95,11 +95,11 @@ class Crossed:
     @functools.cached_property
     def order(self) -> list[int]:
         """Factors, with the one with most effects first."""
-        return sorted(range(len(self.given)), key=lambda k: -self.given[k].q * len(self.given[k].levels))
+        return sorted(range(len(self.factor_order)), key=lambda k: -self.factor_order[k].q * len(self.factor_order[k].levels))
 
     @functools.cached_property
     def factors(self) -> list[GroupingFactor]:
-        return [self.given[k] for k in self.order]
+        return [self.factor_order[k] for k in self.order]
 
     @functools.cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -152,7 +152,7 @@ class Crossed:
             out[f, g] = own
         return out
 
-    def solved(self, sums: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> SchurFactor:
+    def factorise(self, sums: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> SchurFactor:
         """Factor M."""
         q, rest = self.factors[0].q, self.size - self.ends[1]
         block = roots[0].T @ sums[0, 0] @ roots[0] + np.eye(q)
@@ -170,23 +170,23 @@ class Crossed:
                     S[column, row] += own
         cross = [roots[0].T @ sums[0, g] @ roots[g] for g in range(1, len(self.factors))]
         turned = [inverse[self.pairs[0, g].first] @ own for g, own in enumerate(cross, 1)]
-        C, U = self._compressed(cross), self._compressed(turned)
+        C, U = self._compress(cross), self._compress(turned)
         S -= (C.T @ U).toarray()
         return SchurFactor(low, inverse, scipy.linalg.cholesky(S, lower=True, check_finite=False), U)
 
-    def _compressed(self, values: list[NDArray]) -> "scipy.sparse.csr_array":
+    def _compress(self, values: list[NDArray]) -> "scipy.sparse.csr_array":
         column, ends, order = self.pattern
         flat = np.concatenate([own.ravel() for own in values])[order]
         return scipy.sparse.csr_array((flat, column, ends), shape=(self.ends[1], self.size - self.ends[1]))
 
-    def solve(self, solved: SchurFactor, vector: np.ndarray) -> np.ndarray:
+    def solve(self, factor: SchurFactor, vector: np.ndarray) -> np.ndarray:
         """Multiply a vector, or columns, by M⁻¹."""
         q, cut = self.factors[0].q, self.ends[1]
-        own = np.einsum("lij,lj...->li...", solved.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
+        own = np.einsum("lij,lj...->li...", factor.inverse, vector[:cut].reshape(-1, q, *vector.shape[1:]))
         own = own.reshape(vector[:cut].shape)
-        rest = vector[cut:] - solved.left.T @ vector[:cut]
-        rest = scipy.linalg.cho_solve((solved.corner, True), rest, check_finite=False)
-        return np.concatenate([own - solved.left @ rest, rest])
+        rest = vector[cut:] - factor.left.T @ vector[:cut]
+        rest = scipy.linalg.cho_solve((factor.corner, True), rest, check_finite=False)
+        return np.concatenate([own - factor.left @ rest, rest])
 
     def levels(self, vector: np.ndarray) -> list[np.ndarray]:
         """b by factors, `[levels, q]` each."""
@@ -202,7 +202,7 @@ class Crossed:
                 total += factor.design[j] * effects[factor.code, j]
         return total
 
-    def gathered(self, of_rows: np.ndarray) -> list[np.ndarray]:
+    def gather(self, of_rows: np.ndarray) -> list[np.ndarray]:
         """Multiply numbers of rows by Zᵀ; returns `[levels, q]` for each factor."""
         return [
             np.stack([np.bincount(f.code, of_rows * column, len(f.levels)) for column in f.design], 1) for f in self.factors
@@ -210,12 +210,12 @@ class Crossed:
 
     def pull(self, of_rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
         """Multiply numbers of rows by Aᵀ."""
-        return np.concatenate([(own @ root).ravel() for own, root in zip(self.gathered(of_rows), roots, strict=True)])
+        return np.concatenate([(own @ root).ravel() for own, root in zip(self.gather(of_rows), roots, strict=True)])
 
-    def placed(self, theta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    def place(self, theta: np.ndarray) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
         """e, Λ of each factor, and τ `[own, 1]`, at one θ."""
-        parts = split(theta[None], self.data, self.given)
-        roots = [self.given[k].root(parts.free[k][0]) for k in self.order]
+        parts = split(theta[None], self.data, self.factor_order)
+        roots = [self.factor_order[k].root(parts.free[k][0]) for k in self.order]
         return self.data.offset + self.data.design @ parts.z[0], roots, parts.tau[0][:, None]
 
     def mode(self, theta: np.ndarray, omega: np.ndarray, start: np.ndarray | None) -> CrossedMode:
@@ -223,7 +223,7 @@ class Crossed:
 
         The factor of M is reused for as long as steps shrink quickly. At the end it is computed anew.
         """
-        (e, roots, tau), data = self.placed(theta), self.data
+        (e, roots, tau), data = self.place(theta), self.data
         b = np.zeros(self.size) if start is None else start
         step, size, lowest, stale = np.zeros(self.size), np.inf, np.inf, True
         for _ in range(STEPS):
@@ -240,7 +240,7 @@ class Crossed:
             if stale or near:
                 weights = omega * bend
                 sums = self.sums(weights)
-                solved = self.solved(sums, roots)
+                solved = self.factorise(sums, roots)
             if near:
                 break
             step = self.solve(solved, self.pull(omega * slope, roots) + at)
@@ -249,22 +249,22 @@ class Crossed:
         fixed = np.broadcast_to(data.response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
         return CrossedMode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
 
-    def inverses(self, solved: SchurFactor) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
+    def inverses(self, factor: SchurFactor) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
         """Compute S⁻¹, and M⁻¹ at the pairs in the rows, `[pairs, q_f, q_g]`."""
-        inverse = scipy.linalg.lapack.dpotri(solved.corner, lower=1)[0]
+        inverse = scipy.linalg.lapack.dpotri(factor.corner, lower=1)[0]
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         out, q = {}, self.factors[0].q
         for f in range(1, len(self.factors)):
             for g in range(f, len(self.factors)):
                 out[f, g] = inverse[self._places(f, g)]
-        spread = self._spread(solved.left, inverse)
-        own = solved.inverse.copy()
+        spread = self._spread(factor.left, inverse)
+        own = factor.inverse.copy()
         ends = self.pattern[1]
         levels = np.arange(len(self.factors[0].levels))
         for i in range(q):
             for j in range(q):  # Σ_k (U S⁻¹)_ik U_jk: rows of one level have the same columns
                 row_i, row_j = levels * q + i, levels * q + j
-                both = _rows(spread, ends, row_i) * _rows(solved.left.data, ends, row_j)
+                both = _rows(spread, ends, row_i) * _rows(factor.left.data, ends, row_j)
                 counts = (ends[1:] - ends[:-1])[row_i]
                 own[:, i, j] += np.bincount(np.repeat(levels, counts), both, len(levels))
         out[0, 0] = own
@@ -283,15 +283,15 @@ class Crossed:
         row = (self.ends[f] - self.ends[1] + pairs.first * a)[:, None, None] + np.arange(a)[:, None]
         return row, (self.ends[g] - self.ends[1] + pairs.second * b)[:, None, None] + np.arange(b)
 
-    def _spread(self, left: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
+    def _spread(self, remainder: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
         """Compute the entries of U S⁻¹ at the entries of U, in the order of U."""
-        out, ends = np.empty(left.nnz), left.indptr
+        out, ends = np.empty(remainder.nnz), remainder.indptr
         many = max(1, SCHUR_ENTRIES // max(1, inverse.shape[0]))
-        for start in range(0, left.shape[0], many):
-            some = left[start : start + many] @ inverse
-            stop = min(start + many, left.shape[0])
+        for start in range(0, remainder.shape[0], many):
+            some = remainder[start : start + many] @ inverse
+            stop = min(start + many, remainder.shape[0])
             row = np.repeat(np.arange(stop - start), np.diff(ends[start : stop + 1]))
-            out[ends[start] : ends[stop]] = some[row, left.indices[ends[start] : ends[stop]]]
+            out[ends[start] : ends[stop]] = some[row, remainder.indices[ends[start] : ends[stop]]]
         return out
 
     def leverages(self, inverses: dict[tuple[int, int], np.ndarray], roots: list[np.ndarray]) -> np.ndarray:
@@ -310,7 +310,7 @@ class Crossed:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute F, its gradients and the modes of one refit after another."""
         found = [
-            self._looked(t, w[self.unit] * self.data.size, None if state is None else state[k])
+            self._evaluate(t, w[self.unit] * self.data.size, None if state is None else state[k])
             for k, (t, w) in enumerate(zip(theta, weights, strict=True))
         ]
         value, gradient, modes = zip(*found, strict=True)
@@ -321,30 +321,30 @@ class Crossed:
         """Approximate number of operations of a gradient."""
         return 200.0 * len(self.data.y) + 3.0 * float(self.size - self.ends[1]) ** 3
 
-    def _looked(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> tuple[float, NDArray, NDArray]:
+    def _evaluate(self, theta: NDArray, omega: NDArray, start: NDArray | None) -> tuple[float, NDArray, NDArray]:
         nothing = np.inf, np.full(len(theta), np.nan), np.zeros(self.size)
         try:
             mode = self.mode(theta, omega, start)
         except (np.linalg.LinAlgError, ValueError):
             return nothing
-        _, roots, tau = self.placed(theta)
+        _, roots, tau = self.place(theta)
         data, own = self.data, self.data.response
-        _, inverses = self.inverses(mode.solved)
+        _, inverses = self.inverses(mode.schur_factor)
         slope, third = own.orders(mode.eta, tau, data.y, (1, 3))
-        direct, own_slope, own_bend = own.shared(mode.eta, tau, data.y, (0, 1, 2))
+        direct, own_slope, own_bend = own.shared_derivatives(mode.eta, tau, data.y, (0, 1, 2))
         pulled, s = omega * slope, 0.5 * self.leverages(inverses, roots)
         v = omega * third * s
-        r = self.solve(mode.solved, self.pull(v, roots)) if v.any() else np.zeros(self.size)
+        r = self.solve(mode.schur_factor, self.pull(v, roots)) if v.any() else np.zeros(self.size)
         along = self.push(r, roots)
         e = pulled + v - mode.bend * along
         free: list[NDArray] = [np.zeros(0)] * len(self.factors)
-        of_e, of_slope, b, back = self.gathered(e), self.gathered(pulled), self.levels(mode.b), self.levels(r)
+        of_e, of_slope, b, back = self.gather(e), self.gather(pulled), self.levels(mode.b), self.levels(r)
         for f, k in enumerate(self.order):
             full = of_e[f].T @ b[f] - of_slope[f].T @ back[f]
             for g, root in enumerate(roots):
                 key, sums = ((f, g), lambda part: part) if f <= g else ((g, f), lambda part: part.swapaxes(1, 2))
                 full = full + np.einsum("pij,jk,plk->il", sums(mode.sums[key]), root, sums(inverses[key]))
-            free[k] = full[self.given[k].row, self.given[k].column]
+            free[k] = full[self.factor_order[k].row, self.factor_order[k].column]
         of_tau = direct + s * own_bend - along * own_slope + own.constant(tau, data.y)[1]
         gradient = np.concatenate([e @ data.design, *free, (of_tau * omega).sum(1)])
         return mode.value, gradient, mode.b
@@ -380,24 +380,24 @@ class Crossed:
 
     def _posterior(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[CrossedMode, list[NDArray], NDArray]:
         mode = self.mode(theta, weights[self.unit] * self.data.size, start)
-        _, roots, tau = self.placed(theta)
+        _, roots, tau = self.place(theta)
         return mode, roots, tau
 
     def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
-        found = [self._seen(t, w, None) for t, w in zip(theta, weights, strict=True)]
+        found = [self._predictors(t, w, None) for t, w in zip(theta, weights, strict=True)]
         mean, variance, tau = zip(*found, strict=True)
         return np.array(mean), np.array(variance), np.stack(tau, 1)
 
-    def _seen(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
+    def _predictors(self, theta: NDArray, weights: NDArray, start: NDArray | None) -> tuple[NDArray, NDArray, NDArray]:
         """Linear predictors, leverages and τ of one refit."""
         mode, roots, tau = self._posterior(theta, weights, start)
-        return mode.eta, self.leverages(self.inverses(mode.solved)[1], roots), tau
+        return mode.eta, self.leverages(self.inverses(mode.schur_factor)[1], roots), tau
 
     def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
         mode, roots, _ = self._posterior(theta, np.ones(self.unit.max() + 1), None)
-        return self.covariance(mode.solved, np.arange(len(self.data.y)), roots), mode.bend
+        return self.covariance(mode.schur_factor, np.arange(len(self.data.y)), roots), mode.bend
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
@@ -409,17 +409,17 @@ class Crossed:
             for f, (k, root) in enumerate(zip(self.order, roots, strict=True)):
                 code, own = codes[k][some], root.T @ designs[k][:, some]
                 known = np.flatnonzero(code >= 0)
-                for j in range(self.given[k].q):
-                    right[self.ends[f] + code[known] * self.given[k].q + j, known] = own[j, known]
+                for j in range(self.factor_order[k].q):
+                    right[self.ends[f] + code[known] * self.factor_order[k].q + j, known] = own[j, known]
                 variance[some] += np.where(code >= 0, 0.0, np.sum(own**2, 0))
             mean[some] = mode.b @ right
-            variance[some] += np.sum(right * self.solve(mode.solved, right), 0)
+            variance[some] += np.sum(right * self.solve(mode.schur_factor, right), 0)
         return mean, variance
 
     def _alone(self, theta: NDArray, weights: NDArray, unit: NDArray, start: NDArray | None) -> NDArray:
-        mean, variance, tau = self._seen(theta, weights, start)
+        mean, variance, tau = self._predictors(theta, weights, start)
         rows = np.concatenate([self.members[u] for u in unit])
-        each = marginal_losses(self.data.taken(rows), mean[rows], variance[rows], tau)
+        each = marginal_losses(self.data.select_rows(rows), mean[rows], variance[rows], tau)
         count = [len(self.members[u]) for u in unit]
         return np.bincount(np.repeat(np.arange(len(unit)), count), each, len(unit))
 
@@ -428,8 +428,8 @@ class Crossed:
         out = np.empty(len(unit))
         for k, one in enumerate(unit):
             rows = self.members[one]
-            data = self.data.taken(rows)
-            covariance = self.covariance(mode.solved, rows, roots)
+            data = self.data.select_rows(rows)
+            covariance = self.covariance(mode.schur_factor, rows, roots)
             out[k] = joint_density(data.response, mode.eta[rows], covariance, tau, data)
         return out
 
@@ -443,13 +443,13 @@ class Crossed:
         members, first = [self.members[u] for u in unit], 0
         if max(map(len, members)) == 1:
             rows = np.concatenate(members)
-            blocks = [(rows, self.leverages(self.inverses(mode.solved)[1], roots)[rows, None, None])]
+            blocks = [(rows, self.leverages(self.inverses(mode.schur_factor)[1], roots)[rows, None, None])]
         else:
             ends = np.cumsum([len(rows) for rows in members])
             parts = np.split(np.arange(len(members)), np.flatnonzero(np.diff(ends // SIDES)) + 1)
             blocks = []
             for part in parts:
-                K = self.covariance(mode.solved, np.concatenate([members[k] for k in part]), roots)
+                K = self.covariance(mode.schur_factor, np.concatenate([members[k] for k in part]), roots)
                 for k in part:
                     first = 0 if k == part[0] else first
                     own = slice(first, first + len(members[k]))
@@ -474,7 +474,7 @@ class Crossed:
         joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(apart * np.linalg.solve(total, apart[..., None])[..., 0], 1)
         return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
 
-    def covariance(self, solved: SchurFactor, rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
+    def covariance(self, solution: SchurFactor, rows: np.ndarray, roots: list[np.ndarray]) -> np.ndarray:
         """A M⁻¹ Aᵀ of some rows."""
         right = np.zeros((self.size, len(rows)))
         for f, (factor, root) in enumerate(zip(self.factors, roots, strict=True)):
@@ -482,7 +482,7 @@ class Crossed:
             place = self.ends[f] + factor.code[rows] * factor.q
             for j in range(factor.q):
                 right[place + j, np.arange(len(rows))] = own[j]
-        return right.T @ self.solve(solved, right)
+        return right.T @ self.solve(solution, right)
 
 
 def joint_density(

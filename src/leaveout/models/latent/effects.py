@@ -16,7 +16,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float, Int
 
-from ...data.arrays import codes, index_of, matched, numbers, pandas_of
+from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 
 MIN_CLUSTER_GROUPS = 20  # least number of groups of clusters without common effects for standard errors
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
     effects: str
     factor: str
-    correlated: bool
+    is_correlated: bool
 
 
 class EffectBlock(NamedTuple):
@@ -66,7 +66,7 @@ class GroupingFactor:
         out[..., self.row, self.column] = free
         return out
 
-    def turned(self, free: Float[np.ndarray, "... free"], design: np.ndarray) -> Float[np.ndarray, "effects ... rows"]:
+    def rotate(self, free: Float[np.ndarray, "... free"], design: np.ndarray) -> Float[np.ndarray, "effects ... rows"]:
         """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -159,24 +159,24 @@ def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class BoundFormula:
     """Formula bound to data: the response, the fixed part, the blocks, and the reader of new rows."""
 
     y: Any
     X: pd.DataFrame
     blocks: tuple[EffectBlock, ...]
     codes: dict[str, tuple[np.ndarray, np.ndarray]]
-    fixed: Any  # formulaic's specification
+    fixed_part: Any  # formulaic's specification
     effects: tuple[tuple[str, Any], ...]  # factors, each with formulaic's specification of the terms that vary over it
 
     def new(self, data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
-        X = np.asarray(self.fixed.get_model_matrix(data), np.float64)
+        X = np.asarray(self.fixed_part.get_model_matrix(data), np.float64)
         return X, [np.asarray(spec.get_model_matrix(data), np.float64) for _, spec in self.effects]
 
 
-def written(formula: str, data: Any) -> Written:
+def read_formula(formula: str, data: Any) -> BoundFormula:
     """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
     try:
         from formulaic import model_matrix
@@ -203,43 +203,43 @@ def written(formula: str, data: Any) -> Written:
     blocks = []
     for bar, design in zip(found, designs, strict=True):
         terms = design.model_spec.term_slices.values()
-        sizes = (design.shape[1],) if bar.correlated else tuple(part.stop - part.start for part in terms)
+        sizes = (design.shape[1],) if bar.is_correlated else tuple(part.stop - part.start for part in terms)
         blocks.append(EffectBlock(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
     specs = tuple((bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True))
-    return Written(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
+    return BoundFormula(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
 
 
-def _response(left: str, data: pd.DataFrame, model_matrix: Any) -> Any:
+def _response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
     """Return the response: a column, an event of it, or a formula's result."""
-    event = LEVEL.match(left)
-    if left.strip("`") in data.columns:
-        return data[left.strip("`")]
+    event = LEVEL.match(remainder)
+    if remainder.strip("`") in data.columns:
+        return data[remainder.strip("`")]
     if event and event[1] in data.columns:
         return (data[event[1]].astype(str) == event[3]).astype(float)
-    found = model_matrix(f"0 + {left}", data, na_action="raise")
+    found = model_matrix(f"0 + {remainder}", data, na_action="raise")
     if found.shape[1] != 1:
-        raise ValueError(f"its left side {left!r} has {found.shape[1]} columns; give one of numbers")
+        raise ValueError(f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers")
     return found.iloc[:, 0]
 
 
-def aligned(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
+def align_groupings(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
     """Match groupings, by name, and other arguments of the same rows by their labels, in the order of the first argument."""
     groups = groups if index_of(groups) is not None else pandas_of("Mixed", "groups", groups)
     if isinstance(groups, pd.DataFrame | dict):
         named = {str(name): groups[name] for name in groups}
     else:
         named = {str(getattr(groups, "name", None) or "group"): groups}
-    _, *found = matched("Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()})
+    _, *found = match_labels("Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()})
     return dict(zip(named, found[len(given) :], strict=True)), found[: len(given)]
 
 
 def given_blocks(
-    named: dict[str, Any], slopes: Any, n: int
+    names_by_key: dict[str, Any], slopes: Any, n: int
 ) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Build blocks from arrays: an intercept for each grouping and, for a single grouping, slopes."""
-    if slopes is not None and len(named) > 1:
+    if slopes is not None and len(names_by_key) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
-    found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in named.items()}
+    found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in names_by_key.items()}
     wrong = {name: len(code) for name, (code, _) in found.items() if len(code) != n}
     if wrong or not found:
         raise ValueError(f"Mixed: groups must give one label for each of the {n} rows; got {wrong or 'none'}.")
@@ -254,10 +254,10 @@ def given_blocks(
     return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in found), found
 
 
-def factors(blocks: tuple[EffectBlock, ...], known: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[GroupingFactor, ...]:
+def factors(blocks: tuple[EffectBlock, ...], facts: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[GroupingFactor, ...]:
     """Build the grouping factors, each with all its blocks."""
     found = []
-    for name, (code, levels) in known.items():
+    for name, (code, levels) in facts.items():
         own = [block for block in blocks if block.factor == name]
         columns = tuple(column for block in own for column in block.columns)
         design = np.hstack([block.design for block in own]).T

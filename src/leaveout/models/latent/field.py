@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import static
-from ...data.arrays import Names, matched, numbers
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Parameters, Units, float64, stored
+from ...data.arrays import Names, match_labels, numbers
+from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Parameters, Units, as_stored, float64
 from ...plans.graph import blocks, read_edges
 from .laplace import Latent
 from .latent_model import AbstractRows
@@ -107,15 +107,15 @@ class GaussianField(AbstractRows):
         trials: ArrayLike | None = None,
         prior: Literal["default"] | None = "default",
     ):
-        _chosen("family", family, ("poisson", "binomial", "gaussian"))
-        _chosen("structure", structure, tuple(STRUCTURES))
+        _check_choice("family", family, ("poisson", "binomial", "gaussian"))
+        _check_choice("structure", structure, tuple(STRUCTURES))
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianField: prior must be 'default' or None; got {prior!r}.")
-        self.labels, y, X, exposure, trials = matched("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
+        self.labels, y, X, exposure, trials = match_labels("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
         self.y, self.observed = _response(y)
         count = len(self.y)
         self.trials = _sizes("trials", trials, family == "binomial", count)
-        self.offset = stored(np.log(_sizes("exposure", exposure, family == "poisson", count)))
+        self.offset = as_stored(np.log(_sizes("exposure", exposure, family == "poisson", count)))
         _check_response(family, self.y[self.observed], self.trials[self.observed])
         self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
         self.rows, self.center, self.scale = _covariates(X, self.observed)
@@ -171,7 +171,7 @@ class GaussianField(AbstractRows):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             names=lambda: ["intercept", *self.names, *self._hyper],
             warning=self._warning,
@@ -188,13 +188,13 @@ class GaussianField(AbstractRows):
         found = {"intercept": np.asarray(theta[0] - coef @ self.center), "coef": coef}
         return found | {name: np.asarray(natural_of(name, v)) for name, v in zip(self._hyper, theta[first:], strict=True)}
 
-    def _unconstrained(self, named):
-        missing = [name for name in ("intercept", "coef", *self._hyper) if name not in named]
+    def _to_unconstrained(self, names_by_key):
+        missing = [name for name in ("intercept", "coef", *self._hyper) if name not in names_by_key]
         if missing:
-            raise ValueError(f"GaussianField: parameters need {', '.join(map(repr, missing))}; got {sorted(named)}.")
-        coef = np.reshape(np.asarray(named["coef"], float), -1)
-        intercept = float(np.asarray(named["intercept"])) + coef @ self.center
-        hyper = [float(unconstrained_of(name, np.asarray(named[name], float))) for name in self._hyper]
+            raise ValueError(f"GaussianField: parameters need {', '.join(map(repr, missing))}; got {sorted(names_by_key)}.")
+        coef = np.reshape(np.asarray(names_by_key["coef"], float), -1)
+        intercept = float(np.asarray(names_by_key["intercept"])) + coef @ self.center
+        hyper = [float(unconstrained_of(name, np.asarray(names_by_key[name], float))) for name in self._hyper]
         return np.array([intercept, *(coef * self.scale), *hyper])
 
     def _start(self, seed):
@@ -247,9 +247,9 @@ class GaussianField(AbstractRows):
         return f"{missing} sites without an observation are predicted, and not scored" if missing else ""
 
 
-def _chosen(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"GaussianField: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+def _check_choice(name: str, value: object, facts: tuple[str, ...]) -> None:
+    if value not in facts:
+        raise ValueError(f"GaussianField: {name} must be one of {', '.join(map(repr, facts))}; got {value!r}.")
 
 
 def _touching(edges: Any) -> Any:
@@ -272,19 +272,19 @@ def _response(y: Any) -> tuple[Float[np.ndarray, " sites"], Bool[np.ndarray, " s
     observed = ~np.isnan(y)
     if observed.sum() < 3:
         raise ValueError(f"GaussianField: y has {observed.sum()} observations; three are needed at least.")
-    return stored(y), observed
+    return as_stored(y), observed
 
 
-def _sizes(name: str, value: Any, wanted: bool, sites: int) -> Float[np.ndarray, " sites"]:
+def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray, " sites"]:
     if value is None:
         return np.ones(sites)
-    if not wanted:
+    if not request:
         of = "poisson" if name == "exposure" else "binomial"
         raise ValueError(f"GaussianField: {name} goes with family={of!r}.")
     found = np.asarray(numbers("GaussianField", name, value), float)
     if found.shape != (sites,) or not np.isfinite(found).all() or not (found > 0).all():
         raise ValueError(f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(found.shape)}.")
-    return stored(found)
+    return as_stored(found)
 
 
 def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
@@ -316,4 +316,4 @@ def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     rows = np.c_[np.ones(count), (X - center) / scale]
     if np.linalg.matrix_rank(rows[observed]) < rows.shape[1]:
         raise ValueError("GaussianField: columns of X repeat one another; drop some.")
-    return cast(np.ndarray, stored(rows)), stored(center), stored(scale)
+    return cast(np.ndarray, as_stored(rows)), as_stored(center), as_stored(scale)

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree, static
-from ...data.arrays import Names, matched, numbers
+from ...data.arrays import Names, match_labels, numbers
 from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
-from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, stored
+from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
 from ..glm.rows import new_rows
 
 Array = np.ndarray
@@ -127,12 +127,12 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError(f"GaussianProcess: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}.")
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
-        self.names, X, y = matched("GaussianProcess", X=X, y=y)
+        self.names, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
         self.columns = tuple(map(str, X.columns)) if hasattr(X, "columns") else tuple(f"x{j}" for j in range(count))
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
-        self.spread = stored(deviation if ard else [np.sqrt(np.mean(deviation**2))])
+        self.spread = as_stored(deviation if ard else [np.sqrt(np.mean(deviation**2))])
         self.kernel, self.flat = kernel, prior is None
 
     @property
@@ -148,9 +148,9 @@ class GaussianProcess(AbstractClosedForm):
         del kind  # the link is the identity
         if offset is not None:
             raise ValueError("predict: the model has no offset, but one was given.")
-        labels, X = matched("predict", X=X)
+        labels, X = match_labels("predict", X=X)
         rows = np.asarray(new_rows("predict", X, self.columns, False))
-        at = self._solved(fit.vector, np.ones(self.num_units))
+        at = self._factorise(fit.vector, np.ones(self.num_units))
         assert at is not None
         lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
         apart = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
@@ -162,7 +162,7 @@ class GaussianProcess(AbstractClosedForm):
         several = [f"length[{k}]" for k in range(len(self.spread))] if len(self.spread) > 1 else ["length"]
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=lambda seed: np.array([self.y.mean(), *np.log([0.7 * self.y.std(), *self.spread, 0.5 * self.y.std()])]),
             names=lambda: ["mean", "sd", *several, "noise_sd"],
             limit=self._limit,
@@ -181,9 +181,11 @@ class GaussianProcess(AbstractClosedForm):
         one = {"mean": np.asarray(theta[0]), "sd": np.exp(theta[1]), "noise_sd": np.exp(theta[-1])}
         return one | {"length": length if len(self.spread) > 1 else length[0]}
 
-    def _unconstrained(self, named):
-        lengths = np.broadcast_to(np.asarray(named["length"], float), self.spread.shape)
-        return np.array([float(named["mean"]), *np.log([float(named["sd"]), *lengths, float(named["noise_sd"])])])
+    def _to_unconstrained(self, names_by_key):
+        lengths = np.broadcast_to(np.asarray(names_by_key["length"], float), self.spread.shape)
+        return np.array(
+            [float(names_by_key["mean"]), *np.log([float(names_by_key["sd"]), *lengths, float(names_by_key["noise_sd"])])]
+        )
 
     @functools.cached_property
     def _apart(self) -> Float[Array, "lengths rows rows"]:
@@ -191,7 +193,7 @@ class GaussianProcess(AbstractClosedForm):
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
-    def _solved(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> ProcessFactor | None:
+    def _factorise(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> ProcessFactor | None:
         """Factorise the covariance at θ; None if it is not finite or not positive definite."""
         shares = np.exp(-2 * theta[2:-1])
         if not np.isfinite(shares).all():
@@ -231,7 +233,7 @@ class GaussianProcess(AbstractClosedForm):
         return np.array([value for value, _ in found]), np.array([slope for _, slope in found]), None
 
     def _look(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> tuple[float, Float[Array, " params"]]:
-        at = self._solved(theta, weights)
+        at = self._factorise(theta, weights)
         if at is None:
             return np.inf, np.zeros(len(theta))
         alpha, A = at.S * at.beta, at.S[:, None] * at.inverse * at.S
@@ -244,12 +246,12 @@ class GaussianProcess(AbstractClosedForm):
         slope[-1] += weights.sum() - len(self.y) + np.trace(at.inverse) - at.beta @ at.beta
         return at.value, slope
 
-    def _known(self, theta: Array, weights: Array) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
+    def _conditional(self, theta: Array, weights: Array) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
         mean, variance = np.full((2, len(theta), len(self.y)), np.nan)
         with np.errstate(all="ignore"):
             for k, (one, w) in enumerate(zip(theta, np.asarray(weights, float), strict=True)):
-                at = self._solved(one, w)
+                at = self._factorise(one, w)
                 if at is not None:
                     half = at.K * at.S
                     mean[k] = one[0] + half @ at.beta
@@ -265,13 +267,13 @@ class GaussianProcess(AbstractClosedForm):
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
         some = np.minimum(index, self.num_units - 1)
-        mean, variance = (np.take_along_axis(part, some, axis=1) for part in self._known(theta, weights))
+        mean, variance = (np.take_along_axis(part, some, axis=1) for part in self._conditional(theta, weights))
         return _gaussian(self.y[some] - mean, variance + np.exp(2 * theta[:, -1:]))
 
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
     ) -> Float[np.ndarray, "refits width"]:
-        return np.take_along_axis(self._known(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
+        return np.take_along_axis(self._conditional(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all rows.
@@ -291,7 +293,7 @@ class GaussianProcess(AbstractClosedForm):
             step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
             ends = []
             for at in (theta + step, theta - step):
-                mean, variance = self._known(at[None], ones)
+                mean, variance = self._conditional(at[None], ones)
                 ends.append(at[-1] + 0.5 * np.exp(-2 * at[-1]) * ((self.y - mean[0]) ** 2 + variance[0]))
             found[:, k] = (ends[0] - ends[1]) / (2 * step[k])
         return found
@@ -309,7 +311,7 @@ class GaussianProcess(AbstractClosedForm):
         array of float, shape (rows, rows)
             The matrix.
         """
-        at = self._solved(theta, np.ones(self.num_units))
+        at = self._factorise(theta, np.ones(self.num_units))
         assert at is not None
         half = at.K * at.S
         rest = np.ones(self.num_units) - half @ at.inverse @ at.S
@@ -328,7 +330,7 @@ class GaussianProcess(AbstractClosedForm):
 
         def told(theta: Float[Array, " params"]) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
-                at = self._solved(theta, np.ones(self.num_units))
+                at = self._factorise(theta, np.ones(self.num_units))
             if at is None:
                 return np.full((len(first), 1), np.nan), np.full(len(first), np.nan)
             own = (at.S**2 * np.diag(at.inverse))[first]
@@ -354,4 +356,4 @@ def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, "
         raise ValueError("GaussianProcess: X and y must be finite; drop or impute what is missing.")
     if np.ptp(y) == 0 or (np.ptp(X, axis=0) == 0).any():
         raise ValueError("GaussianProcess: y, or a column of X, is constant.")
-    return stored(X), stored(y)
+    return as_stored(X), as_stored(y)

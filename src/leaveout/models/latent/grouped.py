@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .effects import GroupingFactor
-from .quadrature import NODES, Clusters, ClusterSlopes, Ragged, Rule, forward, marginal_losses
+from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, forward, marginal_losses
 from .responses import ResponseRows
 
 NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are computed together: about the size of a cache
@@ -42,40 +42,40 @@ def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, 
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped:
+class OneFactor:
     """Rows sorted by the levels of one factor."""
 
     data: ResponseRows  # sorted
     factor: GroupingFactor
     design: NDArray[np.float64]  # design of the effects, sorted
     order: NDArray[np.int64]  # the rows' numbers, sorted
-    rows: Ragged
+    rows: RaggedRows
     rule: Rule | None
     scoring: Rule | None
     apart: bool  # whether weights stand outside of the integrals, one for each level
 
     @staticmethod
-    def of(data: ResponseRows, factor: GroupingFactor, quadrature: int, apart: bool) -> "Grouped":
+    def of(data: ResponseRows, factor: GroupingFactor, quadrature: int, apart: bool) -> "OneFactor":
         order = np.argsort(factor.code, kind="stable")
-        rows = Ragged.of(np.bincount(factor.code, minlength=len(factor.levels)))
+        rows = RaggedRows.of(np.bincount(factor.code, minlength=len(factor.levels)))
         rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
         nodes = 1 if data.response.quadratic else max(quadrature, SCORED.get(factor.q, 1))
         scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
-        return Grouped(data.taken(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
+        return OneFactor(data.select_rows(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
 
     @property
     def clusters(self) -> int:
         return len(self.rows.first)
 
-    def clustered(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
+    def make_clusters(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
         parts, data = split(theta, self.data, (self.factor,)), self.data
         e = data.offset + parts.z @ data.design.T
-        a = self.factor.turned(parts.free[0], self.design)
+        a = self.factor.rotate(parts.free[0], self.design)
         weights = np.broadcast_to(omega * data.size, e.shape)
         return Clusters(data.response, self.rows, e, a, parts.tau.T[:, :, None], data.y, weights, data.fixed)
 
-    def gathered(
+    def gather_clusters(
         self, theta: np.ndarray, lane: np.ndarray, cluster: np.ndarray, omega: np.ndarray | None = None
     ) -> tuple[Clusters, np.ndarray, np.ndarray]:
         """Gather the listed clusters, each at the θ of a refit, with the given weights of their rows, by default one.
@@ -83,9 +83,9 @@ class Grouped:
         Returns them with the places of their rows among the sorted ones, and the number in the list of each row's cluster.
         """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = Ragged.of(sizes)
+        ragged = RaggedRows.of(sizes)
         place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
-        parts, data, of = split(theta, self.data, (self.factor,)), self.data.taken(place), lane[ragged.cluster]
+        parts, data, of = split(theta, self.data, (self.factor,)), self.data.select_rows(place), lane[ragged.cluster]
         e = data.offset + np.einsum("np,np->n", data.design, parts.z[of])
         a = np.zeros((self.factor.q, len(place)))
         for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
@@ -103,7 +103,7 @@ class Grouped:
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
         omega = np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
         parts = [
-            self._looked(theta[k], weights[k], omega if self.apart else omega[k], state, k) for k in self._chunks(len(theta))
+            self._evaluate(theta[k], weights[k], omega if self.apart else omega[k], state, k) for k in self._chunks(len(theta))
         ]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
         return value, gradient, modes
@@ -118,31 +118,31 @@ class Grouped:
         size = max(1, NODE_ENTRIES // (len(self.order) * nodes))
         return [slice(k, k + size) for k in range(0, lanes, size)]
 
-    def _begun(self, state: NDArray | None, some: slice) -> NDArray | None:
+    def _start(self, state: NDArray | None, some: slice) -> NDArray | None:
         if state is None:
             return None
         return np.moveaxis(state[some].reshape(-1, self.factor.q, self.clusters), 1, 0)
 
-    def _looked(self, theta, weights, omega, state, some):
-        found = self.clustered(theta, omega).slopes(self.rule, self._begun(state, some))
+    def _evaluate(self, theta, weights, omega, state, some):
+        found = self.make_clusters(theta, omega).slopes(self.rule, self._start(state, some))
         outer = weights[:, self.rows.cluster] if self.apart else 1.0
         value = np.sum(found.value * weights, 1) if self.apart else found.value.sum(1)
         return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
-    def _gradient(self, found: ClusterSlopes, outer: NDArray | float) -> NDArray:
+    def _gradient(self, slopes: ClusterSlopes, outer: NDArray | float) -> NDArray:
         """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
         factor = self.factor
-        of_free = [np.sum(self.design[i] * found.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
-        of_tau = np.sum(found.tau * outer, -1)
-        free = np.reshape(of_free, (len(of_free), len(found.e))).T
-        return np.concatenate([(found.e * outer) @ self.data.design, free, of_tau.T], axis=1)
+        of_free = [np.sum(self.design[i] * slopes.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
+        of_tau = np.sum(slopes.tau * outer, -1)
+        free = np.reshape(of_free, (len(of_free), len(slopes.e))).T
+        return np.concatenate([(slopes.e * outer) @ self.data.design, free, of_tau.T], axis=1)
 
     def each(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
-        found = self.clustered(theta, whole).slopes(self.rule, self._begun(state, slice(None)))
+        found = self.make_clusters(theta, whole).slopes(self.rule, self._start(state, slice(None)))
         factor, total = self.factor, self.rows.total
         of_z = [total(found.e * column) for column in self.data.design.T]
         of_free = [total(self.design[i] * found.a[j]) for i, j in zip(factor.row, factor.column, strict=True)]
@@ -172,7 +172,9 @@ class Grouped:
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
         """Compute −log of the density of the listed clusters as new ones, each at the θ of a refit."""
-        return self._by_chunks(cluster, lambda some: self.gathered(theta, lane[some], cluster[some])[0].score(self.scoring))
+        return self._by_chunks(
+            cluster, lambda some: self.gather_clusters(theta, lane[some], cluster[some])[0].score(self.scoring)
+        )
 
     def pointwise(
         self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
@@ -180,8 +182,8 @@ class Grouped:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def one(some):
-            found, place, listed = self.gathered(theta, lane[some], cluster[some])
-            each = marginal_losses(self.data.taken(place), found.e, np.sum(found.a**2, 0), found.tau)
+            found, place, listed = self.gather_clusters(theta, lane[some], cluster[some])
+            each = marginal_losses(self.data.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau)
             return np.bincount(listed, each, minlength=len(cluster[some]))
 
         return self._by_chunks(cluster, one)
@@ -197,10 +199,10 @@ class Grouped:
         lane = np.zeros(len(unit), np.int64)
         if not self.apart:
             return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))
-        return self._by_chunks(unit, lambda some: self.gathered(theta, lane[some], unit[some])[0].value(self.rule))
+        return self._by_chunks(unit, lambda some: self.gather_clusters(theta, lane[some], unit[some])[0].value(self.rule))
 
     def _ratio(
-        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, told: Callable[[Clusters], NDArray]
+        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, answer: Callable[[Clusters], NDArray]
     ) -> NDArray:
         """Compute the difference of f with and without a row."""
         where = np.empty(len(self.order), np.int64)
@@ -211,21 +213,21 @@ class Grouped:
             out = []
             for asked in (True, False):
                 own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
-                out.append(told(self.gathered(theta, lane[some], cluster[some], own)[0]))
+                out.append(answer(self.gather_clusters(theta, lane[some], cluster[some], own)[0]))
             return out[0] - out[1]
 
         return self._by_chunks(cluster, one)
 
-    def _omega(self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, asked: bool) -> NDArray:
+    def _omega(self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, request: bool) -> NDArray:
         """Return the weights of the rows of listed clusters, with a weight of one for the given unit."""
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = Ragged.of(sizes)
+        ragged = RaggedRows.of(sizes)
         place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
         itself = self.order[place] == unit[ragged.cluster]
         if weights is None:
-            return np.where(itself, float(asked), 1.0)
+            return np.where(itself, float(request), 1.0)
         own = weights[lane[ragged.cluster], self.order[place]]
-        return np.where(itself, 1.0, own) if asked else own
+        return np.where(itself, 1.0, own) if request else own
 
     def _by_chunks(self, cluster: NDArray, one) -> NDArray:
         """Apply a function to the listed clusters in parts that fit into memory."""
@@ -238,7 +240,7 @@ class Grouped:
     def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
         omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
-        found = self.clustered(theta, omega)
+        found = self.make_clusters(theta, omega)
         mode = found.mode()
         spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), found.a) ** 2, 0)
         mean, variance = np.empty_like(mode.eta), np.empty_like(mode.eta)
@@ -247,7 +249,7 @@ class Grouped:
 
     def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
-        found = self.clustered(theta[None], np.ones((1, len(self.order))))
+        found = self.make_clusters(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
         (bend,) = self.data.response.orders(mode.eta, found.tau, self.data.y, (2,))
@@ -257,8 +259,8 @@ class Grouped:
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
-        mode = self.clustered(theta[None], np.ones((1, len(self.order)))).mode()
-        known, a = codes[0] >= 0, self.factor.turned(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])
+        mode = self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode()
+        known, a = codes[0] >= 0, self.factor.rotate(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])
         level = np.where(known, codes[0], 0)
         mean = np.sum(a * mode.b[:, 0, level], 0)
         seen = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)

@@ -51,7 +51,7 @@ class Losses(NamedTuple):
     first: Rows
     second: Rows
     third: Rows
-    shared: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    shared_derivatives: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class LaplaceMode:
     theta: np.ndarray
     weights: Rows
     u: np.ndarray
-    lost: np.ndarray
+    without_mode: np.ndarray
     beta: np.ndarray
     psi: np.ndarray
     phi: np.ndarray
@@ -125,7 +125,7 @@ class LaplaceMode:
 
     def __init__(self, latent: "Latent", theta: np.ndarray, weights: Rows, u: Float[np.ndarray, "lanes size"]):
         self.latent, self.theta, self.weights, self.u = latent, theta, weights, u
-        self.lost = np.zeros(len(u), bool)  # lanes without a mode
+        self.without_mode = np.zeros(len(u), bool)  # lanes without a mode
         self.beta, self.psi, self.phi = latent.split(theta)
         self.c, self.slopes = latent.field.coefficients(self.psi)
         self.fixed = latent.data.offset + self.beta @ latent.data.design.T
@@ -145,7 +145,7 @@ class LaplaceMode:
         return self.c @ self.latent.values
 
     @cached_property
-    def pushed(self) -> Float[np.ndarray, "lanes terms size"]:
+    def precision_product(self) -> Float[np.ndarray, "lanes terms size"]:
         """Q_k u."""
         return np.stack([(term @ self.u.T).T for term in self.latent.terms], axis=1)
 
@@ -162,14 +162,14 @@ class LaplaceMode:
     @cached_property
     def inner(self) -> Lanes:
         """Objective that the mode minimises: Σ w ℓ + ½ uᵀQu."""
-        quadratic = 0.5 * np.einsum("lk,lkm,lm->l", self.c, self.pushed, self.u)
+        quadratic = 0.5 * np.einsum("lk,lkm,lm->l", self.c, self.precision_product, self.u)
         return _times(self.weights, self.losses.value).sum(1) + quadratic
 
     @cached_property
     def slope(self) -> Float[np.ndarray, "lanes size"]:
         """Gradient of the inner objective, zero on A u = 0 at a mode."""
-        own = self.latent.gathered(_times(self.weights, self.losses.first))
-        return own + np.einsum("lk,lkm->lm", self.c, self.pushed)
+        own = self.latent.gather(_times(self.weights, self.losses.first))
+        return own + np.einsum("lk,lkm->lm", self.c, self.precision_product)
 
     @cached_property
     def variance(self) -> Rows:
@@ -196,13 +196,13 @@ class LaplaceMode:
     def value(self) -> Lanes:
         """The objective F."""
         found = self.inner + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
-        return np.where(np.isfinite(found) & ~self.lost, found, np.inf)
+        return np.where(np.isfinite(found) & ~self.without_mode, found, np.inf)
 
     @cached_property
-    def turned(self) -> tuple[Rows, Float[np.ndarray, "lanes size"], Rows]:
+    def leverage_terms(self) -> tuple[Rows, Float[np.ndarray, "lanes size"], Rows]:
         """s, G Zᵀ s, and a = Z G Zᵀ s."""
         s = 0.5 * self.variance * _times(self.weights, self.losses.third)
-        back = self.solve(self.latent.gathered(s))
+        back = self.solve(self.latent.gather(s))
         return s, back, self.latent.spread(back)
 
 
@@ -271,14 +271,14 @@ class Latent:
         found = Losses(size * (value + constant + fixed), first, second, third)
         if not own.own:
             return found
-        shared = own.shared(eta, tau, y, (0, 1, 2))
-        return found._replace(shared=(size * (shared[0] + by_phi), size * shared[1], size * shared[2]))
+        shared = own.shared_derivatives(eta, tau, y, (0, 1, 2))
+        return found._replace(shared_derivatives=(size * (shared[0] + by_phi), size * shared[1], size * shared[2]))
 
     def spread(self, u: Float[np.ndarray, "lanes size"]) -> Rows:
         """Z u."""
         return (self.Z @ u.T).T
 
-    def gathered(self, each: Rows) -> Float[np.ndarray, "lanes size"]:
+    def gather(self, each: Rows) -> Float[np.ndarray, "lanes size"]:
         """Zᵀ r."""
         return (self.Z.T @ each.T).T
 
@@ -303,27 +303,27 @@ class Latent:
                 if before is not None and (ratio > MODE_FACTOR_REUSE)[~there].any():
                     solver, before = at.solver, None
                     continue
-                at = _lowered(at, np.where(there[:, None], 0.0, step))
+                at = _backtrack(at, np.where(there[:, None], 0.0, step))
                 there |= size * np.minimum(ratio, 1.0) <= PREDICTOR_ROUNDING
                 if there.all():
                     break
                 before = size
-            at.lost = ~(there & np.isfinite(size))
+            at.without_mode = ~(there & np.isfinite(size))
             at.value  # noqa: B018  computed here, where overflow is ignored
             return at
 
     def gradient(self, at: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
         """∂F/∂θ."""
         with np.errstate(all="ignore"):
-            s, back, a = at.turned
+            s, back, a = at.leverage_terms
             first, second = (_times(at.weights, part) for part in (at.losses.first, at.losses.second))
             by_beta = (first + s - second * a) @ self.data.design
             traces = (at.solver.entries * self.pattern.times) @ self.values.T
-            by_term = np.einsum("lkm,lm->lk", at.pushed, 0.5 * at.u - back) + 0.5 * traces
+            by_term = np.einsum("lkm,lm->lk", at.precision_product, 0.5 * at.u - back) + 0.5 * traces
             by_psi = np.einsum("lk,lkq->lq", by_term, at.slopes) - 0.5 * at.normaliser[1]
             found = [by_beta, by_psi]
-            if at.losses.shared is not None:
-                value, slope, curvature = at.losses.shared
+            if at.losses.shared_derivatives is not None:
+                value, slope, curvature = at.losses.shared_derivatives
                 found.append(_times(at.weights, value + 0.5 * at.variance * curvature - a * slope).sum(2).T)
             out = np.concatenate(found, axis=1)
             out[:, by_beta.shape[1] :] += at.prior[1]
@@ -344,11 +344,11 @@ class Latent:
     def by_weight(self, at: LaplaceMode) -> Rows:
         """∂F/∂w of every row."""
         with np.errstate(all="ignore"):
-            _, _, a = at.turned
+            _, _, a = at.leverage_terms
             return at.losses.value + 0.5 * at.variance * at.losses.second - a * at.losses.first
 
 
-def _lowered(at: LaplaceMode, step: Float[np.ndarray, "lanes size"]) -> LaplaceMode:
+def _backtrack(at: LaplaceMode, step: Float[np.ndarray, "lanes size"]) -> LaplaceMode:
     """Take the steps, each halved until the objective falls, or does not rise beyond rounding."""
     share, allowed = np.ones((len(step), 1)), 1e-12 * (1 + np.abs(at.inner))
     for _ in range(HALVINGS):

@@ -115,19 +115,21 @@ class AbstractRows(AbstractLatent):
         held: Bool[np.ndarray, "refits width"],
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
-        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        mean, variance, tau, some = self._conditional_predictors(theta, weights, index, state)
         own = np.repeat(tau[..., 0], index.shape[1], axis=1)
-        found = marginal_losses(self.latent.data.taken(some.ravel()), mean.ravel(), variance.ravel(), own)
+        found = marginal_losses(self.latent.data.select_rows(some.ravel()), mean.ravel(), variance.ravel(), own)
         return found.reshape(index.shape)
 
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
     ) -> Float[np.ndarray, "refits width"]:
-        mean, variance, tau, some = self._seen(theta, weights, index, state)
+        mean, variance, tau, some = self._conditional_predictors(theta, weights, index, state)
         data = self.latent.data
         return mean if kind == "link" else data.size[some] * marginal_means(data.response, mean, variance, tau)
 
-    def _seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
+    def _conditional_predictors(
+        self, theta: Points, weights: Weights, index: np.ndarray, state: State
+    ) -> tuple[np.ndarray, ...]:
         """Compute means and variances of the linear predictors of some units given the seen units, `[refits, width]`.
 
         Returns them with φ as τ `[own, refits, 1]`, and the units; padding is replaced by the last unit.

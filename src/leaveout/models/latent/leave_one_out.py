@@ -89,7 +89,7 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     ring, near, some = rings.rows, rings.rows[:, : rings.near], rings.rows[:, 0]
     across = C[ring[:, :, None], near[:, None, :]]
     own = across[:, : near.shape[1]]
-    moved, bend = _solved(at, own, near)
+    moved, bend = _solve_near(at, own, near)
     q = _slopes(at, moved, near)
     d = -np.einsum("sij,sj->si", across, q)
     weights = at.weights[0, ring]
@@ -111,7 +111,7 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
     grown = (left / own[:, 0, 0]) ** 2
     variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(at.latent.data.taken(some), moved, variance, at.phi.T)
+    loss = marginal_losses(at.latent.data.select_rows(some), moved, variance, at.phi.T)
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
@@ -119,7 +119,7 @@ def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray | None = None) -> Los
     return at.latent.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
 
 
-def _solved(
+def _solve_near(
     at: LaplaceMode, own: np.ndarray, near: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
     """Solve for d on the near rows by Newton's method; return d and δ there, NaN without convergence."""

@@ -23,25 +23,25 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64
-from ...data.arrays import count, matched, numbers
-from ...data.formulas import learned
+from ...data.arrays import count, match_labels, numbers
+from ...data.formulas import stateful_remark
 from ...objectives.closed_form import Points, State, Weights
 from ...objectives.objective import Costs, Parameters, Units
 from ..glm.rows import all_finite, column, design
 from . import singular as singular
-from .base import ROWS, AbstractMixed
-from .crossed import Crossed
-from .effects import EffectBlock, GroupingFactor, aligned, factors, given_blocks, sharing, written
+from .base import ROWS, AbstractMixedModel
+from .crossed import CrossedFactors
+from .effects import EffectBlock, GroupingFactor, align_groupings, factors, given_blocks, read_formula, sharing
 from .grouped import split
 from .quadrature import marginal_means, with_coefficients
 from .responses import AbstractResponse, ResponseRows, response, ways
-from .tables import coefficients, components, modes, predicted
+from .tables import coefficients, components, modes, predict_rows
 
 COLLINEAR_SHARE = 1e-10  # residual of a column, relative to its size, below which it is a combination of the columns before it
 NODES = 400  # largest number of nodes of a cluster
 
 
-class Mixed(AbstractMixed):
+class Mixed(AbstractMixedModel):
     """Mixed model, by its marginal likelihood; units are rows or clusters.
 
         y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
@@ -115,14 +115,16 @@ class Mixed(AbstractMixed):
     ):
         if isinstance(formula, str):
             self._refuse(groups=groups, slopes=slopes)
-            self.spec = written(formula, data)
+            self.spec = read_formula(formula, data)
             y, X, blocks, known = self.spec.y, self.spec.X, self.spec.blocks, self.spec.codes
             intercept = False
         else:
             self.spec, X, y = None, formula, data
             if groups is None:
                 raise ValueError("Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group).")
-            named, (X, y, slopes, offset, trials) = aligned(groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials)
+            named, (X, y, slopes, offset, trials) = align_groupings(
+                groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials
+            )
             blocks, known = given_blocks(named, slopes, np.shape(X)[0])
         self._bind(X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept)
 
@@ -163,9 +165,9 @@ class Mixed(AbstractMixed):
         new._bind(X, y, family, blocks, known, drop, None, 1, None, None, False)
         return new
 
-    def _bind(self, X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept):
-        self.labels, X, y, offset, trials = matched("Mixed", X=X, y=y, offset=offset, trials=trials)
-        y, self.levels = _leveled(family, y)
+    def _bind(self, X, y, family, blocks, facts, drop, score, quadrature, offset, trials, intercept):
+        self.labels, X, y, offset, trials = match_labels("Mixed", X=X, y=y, offset=offset, trials=trials)
+        y, self.levels = _ordinal_levels(family, y)
         own = response(family, y)
         if self.spec is not None and not own.intercept:
             X = X.drop(columns="Intercept", errors="ignore")
@@ -175,7 +177,7 @@ class Mixed(AbstractMixed):
         own.check(y)
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
-        self.factors = self.whole = factors(blocks, known)
+        self.factors = self.whole = factors(blocks, facts)
         self.unit = float(y.std()) if own.quadratic else 1.0
         self.data, self.transform = self._data(X, y, own, offset, trials)
         self.quadrature, self.joint = count("Mixed: quadrature", quadrature, 1, 101), (score or self._usual(drop)) == "joint"
@@ -185,7 +187,7 @@ class Mixed(AbstractMixed):
         self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
         for factor in self.factors:
             self._check_levels(factor)
-        self.engine = self._made(self.factors)
+        self.engine = self._make_engine(self.factors)
 
     @staticmethod
     def _refuse(**given: Any) -> None:
@@ -264,14 +266,14 @@ class Mixed(AbstractMixed):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             canonical=self._canonical,
             names=self._names,
             warning=lambda theta: singular.warning(self, theta),
             limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
-            held=lambda theta: singular.held(self, theta),
-            leaving=singular.leaving if self._held else None,
+            held=lambda theta: singular.drop_zero_pivots(self, theta),
+            leaving=singular.leaving if self._num_held else None,
         )
 
     def _natural(self, theta):
@@ -282,7 +284,7 @@ class Mixed(AbstractMixed):
         named = own.natural(parts.tau[0])
         return found | {name: value * self.unit if own.quadratic else value for name, value in named.items()}
 
-    def _unconstrained(self, natural):
+    def _to_unconstrained(self, natural):
         own = self.data.response
         coef = np.asarray(natural["coef"], np.float64)
         if coef.shape != (len(self.names),):
@@ -340,10 +342,10 @@ class Mixed(AbstractMixed):
         if self.drop == ROWS and self.joint:
             return super().losses(theta, weights, index, held, state)
         out = np.zeros(held.shape)
-        out[lane, place] = self._scored(theta, weights, lane, unit, state)
+        out[lane, place] = self._unit_losses(theta, weights, lane, unit, state)
         return out
 
-    def _scored(self, theta, weights, lane, unit, state):
+    def _unit_losses(self, theta, weights, lane, unit, state):
         """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
@@ -391,7 +393,7 @@ class Mixed(AbstractMixed):
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
-        if isinstance(self.engine, Crossed):
+        if isinstance(self.engine, CrossedFactors):
             return lambda theta: self._alone(np.asarray(theta), first)
         ends = np.cumsum(length)
         run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
@@ -403,7 +405,7 @@ class Mixed(AbstractMixed):
             if not self.pointwise:
                 return None, joint
             losses = np.zeros((len(first), int(length.max())))
-            losses[run, place] = self._scored(at, None, np.zeros(len(unit), np.int64), unit, None)
+            losses[run, place] = self._unit_losses(at, None, np.zeros(len(unit), np.int64), unit, None)
             return losses, joint
 
         return told
@@ -473,7 +475,7 @@ class Mixed(AbstractMixed):
         """Predict the mean responses of new rows; new levels are averaged over the population."""
         if kind != "response":
             raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
-        found = predicted(self, fit, data, 0.9, False, offset)
+        found = predict_rows(self, fit, data, 0.9, False, offset)
         return found["mean"].rename("prediction") if "mean" in found else found
 
     # for users
@@ -522,7 +524,7 @@ class Mixed(AbstractMixed):
             Mean and bounds of the interval for each row.
         """
         if index is None:
-            return predicted(self, theta, data, level, new, offset)
+            return predict_rows(self, theta, data, level, new, offset)
         return super().predict(theta, cast(np.ndarray, weights), index, kind)
 
     @float64
@@ -593,14 +595,14 @@ class Mixed(AbstractMixed):
         alone = "".join(
             f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
         )
-        zero = f" {self._held} entries of Λ held at zero." if self._held else ""
-        formulas = [] if self.spec is None else [self.spec.fixed.formula, *(spec.formula for _, spec in self.spec.effects)]
-        said = learned(" + ".join(map(str, formulas)))
+        zero = f" {self._num_held} entries of Λ held at zero." if self._num_held else ""
+        formulas = [] if self.spec is None else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
+        said = stateful_remark(" + ".join(map(str, formulas)))
         said = f" {said[:1].upper()}{said[1:]}." if said else ""
         return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}{said}'
 
 
-def _leveled(family: Any, y: Any) -> tuple[Any, tuple]:
+def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     """Return y, as numbers of levels for an ordinal family, and the levels."""
     if not (isinstance(family, str) and family.lower() in ("ordinal", "cumulative")):
         return y, ()

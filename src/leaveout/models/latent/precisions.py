@@ -183,17 +183,17 @@ class ICAR(AbstractStructure):
         return (self.components == several[:, None]).astype(float)
 
     @cached_property
-    def scaled(self) -> "scipy.sparse.csr_array":
+    def scaled_precision(self) -> "scipy.sparse.csr_array":
         """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
-        raw, constraint = self._pinned(np.ones(self.sites)), self.constraint
+        raw, constraint = self._pin(np.ones(self.sites)), self.constraint
         known = pattern(raw)
         solver = Solver(known.factor(known.values(raw)[None]), constraint)
         diagonal = solver.entries[0, solver.pattern.row == solver.pattern.column]
         logs = np.where(constraint.any(0), np.log(np.maximum(diagonal, 1e-300)), 0.0)
         means = np.bincount(self.components, logs) / np.bincount(self.components)
-        return self._pinned(np.exp(means)[self.components])
+        return self._pin(np.exp(means)[self.components])
 
-    def _pinned(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
+    def _pin(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
         """Return R times its scale on every component, made positive definite.
 
         For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the matrix positive definite;
@@ -215,7 +215,7 @@ class ICAR(AbstractStructure):
 
     @property
     def terms(self) -> "list[scipy.sparse.csr_array]":
-        return [self.scaled]
+        return [self.scaled_precision]
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi)
@@ -229,8 +229,8 @@ class ICAR(AbstractStructure):
     @cached_property
     def constant(self) -> float:
         """log|R*| on A u = 0."""
-        known = pattern(self.scaled)
-        return float(Solver(known.factor(known.values(self.scaled)[None]), self.constraint).logdet[0])
+        known = pattern(self.scaled_precision)
+        return float(Solver(known.factor(known.values(self.scaled_precision)[None]), self.constraint).logdet[0])
 
     @property
     def logdet(self) -> WithGradient | None:
@@ -258,7 +258,12 @@ class BYM2(ICAR):
     @property
     def terms(self) -> "list[scipy.sparse.csr_array]":
         zero = scipy.sparse.csr_array((self.sites, self.sites))
-        both = ((self.eye, zero, zero), (zero, self.eye, zero), (zero, zero, self.eye), (zero, zero, self._spatial.scaled))
+        both = (
+            (self.eye, zero, zero),
+            (zero, self.eye, zero),
+            (zero, zero, self.eye),
+            (zero, zero, self._spatial.scaled_precision),
+        )
         return [scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both]
 
     @cached_property

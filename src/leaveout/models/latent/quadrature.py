@@ -44,15 +44,15 @@ MODE_TOLERANCE = 1e-9  # length of a last step to a mode; the next would be abou
 ALLOWED_RISE = 1e-10  # rise of h that counts as rounding
 
 
-class Ragged(NamedTuple):
+class RaggedRows(NamedTuple):
     """Rows sorted by cluster: the cluster of each row, and the first row of each cluster."""
 
     cluster: NDArray[np.int64]
     first: NDArray[np.int64]
 
     @staticmethod
-    def of(sizes: NDArray[np.int64]) -> "Ragged":
-        return Ragged(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
+    def of(sizes: NDArray[np.int64]) -> "RaggedRows":
+        return RaggedRows(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
 
     def total(self, of_rows: np.ndarray) -> np.ndarray:
         """Sum over the rows of each cluster."""
@@ -131,7 +131,7 @@ class Clusters:
     """
 
     response: AbstractResponse
-    rows: Ragged
+    rows: RaggedRows
     e: NDArray[np.float64]
     a: NDArray[np.float64]
     tau: NDArray[np.float64]
@@ -146,7 +146,7 @@ class Clusters:
             eta = eta + one * np.take(effect, self.rows.cluster, axis=-1)
         return eta
 
-    def _pulled(self, of_rows: NDArray) -> NDArray:
+    def _pull(self, of_rows: NDArray) -> NDArray:
         """Sum a_j times numbers of the rows over each cluster."""
         return np.stack([self.rows.total(of_rows * one) for one in self.a])
 
@@ -173,7 +173,7 @@ class Clusters:
                 loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
                 value = self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0)
                 low = cholesky(self._information(self.omega * bend))
-                asked = backward(low, forward(low, self._pulled(self.omega * slope) + b))
+                asked = backward(low, forward(low, self._pull(self.omega * slope) + b))
                 good = value <= lowest + ALLOWED_RISE * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
                 good &= np.isfinite(asked).all(0)
                 lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, asked, step / 2)
@@ -203,17 +203,17 @@ class Clusters:
         apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, FEWER), False)) - found) > AGREED
         hard = apart.reshape(-1, apart.shape[-1]).any(0)
         if hard.any():
-            found[..., hard] = self._taken(hard)._summed(mode.b[0][..., hard])
+            found[..., hard] = self._select(hard)._quadrature_sums(mode.b[0][..., hard])
         return found
 
-    def _taken(self, some: NDArray) -> "Clusters":
+    def _select(self, some: NDArray) -> "Clusters":
         """Select clusters."""
         rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
-        return Clusters(self.response, Ragged.of(sizes), *parts)
+        return Clusters(self.response, RaggedRows.of(sizes), *parts)
 
-    def _summed(self, middle: NDArray) -> NDArray:
+    def _quadrature_sums(self, middle: NDArray) -> NDArray:
         """Compute f of one effect by even sums about the modes; h + ½b² has curvature one or more, so tails vanish."""
 
         def log(move: NDArray) -> NDArray:
@@ -224,11 +224,11 @@ class Clusters:
         fixed = self.rows.total(self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed))
         return fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
 
-    def _value(self, mode: ClusterMode, told: "_Nodes | None") -> NDArray:
+    def _value(self, mode: ClusterMode, nodes: "_Nodes | None") -> NDArray:
         fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         half = np.sum(np.log(np.einsum("ii...->i...", mode.low)), 0) + self.rows.total(fixed)
-        if told is not None:
-            return half - told.log_sum
+        if nodes is not None:
+            return half - nodes.log_sum
         (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
         return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
 
@@ -236,7 +236,7 @@ class Clusters:
         """Compute f and its slopes."""
         mode, omega = self.mode(start), self.omega
         one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
-        own_slope, own_bend = self.response.shared(mode.eta, self.tau, self.y, (1, 2))
+        own_slope, own_bend = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
         told = None if rule is None else _Nodes(self, mode, rule, True)
         Mbar = _adjoint(mode.low, told)
         rows = self.rows.cluster
@@ -245,13 +245,13 @@ class Clusters:
         )
         s = np.sum(self.a * push, 0)
         v = omega * third * s
-        pulled = self._pulled(v) + (0.0 if told is None else told.slope)
+        pulled = self._pull(v) + (0.0 if told is None else told.slope)
         r = np.take(backward(mode.low, forward(mode.low, pulled)), rows, -1)
         along, b = np.sum(self.a * r, 0), np.take(mode.b, rows, -1)
         through = v - omega * bend * along
         e = through + (omega * one if told is None else told.e)
         a = through * b + 2 * omega * bend * push - omega * one * r + (omega * one * b if told is None else told.a)
-        direct = omega * self.response.shared(mode.eta, self.tau, self.y, (0,))[0] if told is None else told.tau
+        direct = omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0] if told is None else told.tau
         tau = direct + omega * (s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1])
         return ClusterSlopes(self._value(mode, told), e, a, tau, mode.b)
 
@@ -280,21 +280,21 @@ class _Nodes:
         pulled = share * slope[0]
         self.e = pulled.sum(0)
         self.a = np.stack([np.sum(pulled * np.take(effect, of.rows.cluster, axis=-1), 0) for effect in at])
-        own_slope = of.response.shared(eta, of.tau[:, None], of.y, (0,))[0]
+        own_slope = of.response.shared_derivatives(eta, of.tau[:, None], of.y, (0,))[0]
         self.tau = np.sum(share * own_slope, 1)
         gradient = np.stack([of.rows.total(pulled * one) for one in of.a]) + weight * at  # π_k G_k
         self.slope = gradient.sum(1)
         whitened = np.stack([forward(mode.low, gradient[:, k]) for k in range(len(weight))], 1)
-        self.turned = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
+        self.rotations = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
 
 
-def _adjoint(low: NDArray, told: _Nodes | None) -> NDArray:
+def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     """Compute ∂f/∂M = ½ L⁻ᵀ S L⁻¹, with S the mirrored lower triangle of I − Σ_k π_k z_k (L⁻¹G_k)ᵀ."""
     q = len(low)
     S = np.zeros_like(low)
     for i in range(q):
         for j in range(i + 1):
-            S[i, j] = S[j, i] = (i == j) + (0.0 if told is None else told.turned[i, j])
+            S[i, j] = S[j, i] = (i == j) + (0.0 if nodes is None else nodes.rotations[i, j])
     half = np.stack([backward(low, S[:, j]) for j in range(q)], 1)  # L⁻ᵀS
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
@@ -323,7 +323,7 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
 
 def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
-    alone, spread = Ragged.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
+    alone, spread = RaggedRows.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
@@ -333,7 +333,7 @@ def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.nd
     if response.quadratic:
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))
-    found, fewer = (_expected(response, mean, spread, tau, nodes) for nodes in (NODES, FEWER))
+    found, fewer = (_expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, FEWER))
     apart = (np.abs(fewer - found) > AGREED * np.abs(found)) & (found > 0)
     hard = apart.any(-1) if found.ndim > mean.ndim else apart
     if hard.any():
@@ -342,7 +342,9 @@ def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.nd
     return found
 
 
-def _expected(response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> NDArray[np.float64]:
+def _expected_response(
+    response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int
+) -> NDArray[np.float64]:
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
     each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
     return np.asarray(sum(each))

@@ -41,7 +41,7 @@ class AbstractResponse(abc.ABC):
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
 
-    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
+    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]` each."""
         return tuple(np.zeros((0, *eta.shape)) for _ in orders)
 
@@ -92,7 +92,7 @@ class ResponseRows(NamedTuple):
     fixed: NDArray[np.float64]
     response: AbstractResponse
 
-    def taken(self, rows: np.ndarray) -> "ResponseRows":
+    def select_rows(self, rows: np.ndarray) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
@@ -168,24 +168,24 @@ class PoissonResponse(LossResponse):
         return exponential(eta)
 
 
-class AbstractScaled(AbstractResponse):
+class AbstractScaledResponse(AbstractResponse):
     """Response with one positive parameter, whose logarithm is τ."""
 
     own = 1
-    named = ""
+    parameter = ""
 
     def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
-        return {self.named: np.exp(tau[0])}
+        return {self.parameter: np.exp(tau[0])}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
-        value = np.asarray(parameters[self.named], np.float64)
+        value = np.asarray(parameters[self.parameter], np.float64)
         if value.ndim or not 0 < value < np.inf:
-            raise ValueError(f"Mixed: {self.named} must be one positive number; got {parameters[self.named]}.")
+            raise ValueError(f"Mixed: {self.parameter} must be one positive number; got {parameters[self.parameter]}.")
         return np.log(value)[None]
 
 
-class GaussianResponse(AbstractScaled):
-    named = "scale"
+class GaussianResponse(AbstractScaledResponse):
+    parameter = "scale"
     title = "gaussian"
     quadratic = True
 
@@ -199,7 +199,7 @@ class GaussianResponse(AbstractScaled):
         }
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
+    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         precision, r = np.exp(-2 * tau[0]), y - eta
         known = (lambda: -precision * r**2, lambda: 2 * precision * r, lambda: np.broadcast_to(-2 * precision, r.shape))
         return tuple(known[order]()[None] for order in orders)
@@ -224,8 +224,8 @@ class GaussianResponse(AbstractScaled):
         return LOG_DENSITY
 
 
-class GammaResponse(AbstractScaled):
-    named = "shape"
+class GammaResponse(AbstractScaledResponse):
+    parameter = "shape"
     title = "gamma"
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
@@ -234,7 +234,7 @@ class GammaResponse(AbstractScaled):
         known = (lambda: term + nu * eta, lambda: nu - term, lambda: term, lambda: -term)
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
+    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         return tuple(part[None] for part in self.orders(eta, tau, y, orders))
 
     def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
@@ -259,8 +259,8 @@ class GammaResponse(AbstractScaled):
         return LOG_DENSITY
 
 
-class NegativeBinomialResponse(AbstractScaled):
-    named = "dispersion"
+class NegativeBinomialResponse(AbstractScaledResponse):
+    parameter = "dispersion"
     title = "negative_binomial"
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
@@ -274,7 +274,7 @@ class NegativeBinomialResponse(AbstractScaled):
         )
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
+    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         s, x = np.exp(-tau[0]), eta + tau[0]
         p, q = scipy.special.expit(x), scipy.special.expit(-x)
         known = (
@@ -346,7 +346,7 @@ class OrdinalResponse(AbstractResponse):
         )
         return tuple(known[order]() for order in orders)
 
-    def shared(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
+    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         upper, lower = self._cuts(eta, tau, y)
         a, b = scipy.special.expit(-upper), scipy.special.expit(lower)
         va, vb = a * scipy.special.expit(upper), b * scipy.special.expit(-lower)

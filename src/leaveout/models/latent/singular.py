@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .base import AbstractMixed
+from .base import AbstractMixedModel
 from .effects import GroupingFactor
 from .grouped import split
 
@@ -26,7 +26,7 @@ SLOPE_NOISE = 1e-10  # relative error of slopes of F
 Pivots = Bool[np.ndarray, " effects"]
 
 
-def roots(model: AbstractMixed, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
+def roots(model: AbstractMixedModel, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
     """Return Λ of each factor."""
     parts = split(np.asarray(theta)[None], model.data, model.factors)
     return [factor.root(free[0]) for factor, free in zip(model.factors, parts.free, strict=True)]
@@ -39,7 +39,7 @@ def _at_zero(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"])
     return free & (np.abs(np.diag(root)) < ZERO_DEVIATION)
 
 
-def warning(model: AbstractMixed, theta: Any) -> str:
+def warning(model: AbstractMixedModel, theta: Any) -> str:
     """Name effects that vary so much that clusters may be separated; "" if there are none."""
     far = list[str]()
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
@@ -52,7 +52,7 @@ def warning(model: AbstractMixed, theta: Any) -> str:
     return ""
 
 
-def held(model: AbstractMixed, theta: Any) -> tuple[Any, Any, str] | None:
+def drop_zero_pivots(model: AbstractMixedModel, theta: Any) -> tuple[Any, Any, str] | None:
     """Return the model without the columns of Λ whose pivots are at zero.
 
     None if there are none, or if F would fall as they left zero.
@@ -64,7 +64,7 @@ def held(model: AbstractMixed, theta: Any) -> tuple[Any, Any, str] | None:
         at += len(factor.row)
         free = ~zero[factor.column]
         kept.append(replace(factor, row=factor.row[free], column=factor.column[free]))
-        said += _said(factor, root, zero)
+        said += _describe_pivots(factor, root, zero)
     if not said:
         return None
     simpler, found = model.with_factors(tuple(kept)), model.parameters.natural(theta)
@@ -75,7 +75,7 @@ def held(model: AbstractMixed, theta: Any) -> tuple[Any, Any, str] | None:
     return simpler, found, f"{what} Refits that would leave it are flagged."
 
 
-def _said(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], zero: Pivots) -> list[str]:
+def _describe_pivots(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], zero: Pivots) -> list[str]:
     nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
     said = [f"the variance of {factor.columns[i]} by {factor.name} is zero" for i in np.flatnonzero(nothing)]
     if (zero & ~nothing).any():
@@ -84,7 +84,7 @@ def _said(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"], ze
 
 
 def leaving(
-    model: AbstractMixed, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
+    model: AbstractMixedModel, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
 ) -> Bool[np.ndarray, " refits"]:
     """Tell for which refits F would fall if an entry that is held at zero left it."""
     del like

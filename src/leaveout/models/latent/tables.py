@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from ...data.arrays import pandas_of, share
 from ...objectives.objective import AbstractObjective
 from ..glm.rows import column, new_rows
-from .base import AbstractMixed
-from .effects import aligned, factor_codes, given_blocks
+from .base import AbstractMixedModel
+from .effects import align_groupings, factor_codes, given_blocks
 from .grouped import split
 from .quadrature import marginal_means
 
 TABLE_DIFFERENCE = 1e-4
 
 
-def vector(model: AbstractMixed, fit: Any) -> np.ndarray:
+def vector(model: AbstractMixedModel, fit: Any) -> np.ndarray:
     """Return θ of a fit of the model."""
     if not isinstance(getattr(fit, "objective", None), AbstractObjective):
         raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
@@ -34,7 +34,7 @@ def vector(model: AbstractMixed, fit: Any) -> np.ndarray:
     return theta
 
 
-def components(model: AbstractMixed, fit: Any) -> pd.DataFrame:
+def components(model: AbstractMixedModel, fit: Any) -> pd.DataFrame:
     """Build the table of variance components."""
     theta, rows = vector(model, fit), []
     for factor, free in zip(model.factors, split(theta[None], model.data, model.factors).free, strict=True):
@@ -56,7 +56,7 @@ def components(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     return table
 
 
-def coefficients(model: AbstractMixed, fit: Any) -> pd.DataFrame:
+def coefficients(model: AbstractMixedModel, fit: Any) -> pd.DataFrame:
     """Build the table of coefficients."""
     theta, p = vector(model, fit), len(model.names)
     across = np.zeros((p, len(theta)))
@@ -68,7 +68,7 @@ def coefficients(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     )
 
 
-def modes(model: AbstractMixed, fit: Any) -> pd.DataFrame:
+def modes(model: AbstractMixedModel, fit: Any) -> pd.DataFrame:
     """Build the table of conditional modes."""
     theta, tables = vector(model, fit), []
     for k, factor in enumerate(model.factors):
@@ -84,7 +84,7 @@ def modes(model: AbstractMixed, fit: Any) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def predicted(model: AbstractMixed, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
+def predict_rows(model: AbstractMixedModel, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
     """Predict means of rows, with intervals."""
     share("predict: level", level)
     theta = vector(model, fit)
@@ -111,7 +111,7 @@ def predicted(model: AbstractMixed, fit: Any, data: Any, level: float, new: bool
     return pd.DataFrame({"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index)
 
 
-def _shift(model: AbstractMixed, data: Any, offset: Any, n: int) -> NDArray:
+def _shift(model: AbstractMixedModel, data: Any, offset: Any, n: int) -> NDArray:
     if offset is not None:
         return column("predict", "offset", offset, n)
     if data is None:
@@ -121,7 +121,7 @@ def _shift(model: AbstractMixed, data: Any, offset: Any, n: int) -> NDArray:
     return np.zeros(n)
 
 
-def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
+def _rows(model: AbstractMixedModel, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
     """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if new), and labels."""
     if data is None:
         X = model.data.design @ np.linalg.inv(model.transform) * model.unit
@@ -142,7 +142,7 @@ def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list
             raise TypeError("predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes).")
         ones = model.names[:1] == ("Intercept",)
         slopes = data[2] if len(data) == 3 else None
-        named, (new, slopes) = aligned(data[1], X=data[0], slopes=slopes)
+        named, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
         own = np.asarray(new_rows("predict", new, model.names[ones:], False))
         X = np.hstack([np.ones((len(own), 1)), own]) if ones else own
         blocks, known = given_blocks(named, slopes, len(X))
@@ -150,10 +150,10 @@ def _rows(model: AbstractMixed, data: Any) -> tuple[NDArray, list[NDArray], list
         raw = {f.name: block.design.T for f, block in zip(model.factors, blocks, strict=True)}
         index = getattr(new, "index", None)
     designs = [raw[f.name] * f.scale[:, None] for f in model.factors]
-    codes = [_matched(f.levels, *known[f.name]) for f in model.factors]
+    codes = [_match_levels(f.levels, *known[f.name]) for f in model.factors]
     return X, designs, codes, index
 
 
-def _matched(levels: NDArray, code: NDArray, found: NDArray) -> NDArray:
+def _match_levels(levels: NDArray, code: NDArray, result: NDArray) -> NDArray:
     """Match the levels of new rows with the known levels; −1 if unknown."""
-    return pd.Index(levels).get_indexer(pd.Index(found))[code]
+    return pd.Index(levels).get_indexer(pd.Index(result))[code]

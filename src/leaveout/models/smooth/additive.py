@@ -14,12 +14,12 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, float64, followed, jnp, numpy_of, static
-from ...data.arrays import Names, counted, index_of
-from ...data.formulas import learned
+from ..._runtime.jax import Array, float64, is_traced, jnp, numpy_of, static
+from ...data.arrays import Names, index_of, is_default_index
+from ...data.formulas import stateful_remark
 from ..glm import losses, penalties
 from ..glm.glm import GLM
-from .terms import Bound, Smooth, bound, column, frame_of, parsed
+from .terms import BoundTerm, Smooth, bind, column, frame_of, parse
 
 Strengths = ArrayLike | dict[str, float]
 
@@ -55,16 +55,16 @@ class Reader:
     """Columns of a design from a table: linear terms by formulaic, then the smooth terms."""
 
     linear: Any
-    smooths: tuple[Bound, ...]
+    smooths: tuple[BoundTerm, ...]
 
-    def __init__(self, linear: Any, smooths: tuple[Bound, ...]):
+    def __init__(self, linear: Any, smooths: tuple[BoundTerm, ...]):
         self.linear, self.smooths = linear, smooths
 
     def __call__(self, data: Any) -> pd.DataFrame:
         frame = frame_of(data, "X_new")
-        return self.joined(frame, [term.design(frame) for term in self.smooths])
+        return self.join(frame, [term.design(frame) for term in self.smooths])
 
-    def joined(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
+    def join(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
         """Join the linear columns and designs of the smooth terms."""
         names = [f"{term.label}.{k + 1}" for term, x in zip(self.smooths, designs, strict=True) for k in range(x.shape[1])]
         smooth = pd.DataFrame(np.hstack(designs), index=frame.index, columns=names)
@@ -147,7 +147,7 @@ class Additive(GLM):
         sample_weight: str | ArrayLike | None = None,
         offset: str | ArrayLike | None = None,
     ):
-        formula, frame = parsed(terms), frame_of(data)
+        formula, frame = parse(terms), frame_of(data)
         y = formula.response if y is None else y
         if y is None or (formula.response is not None and y is not formula.response):
             got = "neither" if y is None else f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
@@ -158,7 +158,7 @@ class Additive(GLM):
             raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
         given = {"y": y, "sample_weight": sample_weight, "offset": offset}
         y, sample_weight, offset = (column(frame, of) if isinstance(of, str) else of for of in given.values())
-        smooths, designs = zip(*(part for term in formula.smooths for part in bound(term, frame)), strict=True)
+        smooths, designs = zip(*(part for term in formula.smooths for part in bind(term, frame)), strict=True)
         read = Reader(_linear(formula.rest, frame), smooths)
         matrices = tuple(matrix for term in smooths for matrix in term.basis.penalties)
         spans = tuple(span for term, span in zip(smooths, read.spans, strict=True) for _ in term.basis.penalties)
@@ -166,7 +166,7 @@ class Additive(GLM):
         penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
         resolve = lambda y: (losses.resolve(loss), y, ())
         self._bind(
-            read.joined(frame, list(designs)),
+            read.join(frame, list(designs)),
             y,
             resolve,
             penalty,
@@ -174,12 +174,12 @@ class Additive(GLM):
             offset,
             formula.intercept,
             None,
-            learned(formula.rest or ""),
+            stateful_remark(formula.rest or ""),
         )
         if self.classes:
             raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
         own = self.labels.index
-        vars(self)["labels"] = Names(None if index_of(data) is None and counted(own) else own, read)
+        vars(self)["labels"] = Names(None if index_of(data) is None and is_default_index(own) else own, read)
 
     @property
     def smoothing(self) -> dict[str, float]:
@@ -188,7 +188,7 @@ class Additive(GLM):
         return dict(zip(self.strengths, np.asarray(self.penalty.strengths).tolist(), strict=True))
 
     @property
-    def smooths(self) -> dict[str, tuple[Bound, slice]]:
+    def smooths(self) -> dict[str, tuple[BoundTerm, slice]]:
         """Smooth terms by name, each with the place of its coefficients."""
         read: Any = self.labels.read
         return {term.label: (term, slice(*span)) for term, span in zip(read.smooths, read.spans, strict=True)}
@@ -220,7 +220,7 @@ def _values(names: tuple[str, ...], given: Any) -> Any:
         if {*given} != {*names}:
             raise ValueError(f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}.")
         given = [given[name] for name in names]
-    if followed(given):
+    if is_traced(given):
         return jnp.asarray(given)
     try:
         values = np.broadcast_to(np.asarray(given, np.float64), len(names)).copy()

@@ -91,7 +91,7 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's points."""
     points, d = np.unique(x, axis=0), x.shape[1]
     if len(points) > MAX_KERNEL_POINTS:
-        points = _thinned(points)
+        points = _thin(points)
     if d > 3:
         raise ValueError(f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te().")
     if k < d + 2 or len(points) < k:
@@ -113,7 +113,7 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     return Basis(design, (np.pad((bent + bent.T) / 2, (0, d + 1)),))
 
 
-def _thinned(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
+def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
     """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
         return points[np.linspace(0, len(points) - 1, MAX_DENSE_POINTS).round().astype(int)]
@@ -202,7 +202,7 @@ def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size few
     return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
-def straightened(basis: Basis) -> Float[Array, "size size"]:
+def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
     """Return the eigenvectors of the penalty on roughness.
 
     In this basis H stays well conditioned under a heavy penalty, once its diagonal is scaled.
@@ -210,7 +210,7 @@ def straightened(basis: Basis) -> Float[Array, "size size"]:
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
-def scaled(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
+def scale_basis(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
     """Scale columns to mean square one and penalties to a unit at which they balance the rows; return basis and design.
 
     Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more curvature from it than from

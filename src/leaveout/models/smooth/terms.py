@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...data.arrays import codes, count, matched, numbers, pandas_of
+from ...data.arrays import codes, count, match_labels, numbers, pandas_of
 from . import bases as bases
 
 Array = np.ndarray
@@ -107,7 +107,7 @@ def s(
     elif bs in LABELS:
         raise ValueError(f"s: bs={bs!r} has a function a level, and takes no k.")
     least = LEAST.get(bs, 0)
-    return Smooth("s", _named("s", columns), (count("s: k", k, least),), (bs,), by, period, edges)
+    return Smooth("s", _check_columns("s", columns), (count("s: k", k, least),), (bs,), by, period, edges)
 
 
 def te(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
@@ -201,10 +201,10 @@ def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | Non
     if not {*kinds} <= {*KINDS} - {"mrf"}:
         raise ValueError(f"{call}: bs must be among 'tp', 'cr', 'cc', 'ps', 're'; got {bs!r}.")
     sizes = tuple(count(f"{call}: k", each, LEAST.get(kind, 1)) for each, kind in zip(ks, kinds, strict=True))
-    return Smooth(call, _named(call, columns), sizes, kinds, by)
+    return Smooth(call, _check_columns(call, columns), sizes, kinds, by)
 
 
-def _named(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
+def _check_columns(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
     if not all(isinstance(column, str) for column in columns):
         raise TypeError(f"{call}: columns are named, as {call}('x'); got {columns!r}.")
     return columns
@@ -223,7 +223,7 @@ class Formula:
     intercept: bool
 
 
-def parsed(formula: Any) -> Formula:
+def parse(formula: Any) -> Formula:
     """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise ValueError if it is not valid."""
     given = [formula] if isinstance(formula, str | Smooth) else list(formula)
     known = [term for term in given if isinstance(term, Smooth)]
@@ -255,7 +255,7 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     sides = whole if hasattr(whole, "lhs") else None
     response = None if sides is None else " + ".join(map(str, sides.lhs))
     terms = list(whole if sides is None else sides.rhs)
-    smooths = [_called(term) for term in terms if _is_smooth(term)]
+    smooths = [_call_term(term) for term in terms if _is_smooth(term)]
     others = [str(term) for term in terms if not _is_smooth(term)]
     intercept = "1" in others
     rest = " + ".join(["1" if intercept else "0", *(term for term in others if term != "1")])
@@ -275,7 +275,7 @@ def _is_smooth(term: Any) -> bool:
     return any(calls)
 
 
-def _called(term: Any) -> Smooth:
+def _call_term(term: Any) -> Smooth:
     (factor,) = term.factors
     try:
         call = ast.parse(factor.expr, mode="eval").body
@@ -321,7 +321,7 @@ def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
     """Convert a table of pandas, Polars or Arrow, or a mapping of columns, to a DataFrame with matched labels."""
     found = pandas_of("Additive", name, data)
     if isinstance(found, dict):
-        labels, *columns = matched("Additive", **{str(column): part for column, part in found.items()})
+        labels, *columns = match_labels("Additive", **{str(column): part for column, part in found.items()})
         plain = (part.array if isinstance(part, pd.Series) else part for part in columns)
         found = pd.DataFrame(dict(zip(found, plain, strict=True)), index=labels.index)
     if not isinstance(found, pd.DataFrame):
@@ -348,7 +348,7 @@ def _labels(who: str, frame: pd.DataFrame, name: str) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class BoundTerm:
     """Smooth term bound to data: its name, its basis, and the columns in the form that the basis takes."""
 
     label: str
@@ -385,14 +385,14 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
     return [x[:, None] if kind == "tp" else x for x, kind in zip(columns, term.bs, strict=True)]
 
 
-def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "rows size"]]]:
+def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Float[Array, "rows size"]]]:
     """Bind a term to data, with its design; if `by` holds labels, one term for each. ValueError if the columns do not fit."""
     who, columns = term.label, _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":
         parts = [bases.under(part, bases.summing_to_zero(part.design(x))) for part, x in zip(parts, columns, strict=True)]
     if len(parts) > 1:
-        parts = [bases.under(part, bases.straightened(part)) for part in parts]
+        parts = [bases.under(part, bases.diagonalise_roughness(part)) for part in parts]
     basis = bases.tensor(parts) if len(parts) > 1 else parts[0]
     design, levels = basis.design(*columns), _levels(term, frame)
     free = term.call == "ti" or term.bs == ("re",) or (term.by is not None and levels is None)
@@ -400,11 +400,11 @@ def bound(term: Smooth, frame: pd.DataFrame) -> list[tuple[Bound, Float[Array, "
         zero = bases.summing_to_zero(design)
         basis, design = bases.under(basis, zero), design @ zero
     if len(parts) == 1 and term.bs[0] not in LABELS:
-        along = bases.straightened(basis)
+        along = bases.diagonalise_roughness(basis)
         basis, design = bases.under(basis, along), design @ along
-    whole = Bound(who, term, basis, tuple(columns))
+    whole = BoundTerm(who, term, basis, tuple(columns))
     found = [whole] if levels is None else [replace(whole, label=f"{who}[{x}]", level=x) for x in levels]
-    made = [bases.scaled(basis, each.times(design, frame)) for each in found]
+    made = [bases.scale_basis(basis, each.times(design, frame)) for each in found]
     return [(replace(each, basis=own), design) for each, (own, design) in zip(found, made, strict=True)]
 
 

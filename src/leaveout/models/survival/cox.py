@@ -32,10 +32,10 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, Scalar, compiled, static
-from ...data.arrays import Names, codes, index_of, matched
+from ..._runtime.jax import Module, PyTree, Scalar, compile_static, static
+from ...data.arrays import Names, codes, index_of, match_labels
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned, float64, stored
+from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned_copy, as_stored, float64
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows, pick, shift
 from .partial_likelihood import Sums, efron, log_rest, running
@@ -101,7 +101,7 @@ class Cox(AbstractObjective):
     first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
     last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
     group: Int[np.ndarray, " units"]  # number of the time at which a unit dies; the number of times if it does not
-    tied: Int[np.ndarray, " tied"]  # times with several deaths
+    tied_times: Int[np.ndarray, " tied"]  # times with several deaths
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -123,11 +123,13 @@ class Cox(AbstractObjective):
     ):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
-        self.labels, X, time, event, strata, offset = matched("Cox", X=X, time=time, event=event, strata=strata, offset=offset)
+        self.labels, X, time, event, strata, offset = match_labels(
+            "Cox", X=X, time=time, event=event, strata=strata, offset=offset
+        )
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
             raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
-        self.design = rows if isinstance(rows, np.ndarray) else stored(rows)
+        self.design = rows if isinstance(rows, np.ndarray) else as_stored(rows)
         n = len(self.design)
         times, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
         if (times < 0).any():
@@ -142,8 +144,8 @@ class Cox(AbstractObjective):
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
         order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
         count = np.bincount(group, minlength=len(first) + 1)[:-1]
-        parts = map(aligned, (order, first, last, group, np.flatnonzero(count > 1)))
-        self.order, self.first, self.last, self.group, self.tied = parts
+        parts = map(aligned_copy, (order, first, last, group, np.flatnonzero(count > 1)))
+        self.order, self.first, self.last, self.group, self.tied_times = parts
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
@@ -173,7 +175,7 @@ class Cox(AbstractObjective):
     def parameters(self) -> Parameters:
         return Parameters(
             natural=self._natural,
-            unconstrained=self._unconstrained,
+            unconstrained=self._to_unconstrained,
             start=self._start,
             names=lambda: list(self.names),
             penalty_curvature=self._penalty_curvature,
@@ -186,7 +188,7 @@ class Cox(AbstractObjective):
     def _natural(self, theta):
         return {"coef": theta}
 
-    def _unconstrained(self, parameters):
+    def _to_unconstrained(self, parameters):
         coef = (
             np.asarray(parameters["coef"], np.float64)
             if isinstance(parameters, dict) and set(parameters) == {"coef"}
@@ -203,7 +205,7 @@ class Cox(AbstractObjective):
         total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
         if self.ties == "efron":  # the correction for a single death is zero, but not its derivatives by weights
             ones = isinstance(weights, np.ndarray) and bool((weights == 1).all())
-            some = self.tied if ones else slice(None)
+            some = self.tied_times if ones else slice(None)
             beside = efron(count[some], at_risk[some], dying[some])
             total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
         return total + self.penalty.times(weights, weights) * self.penalty(theta)
@@ -261,7 +263,7 @@ class Cox(AbstractObjective):
             raise ValueError(
                 f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
             )
-        _, X, offset = matched("predict", X=X, offset=offset)
+        _, X, offset = match_labels("predict", X=X, offset=offset)
         rows = np.asarray(new_rows("predict", X, self.names, False))
         eta = rows @ fit.vector + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
         return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
@@ -275,7 +277,7 @@ class Cox(AbstractObjective):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
-@compiled
+@compile_static
 def _sums(cox: Cox, theta: Array) -> Sums:
     return cox.sums(theta, jnp.ones(cox.num_units))
 
@@ -305,7 +307,7 @@ class UnitScores(Module):
     last: Int[Arrays, " units"]  # last row that is expanded; −1 if none is
     unit: Int[Arrays, " pairs"]
     row: Int[Arrays, " pairs"]
-    tied: Int[Arrays, " tied"]  # units that die at the same time as others
+    tied_units: Int[Arrays, " tied"]  # units that die at the same time as others
     units: Int[Arrays, " folds"]
 
     def __call__(self, theta: Array) -> tuple[None, Float[Array, " folds"]]:
@@ -313,19 +315,19 @@ class UnitScores(Module):
         at_risk = jnp.append(found.at_risk, 1.0)[self.cox.group]
         own = jnp.where(self.cox.event == 1, jnp.log(at_risk) + found.shift - found.eta, 0.0)
         at = found.at_risk[self.time] - self.share * found.dying[self.time]
-        joint = (own + self._expanded(found.risk, at)).at[self.tied].add(self._tied(found))
+        joint = (own + self._expand(found.risk, at)).at[self.tied_units].add(self._tie_terms(found))
         return None, joint.at[self.unit].add(-log_rest(found.risk[self.unit] / at[self.row]))[self.units]
 
-    def _tied(self, found: Sums) -> Float[Array, " tied"]:
+    def _tie_terms(self, result: Sums) -> Float[Array, " tied"]:
         """Compute V − V' − log S, the part due to the others that die at the same time."""
-        time, risk = self.cox.group[self.tied], found.risk[self.tied]
-        m, at_risk, dying = found.deaths[time], found.at_risk[time], found.dying[time]
+        time, risk = self.cox.group[self.tied_units], result.risk[self.tied_units]
+        m, at_risk, dying = result.deaths[time], result.at_risk[time], result.dying[time]
         others = -(m - 1) * log_rest(risk / at_risk)
         if self.cox.ties == "breslow":
             return others
         return others + efron(m, at_risk, dying) - efron(m - 1, at_risk - risk, dying - risk)
 
-    def _expanded(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
+    def _expand(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
         """Compute −Σ log(1 − r/A) over the rows up to the last that is expanded."""
 
         def term(found, k):
@@ -363,4 +365,4 @@ def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
     tied = np.flatnonzero((cox.event == 1) & (np.append(count, 0)[cox.group] > 1))
     last = np.where(low > start, low - 1, -1)
     whole = (time, share, opens, last, unit, row, tied, units)
-    return UnitScores(cox, *map(aligned, whole))
+    return UnitScores(cox, *map(aligned_copy, whole))

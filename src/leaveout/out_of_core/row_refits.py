@@ -14,7 +14,7 @@ from ..linalg.design import CachedLoss
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, change
 from ..validation.audit import PROGRAM_ROUNDING, REASONS
 from .pass_runner import PassRunner
-from .passes import WORST, Kept, PassFit, bends, pulls
+from .passes import WORST, LeftOutRows, PassFit, bends, pulls
 from .result import Scan
 
 Array = np.ndarray
@@ -23,17 +23,17 @@ FAR, STEPS = 16, 30  # largest number of rows with Hessians of their own, and of
 LAST_STEP_SHARE = 1e-7  # length of a last step, relative to the first
 
 
-def iterated(
-    run: PassRunner, scan: Scan, at: PassFit, some: Kept, wanted: Int[Array, " rows"], rtol: float, audit: int
+def refit_rows(
+    run: PassRunner, scan: Scan, at: PassFit, some: LeftOutRows, request: Int[Array, " rows"], rtol: float, audit: int
 ) -> Scan:
     """Refit the open rows of a scan, and audit it."""
-    chosen = _chosen(some, wanted, audit)
-    opened = _opened(some, scan, rtol)
+    chosen = _choose_rows(some, request, audit)
+    opened = _uncertain_rows(some, scan, rtol)
     places = np.union1d(opened, [*chosen])
     if not places.size:
         return replace(scan, passes=run.passes)
     rows = some.take(places.astype(int))
-    loss, error, reached = _refitted(run, at, rows)
+    loss, error, reached = _refit(run, at, rows)
     proved = np.isfinite(error)
     far = np.flatnonzero(~np.isfinite(error) & np.isin(places, opened) & (rows.weight > 0))
     far = far[np.argsort(-rows.error[far], kind="stable")][:FAR]
@@ -41,17 +41,17 @@ def iterated(
         loss[far], error[far], reached[far], proved[far] = _by_newton(run, at, rows.take(far))
     listed = np.isin(places, opened) & np.isfinite(error)
     better = rows._replace(loss=loss, error=error, proved=proved)
-    found = scan.changed(rows.take(listed), better.take(listed), at.level)
+    found = scan.replace_rows(rows.take(listed), better.take(listed), at.level)
     mine = [int(np.searchsorted(places, place)) for place in chosen]
     exact = np.where(reached, loss, np.nan)
     return replace(found, passes=run.passes, audit=_audit(rows, mine, list(chosen.values()), exact, error))
 
 
-def _chosen(some: Kept, wanted: Int[Array, " rows"], audit: int) -> dict[int, str]:
+def _choose_rows(some: LeftOutRows, request: Int[Array, " rows"], audit: int) -> dict[int, str]:
     """Choose rows to repeat by their places, with the reasons, taken in turn."""
     known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
-    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
-    orders.append([place for place in known.tolist() if some.row[place] in wanted])
+    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.step_length, some.error)]
+    orders.append([place for place in known.tolist() if some.row[place] in request])
     out: dict[int, str] = {}
     for turn in range(audit):
         place = next((place for place in orders[turn % 3] if place not in out), None)
@@ -60,7 +60,7 @@ def _chosen(some: Kept, wanted: Int[Array, " rows"], audit: int) -> dict[int, st
     return out
 
 
-def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
+def _uncertain_rows(some: LeftOutRows, scan: Scan, rtol: float) -> Int[Array, " places"]:
     """Select rows of which nothing is proved, and those of the largest errors while the mean's error is too large."""
     weight, error = some.weight, some.error
     unknown = np.flatnonzero(~np.isfinite(error) & (weight > 0))
@@ -71,8 +71,8 @@ def _opened(some: Kept, scan: Scan, rtol: float) -> Int[Array, " places"]:
     return np.union1d(unknown, more)[:WORST]
 
 
-def _refitted(
-    run: PassRunner, at: PassFit, rows: Kept
+def _refit(
+    run: PassRunner, at: PassFit, rows: LeftOutRows
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
     """Return the losses at the end of the steps, a proved bound on their errors, and whether the steps converged."""
     assert at.table is not None
@@ -93,7 +93,7 @@ def _refitted(
     for _ in range(MAX_PASSES):
         theta = at.theta + u @ at.root
         own = np.einsum("np,np->n", rows.x, theta) + rows.offset
-        pulled = run.added(pulls, "refits", theta)["gradient"]
+        pulled = run.add_up(pulls, "refits", theta)["gradient"]
         pulled = pulled + theta @ run.penalty - (lost * plain.derivatives(own, rows.y, (1,))[0])[:, None] * rows.x
         gradient = pulled @ at.root.T
         step = -solved(gradient)
@@ -118,7 +118,7 @@ def _refitted(
 
 
 def _by_newton(
-    run: PassRunner, at: PassFit, rows: Kept
+    run: PassRunner, at: PassFit, rows: LeftOutRows
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"], Bool[Array, " rows"]]:
     """Refit rows by Newton steps with Hessians of their own, A, and return which of them are proved.
 
@@ -133,7 +133,7 @@ def _by_newton(
     error, reached = np.full(len(center), np.inf), np.zeros(len(center), bool)
     for _ in range(STEPS):
         slope, curvature = (rows.weight * part for part in plain.derivatives(center, rows.y, (1, 2)))
-        told = run.added(bends, "refits", theta)
+        told = run.add_up(bends, "refits", theta)
         gradient = told["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
         hessian = told["hessian"] + run.penalty - curvature[:, None, None] * outer
         least = np.linalg.eigvalsh(at.root @ hessian @ at.root.T)[:, 0]
@@ -158,7 +158,7 @@ def _by_newton(
     return plain.derivatives(center, rows.y, (0,))[0], error, reached, near
 
 
-def _audit(rows: Kept, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:
+def _audit(rows: LeftOutRows, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:
     """Build the table `row, reason, reported, exact, error, difference, beyond`."""
     own, exact = rows.take(np.array(mine, int)), loss[mine]
     off = np.abs(own.loss - exact)

@@ -16,9 +16,9 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._runtime.display import Printed
-from .._runtime.provided import provided
-from ..validation.compare import AbstractComparable, Compared
+from .._runtime.display import PrintedResult
+from .._runtime.providers import provided
+from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
 from ._study import Answer, LeakageStudy, half_width
 
@@ -37,20 +37,20 @@ ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of reco
 class NearMates(NamedTuple):
     """Estimate of unlisted mates from a sample of tested rows.
 
-    `listed` of the rows have listed mates, and `unlisted` seem to have unlisted ones; `rows` are some of these.
+    `listed` of the rows have listed mates, and `estimate_unlisted` seem to have unlisted ones; `rows` are some of these.
     """
 
-    listed: int
-    unlisted: float
+    num_listed: int
+    num_unlisted: float
     rows: NDArray[np.int64]
 
     @property
     def share(self) -> float:
         """The share of the rows with mates whose mates are unlisted."""
-        return self.unlisted / max(self.unlisted + self.listed, 1e-300)
+        return self.num_unlisted / max(self.num_unlisted + self.num_listed, 1e-300)
 
 
-def unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
+def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
     """Estimate how many tested rows have unlisted mates in training, by near neighbours.
 
     Returns None if X has no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
@@ -102,7 +102,7 @@ def _numbers(X: Any) -> NDArray[np.float64] | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageReport(Printed, AbstractComparable):
+class LeakageReport(PrintedResult, AbstractComparable):
     """Answers to the question of the score on new clusters, by name, including "naive".
 
     `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended` names the one to believe, or is
@@ -206,7 +206,7 @@ class LeakageReport(Printed, AbstractComparable):
         """Return the variances of the score, training clusters included, and of the correction."""
         score = Variance(float("nan"), 1.0) if answer.influence is None else self.over_clusters(answer.influence)
         change = Variance(float("nan"), 1.0) if answer.change is None else self.over_clusters(answer.change)
-        moved = self.answers["naive"].moved
+        moved = self.answers["naive"].fold_effects
         return score._replace(value=score.value + (0.0 if moved is None else as_trained(moved))), change
 
     @property
@@ -254,7 +254,7 @@ class LeakageReport(Printed, AbstractComparable):
             raise ValueError(f"by: no answer is called {answer!r}, or it was refused; there are {there}.")
         return replace(self, chosen=answer)
 
-    def compared(self) -> Compared:
+    def as_comparable(self) -> ComparableMean:
         """Return the number for `lo.compare`: the recommended answer.
 
         The other reports are of other learners on the same folds and links.
@@ -270,10 +270,10 @@ class LeakageReport(Printed, AbstractComparable):
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
         of = self.of | {"answer (see report.by)": answer.name}
-        return Compared(
+        return ComparableMean(
             answer.score,
             self.more_is_better,
-            InfluenceSpread(answer.influence, self.clusters, moved=self.answers["naive"].moved),
+            InfluenceSpread(answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects),
             None,
             None,
             of,
@@ -355,13 +355,13 @@ class LeakageReport(Printed, AbstractComparable):
             ("learner", f"{self.learner}; {self.fits} fits; score {self.scoring}, {better}"),
             ("links", self.links),
         ]
-        lines += [(name, self._told(name)) for name in self.answers]
+        lines += [(name, self._describe(name)) for name in self.answers]
         if len(self.price):
             dear = ", ".join(f"{name} {fits:,}" for name, fits in self.price.fits[self.price.fits > 0].items()) or "none"
             lines.append(("price", f"fits of what was not asked for: {dear}; about {self.price.seconds.sum():.2g} s or more"))
         return [*lines, ("recommended", str(self.recommended)), ("verdict", self.verdict)]
 
-    def _told(self, name: str) -> str:
+    def _describe(self, name: str) -> str:
         row = self.table.loc[name]
         if row.refusal:
             return f"none: {row.refusal}"

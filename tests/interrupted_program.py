@@ -1,6 +1,6 @@
 """A program that runs a verb again and again, kills it at random moments, and compares what comes of it in the end.
 
-    python -m tests.killed KILLS [VERB ...]      a line each: how often it was killed, and whether the same came of it
+    python -m tests.interrupted_program KILLS [VERB ...]   a line each: how often it was killed, and whether the same came of it
 
 Children are forked, which is quick, and safe as long as nothing has imported JAX; of a model that needs it each is a program of
 its own.
@@ -150,7 +150,7 @@ COMPILED = {"chain": chain, "influence": influence, "ridges": ridges, "network":
 def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
     """One child, killed after so many seconds if it is still there, or left alone: was it?"""
     if verb in COMPILED:
-        child = subprocess.Popen([sys.executable, "-m", "tests.killed", "0", verb, file, out]).pid
+        child = subprocess.Popen([sys.executable, "-m", "tests.interrupted_program", "0", verb, file, out]).pid
     elif not (child := os.fork()):
         alone(VERBS[verb], file, out)
     if seconds is not None:

@@ -23,7 +23,7 @@ Table = Float[np.ndarray, "states states"]
 Weight = Float[np.ndarray, " steps"]
 
 
-class Packed(NamedTuple):
+class StepOrder(NamedTuple):
     """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
     order: Int[np.ndarray, " steps"]  # numbers of the steps, as they stand in all sequences one after another
@@ -38,7 +38,7 @@ class Packed(NamedTuple):
         return [(slice(start, start + stop - middle), slice(middle, stop)) for start, middle, stop in spans]
 
 
-def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
+def order_steps(lengths: Int[np.ndarray, " sequences"]) -> StepOrder:
     """Order the steps of sequences of given lengths."""
     longest_first = np.argsort(-lengths, kind="stable")
     first = (np.cumsum(lengths) - lengths)[longest_first]
@@ -47,13 +47,13 @@ def packed(lengths: Int[np.ndarray, " sequences"]) -> Packed:
     order = np.concatenate([first[:count] + t for t, count in enumerate(active)])
     unit = np.concatenate([longest_first[:count] for count in active])
     last = bounds[lengths[longest_first] - 1] + np.arange(len(lengths))
-    return Packed(order, bounds.tolist(), unit, last)
+    return StepOrder(order, bounds.tolist(), unit, last)
 
 
-class Passed(NamedTuple):
+class PassResult(NamedTuple):
     """Results of a forward and a backward pass."""
 
-    where: Packed
+    where: StepOrder
     matrix: Table  # M divided by its largest entry
     log_normaliser: Weight  # contribution of each step to log Z
     forward: Steps  # α
@@ -64,7 +64,7 @@ class Passed(NamedTuple):
 
     def pairs(self, weight: Weight) -> Table:
         """Sum `Σ_t weight_t p(z_{t−1}, z_t | x)`."""
-        return self.matrix * _moved(self.where, self.forward, weight[:, None] * self.ahead)
+        return self.matrix * _pair_counts(self.where, self.forward, weight[:, None] * self.ahead)
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
         """Compute the change of `states` and `pairs(weight)` along a direction of the potentials."""
@@ -85,15 +85,15 @@ class Passed(NamedTuple):
         a -= mean * self.forward
         ahead = weight[:, None] * self.ahead
         inner *= weight[:, None]
-        both = _moved(self.where, a, ahead) + _moved(self.where, self.forward, inner)
-        return change, self.matrix * both + turned * _moved(self.where, self.forward, ahead)
+        both = _pair_counts(self.where, a, ahead) + _pair_counts(self.where, self.forward, inner)
+        return change, self.matrix * both + turned * _pair_counts(self.where, self.forward, ahead)
 
 
-def _moved(where: Packed, before: Steps, here: Steps) -> Table:
+def _pair_counts(where: StepOrder, before: Steps, here: Steps) -> Table:
     return sum((before[past].T @ here[now] for past, now in where.moves), np.zeros((before.shape[1], here.shape[1])))
 
 
-def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
+def forward_backward(where: StepOrder, emission: Steps, transition: Table) -> PassResult:
     """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
     top, peak = emission.max(1), transition.max()
     own, matrix = np.exp(emission - top[:, None]), np.exp(transition - peak)
@@ -113,4 +113,4 @@ def passed(where: Packed, emission: Steps, transition: Table) -> Passed:
     with np.errstate(divide="ignore"):
         log_normaliser = np.log(total) + top
     log_normaliser[where.bounds[1] :] += peak
-    return Passed(where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward)
+    return PassResult(where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward)

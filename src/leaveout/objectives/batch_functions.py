@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.jax import Array, Arrays, PyTree, compiled, jax, jnp, picked, resident
-from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weighed
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax, jnp, resident, select_lanes
+from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
-from .closed_form import AbstractByArrays, AbstractClosedForm, Given
+from .closed_form import AbstractByArrays, AbstractClosedForm, ClosedFormBatch
 from .objective import (
     AbstractLinearPredictor,
     AbstractObjective,
@@ -56,7 +56,7 @@ def whole(weights: Float[np.ndarray, "refits units"]) -> RefitRows:
     return RefitRows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
 
 
-def shaped(objective: AbstractObjective, rows: RefitRows) -> tuple[AbstractObjective, RefitRows]:
+def padded_batch(objective: AbstractObjective, rows: RefitRows) -> tuple[AbstractObjective, RefitRows]:
     """Padded objective, and the batch over its units; padding units are neither dropped nor scored."""
     found = repeatable(objective)
     own, count = objective.num_units, found.num_units
@@ -77,7 +77,7 @@ def preconditioner(
     return found.preconditioner(theta, padded_weights(found, weights))
 
 
-def listed(objective: AbstractObjective) -> bool:
+def lists_all_units(objective: AbstractObjective) -> bool:
     """Tell whether every refit lists all units, so that all plans have one shape.
 
     This is so if units are few and every pass goes over all of them.
@@ -119,7 +119,7 @@ class LinearBatch:
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [weighed(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
+            parts = [weight_terms(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
         return parts, kappa
 
     def look(
@@ -127,7 +127,7 @@ class LinearBatch:
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         """Evaluate F and its gradients."""
         (loss, slope), kappa = self._at(theta, lanes, (0, 1))
-        return _looked(self.model, loss, slope, kappa, self.model.penalised(theta))
+        return _assemble(self.model, loss, slope, kappa, self.model.penalty_terms(theta))
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
@@ -197,9 +197,9 @@ class PenaltyBatch:
         """Evaluate F and its gradients."""
         *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
         self.theta[lanes], self.curvature[lanes] = theta, curvature
-        loss, slope = (weighed(self.weight, part) for part in parts)
+        loss, slope = (weight_terms(self.weight, part) for part in parts)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-        return _looked(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
+        return _assemble(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
@@ -211,7 +211,7 @@ class PenaltyBatch:
         return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
 
 
-def _looked(
+def _assemble(
     model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute F and its gradients from the terms of the units and the penalty's value and gradient."""
@@ -220,7 +220,7 @@ def _looked(
 
 
 @dataclass(frozen=True, eq=False)
-class Derived:
+class DerivedBatch:
     """F(·, w) of any model, derived and compiled by JAX; θ is raveled, in the shape of `like`."""
 
     objective: AbstractObjective
@@ -231,46 +231,46 @@ class Derived:
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
         """Evaluate F and its gradients."""
-        return self._mapped(_looks, lanes, theta)
+        return self._map_lanes(_looks, lanes, theta)
 
     def gradient(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
         """Evaluate ∇F alone."""
-        return self._mapped(_gradients, lanes, theta)
+        return self._map_lanes(_gradients, lanes, theta)
 
     def hessian(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params params"]:
         """Compute ∇²F."""
-        return self._mapped(_hessians, lanes, theta, dear=theta.shape[1])
+        return self._map_lanes(_hessians, lanes, theta, dear=theta.shape[1])
 
     def products(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
-        return lambda vector: self._mapped(_products, lanes, theta, vector)
+        return lambda vector: self._map_lanes(_products, lanes, theta, vector)
 
     def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
         """Compute the change of ∇²F at `like` when units are left out, `chunk` refits at a time."""
-        objective, rows = self._shaped
+        objective, rows = self._padded_batch
         return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
 
-    def moved(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+    def weight_gradient(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
         """Compute the change of ∇F at `like` from weights of one, for models where only the left-out units matter."""
-        return self._mapped(_moved, lanes, local=True)
+        return self._map_lanes(_weight_gradients, lanes, local=True)
 
     def losses(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
-        return self._own(self._mapped(_losses, lanes, theta, held=True))
+        return self._own(self._map_lanes(_losses, lanes, theta, held=True))
 
     def slopes(
         self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
     ) -> Float[np.ndarray, "lanes params"]:
         """Gradients of the summed held-out losses."""
-        return self._mapped(_slopes, lanes, theta, held=True)
+        return self._map_lanes(_slopes, lanes, theta, held=True)
 
     def around(
         self,
@@ -279,31 +279,31 @@ class Derived:
         lanes: Int[np.ndarray, " lanes"],
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
-        losses, changes = self._mapped(_around, lanes, theta, moves, held=True)
+        losses, changes = self._map_lanes(_around, lanes, theta, moves, held=True)
         return self._own(losses), changes
 
     @functools.cached_property
-    def _shaped(self) -> tuple[AbstractObjective, RefitRows]:
+    def _padded_batch(self) -> tuple[AbstractObjective, RefitRows]:
         """Padded objective and batch, sent once to the device where the data are."""
-        found, rows = shaped(self.objective, self.rows)
+        found, rows = padded_batch(self.objective, self.rows)
         return found, resident((found, rows))[1]
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Drop the losses of units that are padding."""
         return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
 
-    def _mapped(
+    def _map_lanes(
         self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
     ) -> Any:
         """Run a program for the selected refits in groups of few sizes, the last refit repeated where a group is not full."""
-        objective, rows = self._shaped
+        objective, rows = self._padded_batch
         own = own_passes(objective, rows.index.shape[1])
         together = _power(2, max(1, own // 4) if held else own if local else passes(objective))
         size = self._size(together, dear)
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
-            of = [picked(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
+            of = [select_lanes(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
             return program(objective, self.like, (*of, *every[1:]), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
@@ -316,14 +316,14 @@ class Derived:
         It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
         of refits, and at least a number that does not depend on that, so that other plans find the same program.
         """
-        objective, total = self._shaped[0], len(self.rows.index)
+        objective, total = self._padded_batch[0], len(self.rows.index)
         operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
         always = min(few(SPARED), objective.num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
-class HostBatch(Derived):
+class HostBatch(DerivedBatch):
     """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit after another."""
 
     @functools.cached_property
@@ -354,20 +354,20 @@ def _power(base: int, number: int) -> int:
     return base ** round(np.log(number) / np.log(base))
 
 
-Functions = LinearBatch | Derived | Given
+Functions = LinearBatch | DerivedBatch | ClosedFormBatch
 
 
 def functions(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Functions:
     """Return F of a batch of refits, in closed form for linear models."""
     model = objective.predictors
-    return derived(objective, like, rows) if model is None else LinearBatch(model, rows, objective.num_units)
+    return derive_batch(objective, like, rows) if model is None else LinearBatch(model, rows, objective.num_units)
 
 
-def derived(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Derived | Given:
+def derive_batch(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> DerivedBatch | ClosedFormBatch:
     """Return F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
-        return Given(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
-    return (Derived if objective.costs.arrays is None else HostBatch)(objective, like, rows)
+        return ClosedFormBatch(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
+    return (DerivedBatch if objective.costs.arrays is None else HostBatch)(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,7 +391,7 @@ class Function:
         of = self.of.products(vector[None], ONE)
         return lambda along: of(along[None])[0]
 
-    def placed(self, vector: Float[np.ndarray, " params"]) -> PyTree:
+    def to_tree(self, vector: Float[np.ndarray, " params"]) -> PyTree:
         """Reshape raveled parameters to the tree `like`."""
         return unflatten(vector, self.like)
 
@@ -459,7 +459,7 @@ def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarra
     return np.asarray(_influence(repeatable(objective), theta, root))[: objective.num_units]
 
 
-@compiled
+@compile_static
 def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arrays:
     return objective.jacobian(theta) @ root.T
 
@@ -469,7 +469,7 @@ def leverage(objective: AbstractLinearPredictor, root: Float[np.ndarray, "params
     return np.asarray(_leverage(objective, root))
 
 
-@compiled
+@compile_static
 def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
     n, size = objective.num_units, min(8192, objective.num_units)
 
@@ -481,18 +481,18 @@ def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
     return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
 
 
-@compiled
+@compile_static
 def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
 
 
-@compiled
+@compile_static
 def _gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
 
 
-@compiled
-def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+@compile_static
+def _weight_gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     def one(a):
         delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
         return ravel(jax.grad(objective.perturbation)(like, a[0], delta))
@@ -500,12 +500,12 @@ def _moved(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(one, args, chunk)
 
 
-@compiled
+@compile_static
 def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
 
 
-@compiled
+@compile_static
 def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
     def one(args):
         index, weight = args
@@ -514,22 +514,22 @@ def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, 
     return jax.lax.map(one, (index, weight), batch_size=chunk)
 
 
-@compiled
+@compile_static
 def _products(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, chunk)
 
 
-@compiled
+@compile_static
 def _losses(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, chunk)
 
 
-@compiled
+@compile_static
 def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, chunk)
 
 
-@compiled
+@compile_static
 def _around(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
     def one(a):
         losses = held_out(objective, like, *a[:3])

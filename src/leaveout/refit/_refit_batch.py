@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 
-class Shared(NamedTuple):
+class CommonError(NamedTuple):
     """Common part of the errors of single rows.
 
     It has their losses without each group of probes, the error of the mean from other sources, and the number of probes.
     """
 
     draws: Float[np.ndarray, "refits groups"]
-    left: float
+    distance_left: float
     probes: int
 
 
@@ -37,9 +37,9 @@ class RefitBatch:
     scores: Float[np.ndarray, "refits ..."] | None = None
     proved: Bool[np.ndarray, " refits"] | None = None
     ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], Float[np.ndarray, " refits"]]] | None = None
-    moved: Float[np.ndarray, " refits"] | None = None
+    step_length: Float[np.ndarray, " refits"] | None = None
     gradients: float = 0.0
-    shared: Shared | None = None
+    common_error: CommonError | None = None
     at: Callable[[Float[np.ndarray, "refits rank"]], Float[np.ndarray, "refits params"]] | None = None
 
     @functools.cached_property

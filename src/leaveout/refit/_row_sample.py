@@ -52,7 +52,7 @@ class RowSample(NamedTuple):
 
 
 @cached_on
-def drawn(anchor: LinearFitCache) -> RowSample:
+def draw_rows(anchor: LinearFitCache) -> RowSample:
     """Draw the sample, with the same seed in every call."""
     if anchor.roots is None:
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
@@ -71,10 +71,12 @@ def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: Ro
     if size is None:
         index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
     else:
-        index, chance = (part[:size] for part in (drawn(anchor) if sample is None else sample))
+        index, chance = (part[:size] for part in (draw_rows(anchor) if sample is None else sample))
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
-    along = scale_units(look.lost, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]))
+    along = scale_units(
+        look.lost_curvature, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit])
+    )
     if anchor.roots is None:
         sums = _of_one(anchor, look, along, index, weight, size is not None)
     else:
@@ -82,12 +84,12 @@ def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: Ro
     return Term(-0.5 * sums[0], 0.5 * np.sqrt(sums[1]), 0.5 * sums[2])
 
 
-def precision(lost: float) -> type[np.floating]:
-    """Choose the precision for the sums of a small correction whose rounding error is multiplied by `lost`.
+def precision(lost_weight: float) -> type[np.floating]:
+    """Choose the precision for the sums of a small correction whose rounding error is multiplied by `lost_weight`.
 
     The factor is large if columns repeat one another.
     """
-    return np.float64 if lost > SINGLE_PRECISION_LOSS else np.float32
+    return np.float64 if lost_weight > SINGLE_PRECISION_LOSS else np.float32
 
 
 def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
@@ -101,7 +103,7 @@ def _of_one(
     single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
-    squared, size, images = third**2, np.abs(third), single(anchor.whitened(index) @ anchor.root).T  # H⁻¹x
+    squared, size, images = third**2, np.abs(third), single(anchor.whiten(index) @ anchor.root).T  # H⁻¹x
     sums, (itself, place) = np.empty((3, len(look.unit))), _itself(index, look.unit)
     step = max(1, TILE // len(index))
     for start in range(0, len(look.unit), step):
@@ -116,7 +118,7 @@ def _of_one(
         sums[0, some] = term @ third
         sums[2, some] = 0.0 if sampled else np.abs(term) @ size
         sums[1, some] = np.square(term, out=term) @ squared if sampled else 0.0
-    return sums / np.stack([look.kept, look.kept**2, look.kept])
+    return sums / np.stack([look.kept_share, look.kept_share**2, look.kept_share])
 
 
 def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[Int[Array, " both"], Int[Array, " both"]]:
@@ -180,12 +182,12 @@ def _parts(count: int, size: int) -> list[slice]:
 
 def _far(turn: Float[Array, " refits"] | float, look: OneRow) -> Float[Array, " refits"]:
     """Bound the logarithmic change of the curvature along the step: M max k ‖u‖, with `turn` = M max k."""
-    return turn * look.moved / np.sqrt(look.kept)
+    return turn * look.step_length / np.sqrt(look.kept_share)
 
 
 def short(turn: Float[Array, " refits"] | float, look: OneRow) -> Bool[Array, " refits"]:
     """Tell whether the step is short enough for the term to be valid."""
-    return look.determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
+    return look.is_determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
 
 
 def half(turn: Float[Array, " refits"] | float, look: OneRow, term: Term, sampled: bool) -> Float[Array, " refits"]:

@@ -23,32 +23,32 @@ class Predictions:
 
     plan: Plan
     kind: str
-    judged: bool
+    has_error: bool
     values: np.ndarray
     off: np.ndarray
 
     def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
-        self.plan, self.kind, self.judged = plan, kind, judged
+        self.plan, self.kind, self.has_error = plan, kind, judged
         self.values = np.zeros(0) if values is None else values
         self.off = np.zeros_like(self.values)
 
-    def told(self, fit: Fit, rows: RefitRows, done: RefitBatch, result: Int[np.ndarray, " refits"]) -> StepResult:
+    def predict(self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[np.ndarray, " refits"]) -> StepResult:
         """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
-        values = at(done.theta)
+        values = at(batch.theta)
         keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         found = {"predicted": keep, "values": values[keep]}
-        return found | {"off": reach(fit, done, values, at)[keep]} if self.judged else found
+        return found | {"off": reach(fit, batch, values, at)[keep]} if self.has_error else found
 
-    def merge(self, batch: Batch, told: StepResult) -> None:
+    def merge(self, batch: Batch, result: StepResult) -> None:
         """Store the predictions of a batch, computed now or read from the checkpoint."""
-        place, values = self._number[batch.place[told["predicted"]]], told["values"]
+        place, values = self._number[batch.place[result["predicted"]]], result["values"]
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
             self.off = np.zeros_like(self.values)
         self.values[place] = values
-        if self.judged:
-            self.off[place] = told["off"]
+        if self.has_error:
+            self.off[place] = result["off"]
 
     @functools.cached_property
     def _number(self) -> Int[np.ndarray, " entries"]:
@@ -56,7 +56,7 @@ class Predictions:
         return np.cumsum(self.plan.held) - 1
 
     @property
-    def seen(self) -> Bool[np.ndarray, " scored"]:
+    def existing(self) -> Bool[np.ndarray, " scored"]:
         """Mark the predictions that exist."""
         if not self.values.size:
             return np.zeros(int(self.plan.held.sum()), bool)
@@ -74,7 +74,7 @@ class Predictions:
         """Average the predictions of each unit over its refits; NaN without any."""
         if not self.values.size:
             return np.full(self.plan.num_units, np.nan)
-        seen, total = self.seen, np.zeros((self.plan.num_units, *self.values.shape[1:]))
+        seen, total = self.existing, np.zeros((self.plan.num_units, *self.values.shape[1:]))
         unit = self.unit[seen]
         np.add.at(total, unit, self.values[seen])
         times = np.bincount(unit, minlength=self.plan.num_units).astype(float)

@@ -69,7 +69,7 @@ class Observed(AbstractEmission):
     def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
         return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
 
-    def weighted(self, weights: Array, logs: Array) -> Array:
+    def weigh(self, weights: Array, logs: Array) -> Array:
         return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + SMALLEST_OTHER_STATE), 0.0)
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:

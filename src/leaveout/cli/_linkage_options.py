@@ -12,7 +12,7 @@ import leaveout as lo
 
 from ._cells import Convention
 from ._console import fail
-from ._files import FileTable, read, shortened
+from ._files import FileTable, read, shorten_names
 
 # columns without names of rows
 NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
@@ -39,10 +39,10 @@ class RecordNames(NamedTuple):
 
     names: pd.Index
     column: str | None
-    kept: np.ndarray
+    kept_rows: np.ndarray
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"--id {self.column}" if self.column else f"row numbers, 1 to {len(self.names)}; --id names a column instead"
 
 
@@ -66,8 +66,8 @@ def linkage_of(
             linkage = make(frame, of.names, probability=probability)
     except (ValueError, TypeError) as error:
         both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
-        fail(f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}. Probabilities: --probability.)")
-    place = np.where(of.kept, np.cumsum(of.kept) - 1, -1)
+        fail(f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}. Probabilities: --probability.)")
+    place = np.where(of.kept_rows, np.cumsum(of.kept_rows) - 1, -1)
     left, right = place[linkage.left], place[linkage.right]
     there = (left >= 0) & (right >= 0)
     lost = "" if there.all() else f"; {int((~there).sum())} pairs of rows left out are left out too"
@@ -75,7 +75,7 @@ def linkage_of(
     note = f"{pairs.name}: {len(there):,} pairs of rows by {where}{lost}"
     scores = None if linkage.scores is None else linkage.scores[there]
     linkage = replace(
-        linkage, num_rows=int(of.kept.sum()), left=left[there], right=right[there],
+        linkage, num_rows=int(of.kept_rows.sum()), left=left[there], right=right[there],
         probability=linkage.probability[there], scores=scores,
     )  # fmt: skip
     return linkage, "; ".join(filter(None, (note, pairs.note)))
@@ -85,9 +85,9 @@ def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Conven
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None, written)[1]
     try:
-        return lo.leakage.Linkage.from_labelled(sample, ids=of.names[of.kept], groups=filed)
+        return lo.leakage.Linkage.from_labelled(sample, ids=of.names[of.kept_rows], groups=filed)
     except (ValueError, TypeError) as error:
-        fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.told}.)")
+        fail(f"{labelled}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}.)")
 
 
 def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTable, pd.DataFrame]:
@@ -98,7 +98,7 @@ def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTabl
     return rows, rows.frame.astype({name: str for name in rows.frame if name not in (*NUMBERS, score)})
 
 
-def marked(rows: FileTable, option: str, text: str) -> np.ndarray:
+def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
     """Mark the rows that an option names.
 
     They are named by a column of 1, true, yes or the option's own name, by a value of a column, COLUMN=VALUE, or by their
@@ -109,7 +109,7 @@ def marked(rows: FileTable, option: str, text: str) -> np.ndarray:
         cells = rows.frame[column].astype(str).str.strip()
         found = cells == value if equals else cells.str.lower().isin([*MARKED, option])
         if not found.any():
-            held = shortened([repr(cell) for cell in cells.unique()])
+            held = shorten_names([repr(cell) for cell in cells.unique()])
             fail(f"--{option} {text}: no row is marked; {column!r} holds {held}. Say which by --{option} {column}=VALUE.")
         return found.to_numpy()
     spans = [RANGE.fullmatch(word.strip()) for word in text.split(",")]
@@ -127,8 +127,8 @@ def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple
     """Return the rows to train and to test on in a fixed split."""
     if test is None:
         return None if train is None else fail("--train needs --test: the rows to test on.")
-    tested = marked(rows, "test", test)
-    trained = ~tested if train is None else marked(rows, "train", train)
+    tested = mark_rows(rows, "test", test)
+    trained = ~tested if train is None else mark_rows(rows, "train", train)
     both = np.flatnonzero(trained & tested)
     if len(both):
         fail(f"row {rows.frame.index[both[0]]} is trained and tested on; see --train and --test.")

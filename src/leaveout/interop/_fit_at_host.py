@@ -10,14 +10,16 @@ import numpy as np
 from .._runtime.jax import PyTree, float64
 from ..models.glm.active_coefficients import kinks
 from ..objectives.objective import AbstractObjective, leaves_of
-from ..optimize.fit import REFUSE, WARN, Fit, fit, standing, unsettled
+from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
 from ..optimize.hessian_factor import warn
 
 ITERATED = "raise max_iter or scale the columns"  # advice to the user
 
 
 @float64
-def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATED) -> Fit:
+def fit_at_host(
+    caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATED
+) -> Fit:
     """Fit at a host's θ̂ or, if its solver stopped early, at the minimum that Newton's method reaches from there.
 
     A host may also be far from a minimum because it was fitted on other data. `stopped` is called only then, and returns
@@ -28,14 +30,14 @@ def arrived(caller: str, objective: AbstractObjective, theta: PyTree, stopped: C
         warn(found.objective.parameters.warning(found.theta))
         return found
     if left > REFUSE and not stopped():
-        raise ValueError(unsettled(objective, left).replace("anchor:", f"{caller}:", 1))
+        raise ValueError(describe_distance(objective, left).replace("anchor:", f"{caller}:", 1))
     ended = fit(objective, theta, num_starts=1)
     kinked = kinks(objective) is not None
     fall = left**2 / 2 if kinked else float(found.value - ended.value)
     apart = _apart(theta, ended.parameters)
     said = f"its loss would still fall by {fall:.2g}"
     warn(f"{caller}: the solver stopped before its minimum: {said}; what follows is of the minimum{apart}; {way}.")
-    return noted(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
+    return add_remark(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
 
 
 def _apart(theta: PyTree, there: PyTree) -> str:
@@ -46,12 +48,12 @@ def _apart(theta: PyTree, there: PyTree) -> str:
     return f", from which the host's parameters are off by up to {np.abs(both[0] - both[1]).max(initial=0):.2g}"
 
 
-def noted(found: Fit, remark: str) -> Fit:
+def add_remark(result: Fit, remark: str) -> Fit:
     """Add a remark to the printed results of a fit, if its model has remarks."""
-    model: Any = found.objective
+    model: Any = result.objective
     if not remark or "remark" not in vars(model):
-        return found
-    model, known = copy.copy(model), copy.copy(found)
+        return result
+    model, known = copy.copy(model), copy.copy(result)
     vars(model)["remark"] = "; ".join(filter(None, (model.remark, remark)))
     vars(known)["objective"] = model
     return known

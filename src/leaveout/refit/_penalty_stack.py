@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import DenseDesign, MultiOutputDesign, Predictors, weighed
+from ..linalg.design import DenseDesign, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, RadiusTable, ball, change, gaps
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
-from . import _sampled as sampled
+from . import _row_sample as sampled
 from ._anchor import OWN_HESSIAN_BELOW, rounding_scale
 from ._enclosure import HURRY, STALLED, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
@@ -54,7 +54,7 @@ class PathRefit(NamedTuple):
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
     open: Bool[Array, "penalties refits"]  # lanes that are not settled
-    moved: Float[Array, "penalties refits"] | None  # the length of the first step, on request
+    step_length: Float[Array, "penalties refits"] | None  # the length of the first step, on request
     gradients: Float[Array, " penalties"]  # number of gradients computed
     mean: Float[Array, " penalties"]  # mean of the losses
     bad: Bool[Array, " penalties"]
@@ -91,7 +91,7 @@ class Stack:
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
         self.norm, size = self._extents()
-        gradient = self.design.pull(weighed(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
+        gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size *= self.weight
         self.noise = GRADIENT_ROUNDING * np.einsum(
@@ -149,11 +149,11 @@ class Stack:
         row = Row(*self.flat, square, self.flat[2] * square, common)
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
-        rounded = lambda center, move: self._rounded(self.penalty, self.unit, center, move)
+        rounded = lambda center, move: self._rounding(self.penalty, self.unit, center, move)
         rest = each(np.sum(self.leftover**2, axis=1))
         return sherman_morrison_step(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
 
-    def _rounded(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
+    def _rounding(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
         """Rounding error of predictors."""
         bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # an upper bound of Σ_j |x_ij θ_j|
         return 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
@@ -195,7 +195,7 @@ class Stack:
         return self.weight * self.model.loss.derivatives(self.eta, self.model.y, (3,))[0]
 
     @functools.cached_property
-    def _drawn(self) -> sampled.RowSample:
+    def _row_sample(self) -> sampled.RowSample:
         """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of their probabilities."""
         largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
@@ -210,7 +210,7 @@ class Stack:
 
         The gradient of the fit is not part of it, as these fits have converged.
         """
-        index, chance = (part[:size] for part in self._drawn)
+        index, chance = (part[:size] for part in self._row_sample)
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
         weight = np.cbrt(self._third[:, index] / (chance * size))
@@ -219,12 +219,12 @@ class Stack:
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
             if start == stop:
                 continue
-            rows = self._whitened(k, index, weight[k])
+            rows = self._whiten(k, index, weight[k])
             for some in (slice(at, min(at + step, stop)) for at in range(start, stop, step)):
                 sums[:, some] = self._sums(rows, index, k, look.unit[some], len(chance) == 1)
         eta, slope, curvature, norm = (part[lanes] for part in self.flat)
-        along = look.lost * (slope + curvature * (look.center - eta))
-        scale = 0.5 * along**2 * norm**3 / look.kept
+        along = look.lost_curvature * (slope + curvature * (look.center - eta))
+        scale = 0.5 * along**2 * norm**3 / look.kept_share
         return sampled.Term(-scale * sums[0], scale * np.sqrt(sums[1]), scale * sums[1])
 
     @functools.cached_property
@@ -233,7 +233,7 @@ class Stack:
         kind = sampled.precision(float(np.sqrt(self.blur.max() / GRADIENT_ROUNDING)))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
-    def _whitened(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
+    def _whiten(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
         design, root = self._rough
         return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
 
@@ -242,7 +242,7 @@ class Stack:
 
         For all rows the second is the sum of the sizes of the cubes.
         """
-        directions = self._whitened(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
+        directions = self._whiten(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
         cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))  # no row leaves twice, so this replaces a sort
         own = np.flatnonzero(place[index] >= 0)
@@ -259,12 +259,17 @@ class ChordIteration:
     def __init__(self, stack: Stack, lanes: Array):
         self.stack, self.lanes = stack, lanes
         look = stack.look.take(lanes)
-        self.penalty, self.unit, self.kept, self.slope = stack.penalty[lanes], look.unit, look.kept, look.moved
+        self.penalty, self.unit, self.kept_share, self.slope = (
+            stack.penalty[lanes],
+            look.unit,
+            look.kept_share,
+            look.step_length,
+        )
         self.z = np.einsum("lp,lpr->lr", stack.design.rows(self.unit), stack.root[self.penalty])
-        self.core = look.lost * stack.curvature[self.penalty, self.unit] / self.kept
-        pull = look.lost * stack.slope[self.penalty, self.unit]
-        self.u = self._solved(stack.leftover[self.penalty] - pull[:, None] * self.z)
-        self.lost = look.lost
+        self.core = look.lost_curvature * stack.curvature[self.penalty, self.unit] / self.kept_share
+        pull = look.lost_curvature * stack.slope[self.penalty, self.unit]
+        self.u = self._solve(stack.leftover[self.penalty] - pull[:, None] * self.z)
+        self.lost_curvature = look.lost_curvature
 
     def take(self, some: Bool[Array, " lanes"]) -> "ChordIteration":
         if some.all():
@@ -273,7 +278,7 @@ class ChordIteration:
         vars(other).update({name: part if name == "stack" else part[some] for name, part in vars(self).items()})
         return other
 
-    def _solved(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
+    def _solve(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
         """Step for whitened gradients, by Sherman and Morrison."""
         return -gradient - (self.core * np.einsum("lr,lr->l", self.z, gradient))[:, None] * self.z
 
@@ -286,14 +291,14 @@ class ChordIteration:
         root = stack.root[self.penalty]
         theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
         eta = model.eta(theta)
-        pulled = weighed(stack.weight[None], model.loss.derivatives(eta, model.y, (1,))[0])
+        pulled = weight_terms(stack.weight[None], model.loss.derivatives(eta, model.y, (1,))[0])
         each = np.arange(len(eta))
         pulled[each, self.unit] *= 1 - self._share()
         raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
         gradient = np.einsum("lp,lpr->lr", raw, root)
-        move = self._solved(gradient)
+        move = self._solve(gradient)
         terms = np.abs(pulled, out=pulled).sum(1) * stack.norm.max(1)[self.penalty]
-        noise = (GRADIENT_ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept)
+        noise = (GRADIENT_ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept_share)
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         found = self._ball(eta, size)
         stuck = ~(np.isfinite(found.after) & ((size <= STALLED * self.slope) | (found.after <= 0.5 * found.distance)))
@@ -304,22 +309,22 @@ class ChordIteration:
     def _share(self) -> Float[Array, " lanes"]:
         """Share of its weight that each row loses."""
         weight = self.stack.weight[self.unit]
-        return np.divide(self.lost, weight, out=np.ones_like(weight), where=weight > 0)
+        return np.divide(self.lost_curvature, weight, out=np.ones_like(weight), where=weight > 0)
 
     def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
         """Ball from the table or, if that proves little, from the gaps of every unit."""
         stack, model = self.stack, self.stack.model
         moved = np.linalg.norm(self.u, axis=1)
-        found = stack.table.ball(size, self.kept, np.ones(len(size)), moved, self.penalty)
+        found = stack.table.ball(size, self.kept_share, np.ones(len(size)), moved, self.penalty)
         some = np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after))
         if some.size:
-            own, kept, radius = self.penalty[some], self.kept[some, None], 2 * size[some]
+            own, kept, radius = self.penalty[some], self.kept_share[some, None], 2 * size[some]
             reference, norm = stack.curvature[own], stack.norm[own]
             (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
             reach = norm * radius[:, None] / np.sqrt(kept)
             gap = gaps(model.loss, model.y, eta[some], CurvatureBounds(curvature, curvature), reach, reference)
             omega = np.tile(stack.weight, (len(some), 1))
-            omega[np.arange(len(some)), self.unit[some]] -= self.lost[some]
+            omega[np.arange(len(some)), self.unit[some]] -= self.lost_curvature[some]
             found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
         return found
 
@@ -328,8 +333,8 @@ class ChordIteration:
         stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
         center = stack.eta[penalty, unit] + move
-        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept[some])
-        return center, half + stack._rounded(penalty, unit, center, move)
+        half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[some])
+        return center, half + stack._rounding(penalty, unit, center, move)
 
 
 class Settling:
@@ -340,7 +345,7 @@ class Settling:
     """
 
     def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
-        self.stack, self.allowed, self.hurry = stack, allowed, hurry
+        self.stack, self.tolerance, self.hurry = stack, allowed, hurry
         self.first = stack.look.center
         self.center, self.half = self.first.copy(), stack.look.half.copy()
         self.losses = stack.losses(slice(None), self.first)  # the reported losses
@@ -358,7 +363,7 @@ class Settling:
 
     def run(self) -> PathRefit:
         stack = self.stack
-        lanes = np.flatnonzero(~(self.wrong <= self.allowed[stack.penalty]))
+        lanes = np.flatnonzero(~(self.wrong <= self.tolerance[stack.penalty]))
         if stack.costs(len(lanes)) > AFFORDABLE:
             lanes = self._by_the_next_term()
         if lanes.size:
@@ -370,21 +375,21 @@ class Settling:
             self.losses[moved] = stack.losses(moved, self.center[moved])
         left = ~np.isfinite(self.wrong + self.losses)
         left[lanes] = True
-        return self._ended(left)
+        return self._finish(left)
 
-    def _ended(self, left: Bool[Array, " lanes"]) -> PathRefit:
+    def _finish(self, remainder: Bool[Array, " lanes"]) -> PathRefit:
         stack, held = self.stack, self.stack.leaving.held
-        shaped = lambda part: part.reshape(len(self.allowed), -1)
+        shaped = lambda part: part.reshape(len(self.tolerance), -1)
         losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
         mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
         losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
-        told = shaped(self.proved), shaped(left), shaped(stack.look.moved), self.gradients
+        told = shaped(self.proved), shaped(remainder), shaped(stack.look.step_length), self.gradients
         return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
         """Accept lanes whose errors are together within a penalty's allowed error; returns the open ones."""
         stack, n = self.stack, self.stack.eta.shape[1]
-        wanting = ~self._accepted()
+        wanting = ~self._accept()
         lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
         for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
@@ -394,20 +399,20 @@ class Settling:
             half = sampled.half(stack.turn[stack.penalty[lanes]], some, term, not whole)
             center = some.center + whole * term.move
             self.judge(lanes, center, half)
-            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accepted()[lanes]
+            good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accept()[lanes]
             settled = lanes[good]
             self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
             lanes = lanes[~good]
         return np.union1d(lanes, rest)
 
-    def _accepted(self) -> Bool[Array, " lanes"]:
+    def _accept(self) -> Bool[Array, " lanes"]:
         """Lanes of every penalty that are within the allowed error."""
-        each = self.wrong.reshape(len(self.allowed), -1)
-        return within(each, np.broadcast_to(self.allowed[:, None], each.shape)).ravel()
+        each = self.wrong.reshape(len(self.tolerance), -1)
+        return within(each, np.broadcast_to(self.tolerance[:, None], each.shape)).ravel()
 
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
         """Take steps by gradients while they shrink; returns the lanes still open, and those without a Hessian of their own."""
-        good, size = self.stack.look.determined[lanes], max(1, HERD // self.stack.eta.shape[1])
+        good, size = self.stack.look.is_determined[lanes], max(1, HERD // self.stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
             walk = ChordIteration(self.stack, lanes[start : start + size])
@@ -420,13 +425,13 @@ class Settling:
                 self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
                 self.proved[at] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
-                done = self.wrong[walk.lanes] <= self._tolerated(walk.lanes) + self.allowed[walk.penalty]
+                done = self.wrong[walk.lanes] <= self._tolerance(walk.lanes) + self.tolerance[walk.penalty]
                 still.append(walk.lanes[stuck & ~done])
                 walk = walk.take(~(stuck | done))
             still.append(walk.lanes)
         return np.sort(np.concatenate(still))
 
-    def _tolerated(self, lanes: Array) -> Float[Array, " lanes"] | float:
+    def _tolerance(self, lanes: Array) -> Float[Array, " lanes"] | float:
         """Error tolerated beside the allowed error: in a hurry a multiple of the known difference of the reported losses."""
         if not self.hurry:
             return 0.0

@@ -25,13 +25,13 @@ class Rate(NamedTuple):
     """
 
     estimate: float
-    labelled: float = np.inf
+    num_labelled: float = np.inf
 
     def interval(self) -> tuple[float, float]:
         """Interval at 0.95; NaN for a rate that was given without one."""
         from scipy.stats import beta
 
-        if not np.isfinite(self.labelled):
+        if not np.isfinite(self.num_labelled):
             return float("nan"), float("nan")
         low, high = beta.ppf(TAILS, *self._law())
         return (0.0 if self.estimate == 0 else float(low)), (1.0 if self.estimate == 1 else float(high))
@@ -40,16 +40,16 @@ class Rate(NamedTuple):
     def error(self) -> float:
         """Standard deviation of that distribution."""
         a, b = self._law()
-        return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.labelled) else 0.0
+        return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.num_labelled) else 0.0
 
     def draw(self, num: int, rng: np.random.Generator) -> Float[np.ndarray, " num"]:
-        return rng.beta(*self._law(), num) if np.isfinite(self.labelled) else np.full(num, self.estimate)
+        return rng.beta(*self._law(), num) if np.isfinite(self.num_labelled) else np.full(num, self.estimate)
 
     def _law(self) -> tuple[float, float]:
-        return self.estimate * self.labelled + 0.5, (1 - self.estimate) * self.labelled + 0.5
+        return self.estimate * self.num_labelled + 0.5, (1 - self.estimate) * self.num_labelled + 0.5
 
 
-def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rate:
+def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> Rate:
     """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high) at 0.95."""
     from scipy.optimize import brentq
 
@@ -60,10 +60,10 @@ def read_rate(caller: str, name: str, value: Any, labelled: float | None) -> Rat
     rising = len(parts) == 1 or (len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2])
     if parts.ndim != 1 or not rising or not np.all((parts >= 0) & (parts <= 1)) or parts[0] == 0:
         raise ValueError(f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}.")
-    if labelled is not None and not labelled > 0:
-        raise ValueError(f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labelled}.")
+    if labels_file is not None and not labels_file > 0:
+        raise ValueError(f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labels_file}.")
     if len(parts) == 1:
-        return Rate(float(parts[0]), np.inf if labelled is None else float(labelled))
+        return Rate(float(parts[0]), np.inf if labels_file is None else float(labels_file))
     width = lambda log: np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
     if width(-7.0) < 0 or width(25.0) > 0:
         raise ValueError(f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}.")
@@ -204,7 +204,7 @@ class ScoredPairs(NamedTuple):
     calibration: Calibration
 
 
-def calibrated(
+def calibrate(
     caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], pairs: Any, ids: Any, score: str | None, method: str
 ) -> ScoredPairs:
     """Calibrate the scores of all pairs; labelled pairs have their own score, or take it from the table."""
