@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-WHERE = "import jax; from leaveout._runtime import jax as _jax; _jax.needed(); print(jax.config.jax_compilation_cache_dir)"
+WHERE = "import jax; from leaveout._runtime import jax as _jax; _jax.ensure_jax(); print(jax.config.jax_compilation_cache_dir)"
 FIT = """
 import numpy as np, leaveout as lo
 x = np.arange(20.0) % 7

@@ -63,7 +63,7 @@ def leakage(
     share: Annotated[
         str | None,
         typer.Option(
-            "--split_names",
+            "--listed",
             help="Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
             "0.9,0.85,0.95; all, if not given.",
         ),

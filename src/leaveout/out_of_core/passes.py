@@ -68,7 +68,7 @@ class LeftOutRows(NamedTuple):
     y: Float[Array, " rows"]
     weight: Float[Array, " rows"]
     offset: Float[Array, " rows"]
-    step_length: Float[Array, " rows"]
+    moved: Float[Array, " rows"]
     loss: Float[Array, " rows"]
     error: Float[Array, " rows"]
     proved: Bool[Array, " rows"]
@@ -189,7 +189,7 @@ def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
 
 def worst(some: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
-    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.step_length, 0.0)
+    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
     first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
     return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, request))]))
 

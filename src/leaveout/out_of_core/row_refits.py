@@ -50,7 +50,7 @@ def refit_rows(
 def _choose_rows(some: LeftOutRows, request: Int[Array, " rows"], audit: int) -> dict[int, str]:
     """Choose rows to repeat by their places, with the reasons, taken in turn."""
     known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
-    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.step_length, some.error)]
+    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
     orders.append([place for place in known.tolist() if some.row[place] in request])
     out: dict[int, str] = {}
     for turn in range(audit):

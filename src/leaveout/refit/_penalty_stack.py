@@ -54,7 +54,7 @@ class PathRefit(NamedTuple):
     error: Float[Array, "penalties refits"]
     proved: Bool[Array, "penalties refits"]
     open: Bool[Array, "penalties refits"]  # lanes that are not settled
-    step_length: Float[Array, "penalties refits"] | None  # the length of the first step, on request
+    moved: Float[Array, "penalties refits"] | None  # the length of the first step, on request
     gradients: Float[Array, " penalties"]  # number of gradients computed
     mean: Float[Array, " penalties"]  # mean of the losses
     bad: Bool[Array, " penalties"]

@@ -425,9 +425,9 @@ def _split_results(
         return replace(found, **parts)
 
     def chosen(k: int, number: int) -> dict[int, str]:
-        if every.step_length is None:
+        if every.moved is None:
             return {int(np.argmax(every.error[k])): "largest error"}
-        return choose_refits(np.isfinite(every.error[k]), every.step_length[k], every.error[k], every.proved[k], number)
+        return choose_refits(np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number)
 
     mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
