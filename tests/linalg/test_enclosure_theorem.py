@@ -316,7 +316,7 @@ def test_one_rate_without_one_count_is_where_the_next_term_says():
         anchor, lost = anchors.linear_cache(fit), rng.uniform(0.2, 1.0, 30) * w
         look = linear.one_row(fit, np.arange(30), 1 - lost / w)
         true = np.log((w @ y - lost * y) / (w.sum() - lost))
-        center, half = linear.cubic.settled(anchor, look)
+        center, half = linear.cubic.settle_rows(anchor, look)
         assert (np.abs(center - true) <= half).all() and (half[np.abs(lost) < 0.01 * w.sum()] < np.inf).all()
         np.testing.assert_allclose(center - look.center, -0.5 * (look.center - anchor.eta) ** 2, rtol=1e-9, atol=1e-14)
         tight.append(half / look.half)
@@ -347,12 +347,12 @@ def test_the_next_term_of_all_rows_leaves_what_is_proved(kind):
     gram = z @ z.T
     stays = anchor.weight[:, None] - np.diag(look.lost_curvature)
     by_hand = -0.5 * along**2 * np.sum(stays * third[:, None] * gram**3, axis=0) / look.kept_share
-    center, half = linear.cubic.settled(anchor, look)
+    center, half = linear.cubic.settle_rows(anchor, look)
     np.testing.assert_allclose(center - look.center, by_hand, rtol=1e-8, atol=1e-12)
     assert (np.abs(center - true) <= half + 1e-11).all()
     assert np.median(half) < 0.3 * np.median(look.half)
     heavier = linear.one_row(fit, np.arange(80), np.full(80, 2.0))
-    assert np.isinf(linear.cubic.settled(anchor, heavier)[1]).all()  # rows that gain weight are not what the theorem is of
+    assert np.isinf(linear.cubic.settle_rows(anchor, heavier)[1]).all()  # rows that gain weight are not what the theorem is of
 
 
 def test_a_function_of_many_directions_has_the_change_of_all():

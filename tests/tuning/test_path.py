@@ -343,7 +343,7 @@ def test_the_next_term_of_a_stack_is_the_sum_it_says(monkeypatch):
         own = one_row(fit, unit, np.zeros(80))
         mine = np.flatnonzero(stack.penalty[lanes] == k)
         row = look.unit[mine]
-        for part in ("center", "moved", "kept", "lost"):
+        for part in ("center", "step_length", "kept_share", "lost_curvature"):
             np.testing.assert_allclose(getattr(look, part)[mine], getattr(own, part)[row], rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(look.half[mine], own.half[row], rtol=1e-6, atol=1e-13)
         term = next_term(anchor, own, None)

@@ -46,7 +46,7 @@ def test_one_pass_says_what_a_pass_without_each_unit_says(strata, rounded, ties)
         losses, joint = found.scores(theta)
         each = DerivedBatch(objective, fit.theta, rows).look(np.tile(theta, (len(everyone), 1)), everyone)[0]
         full = function(objective, fit.theta).look(theta)[0]
-    assert len(found.scores_at.tied) > 0 or not rounded
+    assert len(found.scores_at.tied_units) > 0 or not rounded
     assert (found.scores_at.last >= 0).any() or strata  # some of the logarithms are expanded, and
     assert len(found.scores_at.unit) > 0  # some are not
     np.testing.assert_allclose(joint, full - each, atol=1e-11)
