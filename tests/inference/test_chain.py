@@ -143,7 +143,7 @@ def test_posteriors(case):
         layout = chain.layout(lengths, K)
         ours = lambda i, a, e: chain.posterior(chain.Potentials(i, a, layout.arrange(e)), layout)
         found = jax.jit(ours)(initial, transition, emission)
-        states, filtered = (np.asarray(layout.restore(part)) for part in (found.states, found.filtered_states))
+        states, filtered = (np.asarray(layout.restore(part)) for part in (found.states, found.filtered))
     np.testing.assert_allclose(states.sum(1), 1, atol=1e-12)
     start = int(lengths[:-1].sum())  # the last sequence
     for t in range(start, len(emission)):
@@ -161,7 +161,7 @@ def test_vmapped_equals_looped():
     initial, transition, emission, _ = potentials(lengths, 2)
     with jax.enable_x64(True):
         layout = chain.layout(lengths, 2)
-        assert layout.joins_lanes
+        assert layout.linked
         many = jnp.asarray(np.random.default_rng(3).standard_normal((5, 200, 2)))
         one = jax.value_and_grad(
             lambda e: chain.log_partition(

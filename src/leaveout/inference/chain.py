@@ -64,7 +64,7 @@ class Layout(Module):
     place: Int[Array | np.ndarray, "rows lanes"]
     starts: Bool[Array | np.ndarray, "rows lanes"]
     inverse: Int[np.ndarray, " steps"]
-    joins_lanes: bool = static()
+    linked: bool = static()
     zeros: bool = static()  # whether a potential may be −∞
 
     @property
@@ -90,7 +90,7 @@ class Layout(Module):
         """
         return jnp.asarray(steps).at[self.place].get(mode="fill", fill_value=fill)
 
-    def restore(self, layout_steps: Array) -> Array:
+    def restore(self, laid: Array) -> Array:
         """Put an array over rows and lanes back into the order of the steps.
 
         Parameters
@@ -103,7 +103,7 @@ class Layout(Module):
         array, `[steps, ...]`
             The array over the steps.
         """
-        return layout_steps.reshape(layout_steps.shape[0] * layout_steps.shape[1], *layout_steps.shape[2:])[self.inverse]
+        return laid.reshape(laid.shape[0] * laid.shape[1], *laid.shape[2:])[self.inverse]
 
     def lay_out(self, steps: np.ndarray, fill: float = 0) -> Shaped[np.ndarray, "rows lanes ..."]:
         """Lay out data of the steps in NumPy.
@@ -160,7 +160,7 @@ class Layout(Module):
         """
         slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
         inverse = aligned_copy(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
-        return Layout(self.place, self.starts, inverse, self.joins_lanes, self.zeros)
+        return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
         """Lay out some sequences alone, one in each lane.
@@ -316,7 +316,7 @@ class Posterior(NamedTuple):
 
     log_normaliser: Float[Array, "rows lanes"]  # their sum is log Z
     states: Float[Array, "rows lanes states"]  # p(z_t | x)
-    filtered_states: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
+    filtered: Float[Array, "rows lanes states"]  # p(z_t | x_1, …, x_t)
     ahead: Float[Array, "rows lanes states"]  # p(x_{t+1}, … | z_t) / p(x_{t+1}, … | x_1, …, x_t)
     initial: Float[Array, " states"] | None
     transition: Float[Array, "*steps states states"]
@@ -482,7 +482,7 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
     """
     inside = _Inside(potentials, layout)
     own = inside.own
-    top_of, below = _multiply_lanes(inside) if layout.joins_lanes else _apart(inside)
+    top_of, below = _multiply_lanes(inside) if layout.linked else _apart(inside)
     before, filtered, c = inside.forward(top_of)
     real = layout.place < len(layout.inverse)
     weigh = jnp.where(real, 1.0 if worth is None else worth, 0.0)
@@ -600,13 +600,13 @@ def _chunked_sums(potentials: Potentials, layout: Layout, worth: Float[Array, "r
     def one(part: tuple) -> _PosteriorSums:
         emission, transition, place, starts, worth = part
         transition = transition if moving else potentials.transition
-        where = Layout(place, starts, layout.inverse, layout.joins_lanes, layout.zeros)
+        where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
         found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
         return _PosteriorSums(found.log_normaliser, found.states, found.initial, found.transition)
 
     transition = potentials.transition if moving else None
     whole = (potentials.emission, transition, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth)
-    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.joins_lanes:
+    if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
         return one(whole)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
     found = jax.lax.map(one, jax.tree.map(cut, whole))

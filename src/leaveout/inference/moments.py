@@ -37,7 +37,7 @@ def _rows(
 
 def _origins(posterior: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
     """Distributions Q_t of the state that each state has come from; zero at starts."""
-    return _origin(_before(posterior.filtered_states, layout.starts), transition)
+    return _origin(_before(posterior.filtered, layout.starts), transition)
 
 
 def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray) -> Float[Array, "rows lanes states"]:
@@ -52,7 +52,7 @@ def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[A
 
 
 def expected_counts(
-    posterior: Posterior,
+    found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -104,9 +104,9 @@ def expected_counts(
         whole = jnp.concatenate([last, states, pairs.reshape(len(pairs), -1)], 1)
         return (last, pairs, out.at[write].set(whole)), None
 
-    lanes, K = posterior.states.shape[1:]
+    lanes, K = found.states.shape[1:]
     init = (jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K)))
-    xs = _rows(posterior, transition, layout, ends, unit, count)
+    xs = _rows(found, transition, layout, ends, unit, count)
     return jax.lax.scan(back, init, xs, reverse=True)[0][2][:-1]
 
 
@@ -253,7 +253,7 @@ class _Steps(NamedTuple):
 
 
 def spread_of_sums(
-    posterior: Posterior,
+    found: Posterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     terms: tuple[Float[Array, "rows lanes states own"], Float[Array, "rows lanes states shared"]],
@@ -301,8 +301,8 @@ def spread_of_sums(
     """
     starts = jnp.asarray(layout.starts)
     real = starts & (jnp.asarray(layout.place) < len(layout.inverse))
-    laid = [posterior.filtered_states, posterior.states, *terms, worth, starts, real]
-    if layout.joins_lanes:  # otherwise each lane would wait for the lane below
+    laid = [found.filtered, found.states, *terms, worth, starts, real]
+    if layout.linked:  # otherwise each lane would wait for the lane below
         laid = [layout.restore(part)[:, None] for part in laid]
     filtered, states, own, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)

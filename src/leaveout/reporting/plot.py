@@ -510,7 +510,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     return ax
 
 
-def estimates(result: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
+def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     """Plot mean held-out losses with their errors.
 
     A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are random. A thick line
@@ -539,16 +539,16 @@ def estimates(result: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.estimates({"line": cv}).get_xlabel()
     'held-out loss a unit, half the squared error'
     """
-    if not result:
+    if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
-    ax = _axes(ax, (6.5, 0.5 * len(result) + 1.6))
+    ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
     bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
     }
     told = set()
-    for place, estimate in enumerate(result.values()):
+    for place, estimate in enumerate(found.values()):
         sizes = estimate.se, estimate.monte_carlo_error, estimate.approximation_error
         for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
             if np.isfinite(size):
@@ -558,11 +558,11 @@ def estimates(result: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
         ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
         label = "no update" if place == 0 else None
         ax.plot(estimate.no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=label)
-    ax.set_yticks(np.arange(len(result)), [str(name) for name in result])
-    scores = {estimate.score for estimate in result.values()}
-    first = next(iter(result.values()))
+    ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
+    scores = {estimate.score for estimate in found.values()}
+    first = next(iter(found.values()))
     label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
-    ax.set(xlabel=label, ylim=(len(result) - 0.5, -0.5))
+    ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
     ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 

@@ -54,13 +54,13 @@ PATH_ROWS = 1_000  # rows at a time, which fit into a cache
 OFF = 0.5  # share of a column's sum of squares from which its mean is removed
 
 
-def applies(objective: object, penaltys: list[AbstractPenalty], plan: Plan) -> bool:
+def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> bool:
     """Tell whether the path is of least squares under a lasso or an elastic net."""
-    if not penaltys or not all(
-        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim for each in penaltys
+    if not penalties or not all(
+        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim for each in penalties
     ):
         return False
-    if not is_least_squares(objective) or len({_ratio(each) for each in penaltys}) > 1:
+    if not is_least_squares(objective) or len({_ratio(each) for each in penalties}) > 1:
         return False
     weight = objective.sample_weight  # type: ignore[attr-defined]
     return bool((plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all()))

@@ -183,12 +183,14 @@ def _describe_audits(
 
 
 def _interruption(
-    result: dict[Any, JudgedPoint], penaltys: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
+    result: dict[Any, JudgedPoint], penalty_by_label: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
 ) -> Interrupted:
     """Return the exception for Ctrl-C, with the path of the penalties that are done."""
-    told = f"{len(result)} of {len(penaltys)} penalties"
+    told = f"{len(result)} of {len(penalty_by_label)} penalties"
     labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-    points = tuple(PathPoint(value, penaltys[value], result[value], None, "") for value in penaltys if value in result)
+    points = tuple(
+        PathPoint(value, penalty_by_label[value], result[value], None, "") for value in penalty_by_label if value in result
+    )
     return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
@@ -274,7 +276,7 @@ def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
 def _find(
     points: dict[Any, JudgedPoint],
     objective: Model,
-    penaltys: dict[Any, AbstractPenalty],
+    penalty_by_label: dict[Any, AbstractPenalty],
     plan: Plan,
     refit: AbstractRefit,
     audit: int,
@@ -282,13 +284,15 @@ def _find(
     """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
     plan = resolve_plan("path", objective, plan, refit)
     judged = functools.partial(_split_results, objective, plan, refit)
-    every = _read_or_make(lambda: _at_once(objective, penaltys, plan)) if refit.quadratic else None
-    points.update({} if every is None else judged(penaltys, every))
-    order = [value for value in penaltys if value not in points]
-    model = _predictors(objective, [penaltys[value] for value in order])
-    thetas = {} if model is None else _minimisers(objective, model, {value: penaltys[value] for value in order})
+    every = _read_or_make(lambda: _at_once(objective, penalty_by_label, plan)) if refit.quadratic else None
+    points.update({} if every is None else judged(penalty_by_label, every))
+    order = [value for value in penalty_by_label if value not in points]
+    model = _predictors(objective, [penalty_by_label[value] for value in order])
+    thetas = {} if model is None else _minimisers(objective, model, {value: penalty_by_label[value] for value in order})
     if model is not None and thetas:
-        for some, every in _side_by_side(objective, model, {value: penaltys[value] for value in thetas}, thetas, plan, refit):
+        for some, every in _side_by_side(
+            objective, model, {value: penalty_by_label[value] for value in thetas}, thetas, plan, refit
+        ):
             points.update(judged(some, every))
     order = [value for value in order if value not in points]
     if all(isinstance(value, float) for value in order):
@@ -297,7 +301,7 @@ def _find(
     with Slow("penalties", len(order)) as bar:
         for value in order:
             try:
-                posed = objective.under(penaltys[value])
+                posed = objective.under(penalty_by_label[value])
                 own = _fit_at(posed, thetas[value]) if value in thetas else fit(posed, before)
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
@@ -333,17 +337,17 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
     return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.pair_columns())
 
 
-def _minimisers(objective: Model, model: Predictors, penaltys: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+def _minimisers(objective: Model, model: Predictors, penalty_by_label: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
     """Minimise under each of many quadratic penalties by Newton's method side by side.
 
     It returns the penalties at which this converges and no direction is flat.
     """
-    (units, params), lanes = model.design.shape, np.arange(len(penaltys))
-    if len(penaltys) * (units + params**2) > HESSIAN_ENTRIES:
+    (units, params), lanes = model.design.shape, np.arange(len(penalty_by_label))
+    if len(penalty_by_label) * (units + params**2) > HESSIAN_ENTRIES:
         return {}
-    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(penaltys.values())))
-    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(penaltys), 1)), np.zeros((0, params))
-    alphas = _alphas(list(penaltys.values()))
+    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(penalty_by_label.values())))
+    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(penalty_by_label), 1)), np.zeros((0, params))
+    alphas = _alphas(list(penalty_by_label.values()))
     if alphas is not None:
         order = np.argsort(alphas)
         first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
@@ -354,7 +358,7 @@ def _minimisers(objective: Model, model: Predictors, penaltys: dict[Any, Abstrac
     good = found.converged
     if alphas is None:
         good &= [factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
-    return {value: theta for value, theta, arrived in zip(penaltys, found.theta, good, strict=True) if arrived}
+    return {value: theta for value, theta, arrived in zip(penalty_by_label, found.theta, good, strict=True) if arrived}
 
 
 def _of_rows(plan: Plan) -> bool:
@@ -366,7 +370,7 @@ def _of_rows(plan: Plan) -> bool:
 def _side_by_side(
     objective: Model,
     model: Predictors,
-    penaltys: dict[Any, AbstractPenalty],
+    penalty_by_label: dict[Any, AbstractPenalty],
     thetas: dict[Any, Array],
     plan: Plan,
     refit: AbstractRefit,
@@ -374,7 +378,7 @@ def _side_by_side(
     """Leave single rows out of known fits, in arrays over some of the penalties at a time."""
     if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
         return
-    labels, penalties, theta = list(penaltys), list(penaltys.values()), np.stack(list(thetas.values()))
+    labels, penalties, theta = list(penalty_by_label), list(penalty_by_label.values()), np.stack(list(thetas.values()))
     second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
     for some in groups(len(theta), model):
         stack = Stack(model, second[some], theta[some], leaving, len(theta))
@@ -397,11 +401,11 @@ def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     return PathRefit(**{"moved": None, **parts}) if parts else None
 
 
-def _at_once(objective: Model, penaltys: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
+def _at_once(objective: Model, penalty_by_label: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
     """Compute ridge or lasso paths of least squares with every row left out by itself."""
-    if _of_rows(plan) and along(objective, list(penaltys.values()), plan):
-        return lassos(objective, list(penaltys.values()), plan)
-    alphas = _alphas(list(penaltys.values()))
+    if _of_rows(plan) and along(objective, list(penalty_by_label.values()), plan):
+        return lassos(objective, list(penalty_by_label.values()), plan)
+    alphas = _alphas(list(penalty_by_label.values()))
     if alphas is None or not (_of_rows(plan) and applies(objective)):
         return None
     return ridges(objective, alphas, plan)
@@ -411,7 +415,7 @@ def _split_results(
     objective: Model,
     plan: Plan,
     refit: AbstractRefit,
-    penaltys: dict[Any, AbstractPenalty],
+    penalty_by_label: dict[Any, AbstractPenalty],
     every: PathRefit,
 ) -> dict[Any, JudgedPoint]:
     """Split arrays over penalties into one result for each penalty, except for the `bad` ones.
@@ -431,7 +435,7 @@ def _split_results(
 
     mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
     found = {}
-    for k, (value, penalty) in enumerate(penaltys.items()):
+    for k, (value, penalty) in enumerate(penalty_by_label.items()):
         if every.bad[k]:
             continue
         make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), every.theta[k])
@@ -439,7 +443,7 @@ def _split_results(
         found[value] = JudgedPoint(*known, {}, float(every.gradients[k]))
         if wanting[k]:
             asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
-            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penaltys)), rest)
+            overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penalty_by_label)), rest)
             found[value] = replace(_whole(found[value], whole), error=_mean_error(whole.error))
     return found
 

@@ -83,7 +83,7 @@ def test_hessian_by_parts(name, drop, columns, monkeypatch):
         where["initial"] = [0.5, 0.3, 0.2]
     x = np.concatenate([series(name)] * 2) if drop == "one sequence" else series(name)  # long enough for linked lanes
     hmm = lo.HMM(x, make(), 3, **where | chain)
-    assert hmm.by_parts and hmm.layout.joins_lanes == (drop == "one sequence")
+    assert hmm.by_parts and hmm.layout.linked == (drop == "one sequence")
     found, plain = both(hmm)
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-9 * np.abs(plain).max())
 

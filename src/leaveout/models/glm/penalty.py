@@ -27,7 +27,7 @@ class CurvedTerms(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.penalties.Bent(np.eye(2), np.ones(2)).weight
+    >>> lo.penalties.CurvedTerms(np.eye(2), np.ones(2)).weight
     array([1., 1.])
     """
 

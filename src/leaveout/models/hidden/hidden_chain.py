@@ -175,7 +175,7 @@ class Apart(Module):
         chain, length = self.chain, self.length
         whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
         found = posterior(whole, chain.layout)
-        laid = found.filtered_states, found.ahead, found.log_normaliser, densities
+        laid = found.filtered, found.ahead, found.log_normaliser, densities
         filtered, ahead, normaliser, densities = map(chain.layout.restore, laid)
         initial, transition = (jnp.exp(log) for log in chain.states.logs(theta))
         at = jnp.arange(self.width)
@@ -230,7 +230,7 @@ def smoothed_states(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np
 @of_steps
 @compile_static
 def filtered_states(hmm: AbstractHiddenChain, theta: PyTree) -> Float[Array, "steps states"]:
-    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered_states)
+    return hmm.layout.restore(_posterior(hmm, theta, jnp.ones(hmm.num_units)).filtered)
 
 
 @of_steps

@@ -40,7 +40,7 @@ class AbstractMixedModel(AbstractClosedForm):
 
         Parameters
         ----------
-        kept : tuple of Factor
+        factors : tuple of Factor
             Factors, whose free entries are those of Λ.
 
         Returns
