@@ -592,8 +592,8 @@ FAULTS = (
     Fault(
         "what a step leaves does not grow with its length",
         "CertifiedBatch.estimate",
-        "np.repeat(beside, TOLD)[: len(lanes)] * length,",
-        "np.repeat(beside, TOLD)[: len(lanes)] * length[-1],",
+        "np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length,",
+        "np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length[-1],",
         "test_linear",
     ),
     Fault(
@@ -606,7 +606,7 @@ FAULTS = (
     Fault(
         "estimates are made at any contraction",
         "RefitDescent._plain_distance",
-        "np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)",
+        "np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)",
         "left",
         "test_descent test_certificate",
     ),
@@ -1415,8 +1415,8 @@ FAULTS = (
     Fault(
         "an audit ends at the first short gradient",
         "repeat_minimiser",
-        "np.linalg.norm(step) <= REACHED",
-        "size <= REACHED",
+        "np.linalg.norm(step) <= LAST_AUDIT_STEP",
+        "size <= LAST_AUDIT_STEP",
         "test_linear",
     ),
     Fault(
@@ -1457,8 +1457,8 @@ FAULTS = (
     Fault(
         "repeats share one area under the curve",
         "metrics._parts",
-        'return (repeat[refit], f"repeats, each {POOLED}") if repeat.max() else (np.zeros_like(refit), POOLED)',
-        "return (np.zeros_like(refit), POOLED)",
+        'return (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (np.zeros_like(refit), POOLING_NOTE)',
+        "return (np.zeros_like(refit), POOLING_NOTE)",
         "validation/test_estimate",
     ),
     Fault(
@@ -1722,9 +1722,9 @@ FAULTS = (
     ),
     Fault(
         "a criterion that continues has no losses",
-        "hypergradient.FILLED",
-        'FILLED = "losses", "result", "elsewhere"',
-        'FILLED = "result", "elsewhere"',
+        "hypergradient.REFIT_FIELDS",
+        'REFIT_FIELDS = "losses", "result", "elsewhere"',
+        'REFIT_FIELDS = "result", "elsewhere"',
         "test_checkpoint",
     ),
     Fault(
@@ -1912,9 +1912,9 @@ FAULTS = (
     ),
     Fault(
         "incomplete lists of duplicates are accepted",
-        "TOLERATED",
-        "TOLERATED = 0.1",
-        "TOLERATED = 1.0",
+        "HARMLESS_UNLISTED_SHARE",
+        "HARMLESS_UNLISTED_SHARE = 0.1",
+        "HARMLESS_UNLISTED_SHARE = 1.0",
         "test_leakage_report",
     ),
     Fault(
@@ -2046,7 +2046,7 @@ FAULTS = (
     Fault(
         "fit: the memory of forming a Hessian is ignored",
         "fit._by_products",
-        " or objective.costs.formed > FORMED",
+        " or objective.costs.formed > MAX_HESSIAN_BYTES",
         "",
         "test_crfsuite",
     ),

@@ -87,7 +87,7 @@ def test_code_that_calls_back_is_not_kept_and_not_traced_twice(folder, monkeypat
     def double(x):
         return jax.pure_callback(lambda x: 2 * x, jax.ShapeDtypeStruct((2,), np.float32), x)
 
-    monkeypatch.setattr(_programs, "TRUSTED", (*_programs.TRUSTED, __name__))
+    monkeypatch.setattr(_programs, "TRUSTED_MODULES", (*_programs.TRUSTED_MODULES, __name__))
     ones = np.ones(2, np.float32)
     assert _programs.Program(double, lambda: folder)((ones,), {}).tolist() == [2, 2]
     monkeypatch.setattr(_programs.Program, "_export", lambda *args: pytest.fail("traced again"))

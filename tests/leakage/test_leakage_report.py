@@ -473,7 +473,7 @@ def test_the_price_is_said_before_it_is_paid(monkeypatch, capsys):
     call = lambda model, answers: leakage_report(
         model, X, y, linkage=linkage, groups=filed, scoring="mse", answers=answers, injection=QUICK
     )
-    monkeypatch.setattr(_leakage_report, "SAID", 0.0)
+    monkeypatch.setattr(_leakage_report, "ANNOUNCED_SECONDS", 0.0)
     call(DecisionTreeRegressor(), FITTED)
     assert capsys.readouterr().err == ""  # a file is no one
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -28,7 +28,7 @@ def there(monkeypatch):
     """A device is wherever arrays are; few rows count as many, and are looked at in blocks of fifty."""
     for module in (_jax, _read):
         monkeypatch.setattr(module, "foreign", lambda device: device)
-    monkeypatch.setattr(_resident, "COPIED", 0)
+    monkeypatch.setattr(_resident, "CHEAP_COPY_ENTRIES", 0)
     monkeypatch.setattr(_resident, "DEVICE_BLOCK", 50 * (P + 1))
 
 
@@ -210,7 +210,7 @@ import jax, jax.numpy as jnp, numpy as np
 import leaveout as lo
 from leaveout.linalg import device_design as _resident
 
-_resident.COPIED = 0
+_resident.CHEAP_COPY_ENTRIES = 0
 second, sent = jax.devices()[1], collections.Counter()
 jax.config.update("jax_transfer_guard_host_to_device", "disallow")  # what is not asked for
 own = jax.device_put

@@ -16,7 +16,7 @@ RIDGE = lo.penalties.Ridge(0.7)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Few rows count as many, and are looked at in blocks of forty."""
-    monkeypatch.setattr(_mapped, "COPIED", 0)
+    monkeypatch.setattr(_mapped, "CHEAP_COPY_ENTRIES", 0)
     monkeypatch.setattr(_mapped, "DENSE_BLOCK", 40 * (P + 1))
 
 
@@ -121,7 +121,7 @@ def test_a_checkpoint_knows_them_again(tmp_path):
 @pytest.mark.slow
 def test_no_copy_is_made(monkeypatch, tmp_path):
     """96 MB in float64: all that a model, its fit and its refits take at a time is a quarter of that."""
-    monkeypatch.setattr(_mapped, "COPIED", 2**21)
+    monkeypatch.setattr(_mapped, "CHEAP_COPY_ENTRIES", 2**21)
     monkeypatch.setattr(_mapped, "DENSE_BLOCK", 2**17)
     n, p = 60_000, 200
     rng = np.random.default_rng(0)

@@ -189,7 +189,7 @@ def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch
     X, y, _ = made(n=150, p=60, loss=loss)
     fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Lasso(4.0))), lo.leave_one_out(150)
     exact = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
-    monkeypatch.setattr(_margins, "AFFORDED", 0.0)
+    monkeypatch.setattr(_margins, "MAX_OTHER_FIT_WORK", 0.0)
     found, step = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.NewtonStep()))
     told = ~found.proved
     assert exact.proved.all() and 0.1 < told.mean() < 1
@@ -336,7 +336,7 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
     model, alphas = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), np.geomspace(12.0, 3.0, 5)
     known = lo.path(model, alphas, lo.leave_one_out(160))
     monkeypatch.setattr(_lasso, "SAMPLED_ACTIVE_COLUMNS", 5)
-    monkeypatch.setattr(_lasso, "SAMPLED", 80)
+    monkeypatch.setattr(_lasso, "NUM_SAFETY_ROWS", 80)
     found = lo.path(model, alphas, lo.leave_one_out(160), audit=1)
     off, said, none = [], [], []
     for point, other in zip(found.points, known.points, strict=True):

@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 from .jax import float64
 
 _made: dict[tuple[int, Callable], object] = {}
-Made = TypeVar("Made")
+CachedValue = TypeVar("CachedValue")
 
 
-def cached_on(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
     """Decorate a function of one object, so that its value is computed once and cached beside the object.
 
     As an attribute it would change the pytree of the object, and everything would be compiled anew.
@@ -24,9 +24,9 @@ def cached_on(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
         key = (id(fit), make)
         with lock:  # batches run in parallel
             if key in _made:
-                return cast(Made, _made[key])
+                return cast(CachedValue, _made[key])
             _made[key] = float64(make)(fit)
             weakref.finalize(fit, _made.pop, key, None)
-        return cast(Made, _made[key])
+        return cast(CachedValue, _made[key])
 
     return kept

@@ -58,7 +58,7 @@ class RESULTS(enum.IntEnum):
     interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
 
 
-LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
+NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
 
 
 def among(result: NDArray[np.int64], codes: Iterable[RESULTS]) -> NDArray[np.bool_]:

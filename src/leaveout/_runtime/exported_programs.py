@@ -26,15 +26,15 @@ import numpy as np
 
 from .fingerprint import fingerprint
 
-Kept = tuple[Any, Any]
+ExportedCall = tuple[Any, Any]
 
 KEEPING = True  # off in tests, which trace to check shapes
 MAX_EXPORTED_BYTES = 2**26  # bytes of programs that are kept; those unused for longest go first
-TRUSTED = (
+TRUSTED_MODULES = (
     *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
     *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
 )
-UNNAMED = ("jax_compilation_cache", "jax_persistent_cache")  # settings of JAX's cache, which do not affect programs
+CACHE_SETTINGS = ("jax_compilation_cache", "jax_persistent_cache")  # settings of JAX's cache, which do not affect programs
 TRACING = ("jax", "jaxlib", "equinox", "numpy")  # packages that a program depends on
 DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
 
@@ -84,7 +84,7 @@ class Program:
             return None
         try:
             made_of = self.function, jax.tree.unflatten(tree, map(_token, leaves))
-            name = fingerprint((_surroundings(), _settings(), made_of), trusted=TRUSTED)
+            name = fingerprint((_surroundings(), _settings(), made_of), trusted=TRUSTED_MODULES)
         except TypeError:
             return None
         file = folder / f"{self.function.__name__}-{name}"
@@ -98,7 +98,7 @@ class Program:
         run, structure = jax.jit(exported.call), jax.tree.structure(like)
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
-    def _export(self, leaves: list, tree: Any) -> Kept:
+    def _export(self, leaves: list, tree: Any) -> ExportedCall:
         """Exported program, and a tree in the shape of its result; a pair of None if it cannot be exported.
 
         A program that calls back to Python, for example, cannot.
@@ -152,12 +152,14 @@ def _settings() -> list[str]:
     import jax
 
     set_to = {
-        name: getattr(jax.config, name, value) for name, value in jax.config.values.items() if not name.startswith(UNNAMED)
+        name: getattr(jax.config, name, value)
+        for name, value in jax.config.values.items()
+        if not name.startswith(CACHE_SETTINGS)
     }
     return [f"{name}={set_to[name]}" for name in sorted(set_to)] + [os.environ.get("XLA_FLAGS", "")]
 
 
-def _read(file: Path) -> Kept | None:
+def _read(file: Path) -> ExportedCall | None:
     """Kept program from a file; None if it cannot be used."""
     try:
         kept = pickle.loads(file.read_bytes())
@@ -167,7 +169,7 @@ def _read(file: Path) -> Kept | None:
         return None
 
 
-def _write(file: Path, keep: Kept) -> None:
+def _write(file: Path, keep: ExportedCall) -> None:
     """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ import pandas as pd
 
 PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range)
 # folders of code that is hashed by name
-INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 class Foreign(TypeError):
@@ -164,7 +164,7 @@ class _Trusting(_Hash):
 def _own(function: Any) -> bool:
     """Tell whether a function is the caller's own, rather than an installed library's."""
     name, file = function.__module__ or "", function.__code__.co_filename
-    return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(INSTALLED)
+    return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(LIBRARY_FOLDERS)
 
 
 def _content(cell: Any) -> Any:

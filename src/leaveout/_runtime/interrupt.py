@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+ThreadResult = TypeVar("ThreadResult")
 
 _told: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("told", default=None)
 _beside: list[ThreadPoolExecutor] = []  # one thread, created on demand
@@ -62,7 +62,7 @@ class ThreadStop(Exception):
     """Raised in a thread for which the main thread no longer waits."""
 
 
-def run_in_thread(run: Callable[[], Made]) -> Made:
+def run_in_thread(run: Callable[[], ThreadResult]) -> ThreadResult:
     """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
 
     Called from another thread it runs there, or raises `ThreadStop` if the main thread no longer waits.
@@ -81,7 +81,9 @@ def run_in_thread(run: Callable[[], Made]) -> Made:
         raise
 
 
-def side_by_side(run: Callable[[Item], Made], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Made]]:
+def side_by_side(
+    run: Callable[[Item], ThreadResult], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, ThreadResult]]:
     """Yield `run(item)` of every item, in order, computed in `workers` threads.
 
     If items are many, the first runs alone, so that programs are compiled once. An error, or Ctrl-C, does not wait for threads

@@ -37,8 +37,8 @@ MAX_WORKER_DEATHS = 3  # largest number of deaths of workers without a result in
 WORKER_CACHE = 4  # functions and fits that a worker keeps
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
-Left = Callable[[int], float]  # number of remaining items after so many
+PartResult = TypeVar("PartResult")
+RemainingCount = Callable[[int], float]  # number of remaining items after so many
 
 _unpacked: dict[str, Any] = {}
 _unpacking = threading.RLock()
@@ -58,8 +58,13 @@ def steps(
 
 
 def over(
-    make: Callable[[Item], Made], items: Iterable[Item], *, threads: int = 1, jobs: int | None = None, left: Left | None = None
-) -> Iterator[tuple[Item, Made]]:
+    make: Callable[[Item], PartResult],
+    items: Iterable[Item],
+    *,
+    threads: int = 1,
+    jobs: int | None = None,
+    left: RemainingCount | None = None,
+) -> Iterator[tuple[Item, PartResult]]:
     """Yield `make(item)` of every item, in order, computed in threads or by joblib's workers.
 
     `jobs` is the number of workers, by default what joblib was configured with. If `left` is given, items are computed here
@@ -114,14 +119,14 @@ def _blas() -> "ThreadpoolController":
     return ThreadpoolController().select(user_api="blas")
 
 
-def _step(make: Callable[[Item], Made]) -> Callable[[Item], Made]:
+def _step(make: Callable[[Item], PartResult]) -> Callable[[Item], PartResult]:
     """Wrap `make` for another thread: in double precision, on the device chosen here.
 
     No part of it is a step of its own in the checkpoint.
     """
 
     @carry_settings
-    def made(item: Item) -> Made:
+    def made(item: Item) -> PartResult:
         with making():
             return make(item)
 
@@ -152,8 +157,8 @@ class _Waiting:
 
 
 def _elsewhere(
-    make: Callable[[Item], Made], items: Iterator[Item], jobs: int | None, size: int, number: int
-) -> Iterator[tuple[Item, Made]]:
+    make: Callable[[Item], PartResult], items: Iterator[Item], jobs: int | None, size: int, number: int
+) -> Iterator[tuple[Item, PartResult]]:
     """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these die."""
     import joblib
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-STOPPED = 130  # exit code after Ctrl-C
+INTERRUPT_EXIT_CODE = 130  # exit code after Ctrl-C
 console = Console(highlight=False, soft_wrap=True)
 words: list[str] = []  # arguments of the current command
 # errors of the input, not of the library
@@ -35,7 +35,7 @@ class OneLine(TyperGroup):
             kept = command is not None and any(each.name == "checkpoint" for each in command.params)
             further = "; with --checkpoint FILE the same command goes on from there" if kept else ""
             _say(f"{getattr(stop, 'told', 'stopped')}{further}.")
-            raise typer.Exit(STOPPED) from None
+            raise typer.Exit(INTERRUPT_EXIT_CODE) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         given = more.get("args", args[0] if args else None)
@@ -48,10 +48,10 @@ class OneLine(TyperGroup):
             code = 1
         except Exception as error:
             code = _report_end(error)
-        if code == STOPPED and sys.stdout is sys.__stdout__:  # its own process, in which threads may still run
+        if code == INTERRUPT_EXIT_CODE and sys.stdout is sys.__stdout__:  # its own process, in which threads may still run
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
-            os._exit(STOPPED)
+            os._exit(INTERRUPT_EXIT_CODE)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -19,7 +19,7 @@ LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo
 CATEGORY = "name it in --categorical, or leave it out by naming others in --features"
 NUMBERS = "it must hold numbers"
 WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
-CALLED = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
+CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
 LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 
@@ -52,7 +52,7 @@ def labels(model: Model, plan: str) -> set[str]:
     left, tilde, _ = (model.formula or "").partition("~")
     if model.loss.lower() in (*LABELS, "multinomial"):
         names |= {left.strip().strip("`") if tilde else model.target}
-    return {*filter(None, names), *(CALLED.findall(model.formula) if model.formula else ())}
+    return {*filter(None, names), *(CATEGORY_CALL.findall(model.formula) if model.formula else ())}
 
 
 def _words(formula: str) -> set[str]:

@@ -17,7 +17,7 @@ from ._files import FileTable, read, shorten_names
 # columns without names of rows
 NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-MARKED = ("1", "1.0", "true", "yes")
+TRUE_MARKS = ("1", "1.0", "true", "yes")
 
 
 def names_of(rows: FileTable, column: str | None) -> pd.Index:
@@ -107,7 +107,7 @@ def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
     column, equals, value = (word.strip() for word in text.partition("="))
     if column in rows.frame:
         cells = rows.frame[column].astype(str).str.strip()
-        found = cells == value if equals else cells.str.lower().isin([*MARKED, option])
+        found = cells == value if equals else cells.str.lower().isin([*TRUE_MARKS, option])
         if not found.any():
             held = shorten_names([repr(cell) for cell in cells.unique()])
             fail(f"--{option} {text}: no row is marked; {column!r} holds {held}. Say which by --{option} {column}=VALUE.")

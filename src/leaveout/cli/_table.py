@@ -32,7 +32,7 @@ LOSSES: dict[str, Heading] = {
 }
 NAME, WIDE = 40, 400  # largest width of the name of a model, and of a table
 # columns over the units that all models score
-PAIRED = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")
+PAIR_COLUMNS = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")
 
 
 def compare_table(
@@ -56,7 +56,7 @@ def compare_table(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         paired = lo.compare(estimates)
-    for name in paired.columns.intersection(PAIRED, sort=False):
+    for name in paired.columns.intersection(PAIR_COLUMNS, sort=False):
         rows[name] = paired.loc[rows.index, name]
     if paired["missing"].any():
         rows["missing"] = paired.loc[rows.index, "missing"]

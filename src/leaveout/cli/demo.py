@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PICTURE = "leaveout_demo.png"
 STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
-CHECKED, TIMED, REPEATS = 10, 20, 7  # refits by scikit-learn for the check and for timing, runs of this library for timing
+CHECK_REFITS, TIMING_REFITS, REPEATS = (
+    10,
+    20,
+    7,
+)  # refits by scikit-learn for the check and for timing, runs of this library for timing
 
 
 def demo(
@@ -98,8 +102,10 @@ def _check(
     from sklearn.base import clone
 
     rise = certified.losses - certified.baseline
-    worst = np.argsort(-rise)[: CHECKED // 2]
-    others = np.random.default_rng(0).choice(np.setdiff1d(np.arange(len(target)), worst), CHECKED - len(worst), replace=False)
+    worst = np.argsort(-rise)[: CHECK_REFITS // 2]
+    others = np.random.default_rng(0).choice(
+        np.setdiff1d(np.arange(len(target)), worst), CHECK_REFITS - len(worst), replace=False
+    )
     rows = np.r_[worst, others]
     tight = clone(host).set_params(tol=1e-12)
     margin = [float(_without(tight, design, target, row).decision_function(design[[row]])[0]) for row in rows]
@@ -114,11 +120,11 @@ def _race(
     host: "LogisticRegression", design: "NDArray", target: "NDArray", run: Callable[[], lo.Estimate], first: float
 ) -> None:
     n = len(target)
-    rows = np.linspace(0, n - 1, TIMED).astype(int)
+    rows = np.linspace(0, n - 1, TIMING_REFITS).astype(int)
     one = np.median([_clock(lambda row=row: _without(host, design, target, row))[1] for row in rows])
     _, warm = _warm(run)
     console.print(f"\nSpeed: from the fitted model to the result, with {n} refits")
-    console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMED} refits)")
+    console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)")
     console.print(f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)")
     console.print(f"  Certified, at first {first:7.3f} s   (nothing made before)")
 

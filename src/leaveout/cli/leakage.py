@@ -36,7 +36,7 @@ from ._table import page
 MODELS = ("ridge", "logistic", "knn", "forest")
 MECHANISMS = ("record", "split")
 CLASSES = 20  # largest number of values of a target of classes
-KNOWN = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
+LEAKAGE_OPTIONS = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
 
 
 def leakage(
@@ -205,7 +205,7 @@ def _one_way(
     given, alone = precision is not None or recall is not None, labelled is not None and pairs is None
     rates = given or alone
     if (pairs is not None) + (duplicates is not None) + given + alone != 1:
-        fail(f"give what is known of the links, once: {KNOWN}.")
+        fail(f"give what is known of the links, once: {LEAKAGE_OPTIONS}.")
     if given and (precision is None or recall is None):
         fail("give --precision and --recall, both.")
     if rates and cluster is None:

@@ -28,7 +28,7 @@ WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
 PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
-DERIVED = "derived from"  # marks files that cannot be fetched, as their source has another form
+DERIVATION_MARK = "derived from"  # marks files that cannot be fetched, as their source has another form
 
 # file: (SHA-256, source)
 REGISTRY = {
@@ -69,11 +69,11 @@ REGISTRY = {
     ),
     "philly_crime/philly_counts.csv": (
         "33929a00fd36929b3dd8ada2a81cc0525063033f91f76b08f821487ac3d0176c",
-        f"{DERIVED} crime_tract2019.rdata in {PARTICLES}",
+        f"{DERIVATION_MARK} crime_tract2019.rdata in {PARTICLES}",
     ),
     "philly_crime/philly_edges.csv": (
         "48b73e7eb0c7dabfabea9fa981ca60e47484097341d920198728c1af8abf1f6d",
-        f"{DERIVED} A_block_density.csv in {PARTICLES}",
+        f"{DERIVATION_MARK} A_block_density.csv in {PARTICLES}",
     ),
     "mocap6/sensor_data_per_tstep.csv": (
         "d5c3feaa8898dd673ddca1878afef25fde9b0c5fa628c0dc8abbb7834a617568",
@@ -610,7 +610,7 @@ def path(name: str) -> Path:
                 f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original."
             )
         return found
-    if url.startswith(DERIVED):
+    if url.startswith(DERIVATION_MARK):
         raise FileNotFoundError(
             f"datasets: {name} is not in LEAVEOUT_DATA ({folder or 'not set'}) and cannot be fetched: it is {url}. Put it in a "
             "folder, and name that folder in LEAVEOUT_DATA."

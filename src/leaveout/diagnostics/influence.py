@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.codes import RESULTS, among
+from .._runtime.codes import NO_REFIT_CODES, RESULTS, among
 from .._runtime.display import kind_of
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
@@ -35,9 +35,8 @@ from .pairs import pairs_of
 from .result import Influence
 
 Array = np.ndarray
-Watched = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
+RefitStatistic = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
 CHEAP = 5e9  # operations below which F over the remaining units, and the dispersion, are computed for every refit
-LOST = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
 
 
 @float64
@@ -138,7 +137,7 @@ class Moves:
 
     fit: Fit
     plan: Plan
-    watch: Watched | None
+    watch: RefitStatistic | None
     theta: np.ndarray
     off: np.ndarray
     value: np.ndarray
@@ -149,7 +148,7 @@ class Moves:
     u: np.ndarray
     length: np.ndarray
 
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: Watched | None = None):
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: RefitStatistic | None = None):
         count = plan.num_refits
         self.fit, self.plan, self.watch = fit, plan, watched
         self.theta = np.full((count, fit.num_params), np.nan)
@@ -162,7 +161,7 @@ class Moves:
         self.length = np.linalg.norm(self.u, axis=1)
 
     def _record(self, batch: Batch, outcome: RefitBatch) -> StepResult:
-        fit, exists = self.fit, ~among(outcome.result, LOST)
+        fit, exists = self.fit, ~among(outcome.result, NO_REFIT_CODES)
         theta = np.where(exists[:, None], outcome.theta, fit.vector)
         told = {"off": _off(fit, outcome, theta)}
         if self.watch is not None:
@@ -216,7 +215,7 @@ def _check_estimate(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan
     return estimate.fit, estimate.plan
 
 
-def _prediction_function(fit: Fit, prediction: Any) -> Watched:
+def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
     """Return the prediction of some refits."""
     if not callable(prediction):
         return _of_row(fit, prediction)
@@ -235,7 +234,7 @@ def _number(value: Any) -> float:
     return float(found.ravel()[0])
 
 
-def _of_row(fit: Fit, row: Any) -> Watched:
+def _of_row(fit: Fit, row: Any) -> RefitStatistic:
     """Return the mean response of a row of features."""
     objective = fit.objective
     if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:

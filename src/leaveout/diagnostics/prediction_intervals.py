@@ -38,7 +38,7 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT_REFIT, LOST, cache_key, refit_batches, resolve_plan
+from ..validation.cross_validate import DEFAULT_REFIT, NO_REFIT_CODES, cache_key, refit_batches, resolve_plan
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -48,7 +48,7 @@ FOLDS = 10  # number of folds of "cv+" without a plan
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
-SPANNED = 1e-8  # share of a row along unseen directions that counts as rounding
+UNSEEN_SHARE = 1e-8  # share of a row along unseen directions that counts as rounding
 
 
 class Refits(NamedTuple):
@@ -326,7 +326,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     proved = np.zeros(plan.num_refits, bool)
 
     def tell(_: Batch, done: RefitBatch) -> StepResult:
-        there = ~among(done.result, LOST)
+        there = ~among(done.result, NO_REFIT_CODES)
         told = {"theta": np.where(there[:, None], done.theta, np.nan), "radius": np.where(there, _radius(fit, done), 0.0)}
         return told | {"proved": there & (False if done.proved is None else done.proved)}
 
@@ -411,7 +411,7 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     moved = np.stack([design @ part for part in parts])
     if several:
         moved -= moved.mean(0)  # a common shift of all classes' predictors changes no probability
-    loose = (np.abs(moved) > SPANNED * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
+    loose = (np.abs(moved) > UNSEEN_SHARE * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
     if loose.any():
         _warn(
             f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.",

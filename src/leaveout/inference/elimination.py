@@ -22,7 +22,7 @@ from .._runtime.progress import Slow
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
-SEARCHED = 80_000  # largest number of sites that the search sums out
+MAX_SEARCH_SITES = 80_000  # largest number of sites that the search sums out
 MAX_IDLE_TRIALS = 50  # trials in a row without improvement after which the search ends
 HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
@@ -102,7 +102,7 @@ def _most(num_states: int) -> int:
 
 def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     """Search better orders by random handicaps, from a fixed seed."""
-    rng, rounds, base = np.random.default_rng(0), SEARCHED // len(graph), min(num_states, SEARCH_STATES)
+    rng, rounds, base = np.random.default_rng(0), MAX_SEARCH_SITES // len(graph), min(num_states, SEARCH_STATES)
     handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
     with Slow("orders of elimination", rounds) as bar:
         for _ in range(rounds):

@@ -28,7 +28,7 @@ from .passes import Downward, Stack, Tangent
 MESSAGE_DAMPING = 0.25  # share of the last messages that each step keeps
 MESSAGE_TOLERANCE = 1e-12  # relative change at which messages have settled
 MAX_MESSAGE_ROUNDS = 5000
-CHECKED = 10  # steps between two checks of convergence
+STEPS_BETWEEN_CHECKS = 10  # steps between two checks of convergence
 TREES = 64
 LOOPY_TABLE_ENTRIES = 2**21  # numbers in the tables of the lanes of one call
 
@@ -168,7 +168,7 @@ class Messages:
         change = np.zeros(m.shape[-1])
         for count in range(MAX_MESSAGE_ROUNDS):
             new = step(m)
-            if count % CHECKED == 0:
+            if count % STEPS_BETWEEN_CHECKS == 0:
                 change = np.abs(new - m).max((0, 1), initial=0.0) / (1.0 + np.abs(new).max((0, 1), initial=0.0))
                 if not (change > MESSAGE_TOLERANCE).any():  # NaN stays what it is
                     return new, change <= MESSAGE_TOLERANCE

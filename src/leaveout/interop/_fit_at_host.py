@@ -13,12 +13,12 @@ from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
 from ..optimize.hessian_factor import warn
 
-ITERATED = "raise max_iter or scale the columns"  # advice to the user
+ITERATION_ADVICE = "raise max_iter or scale the columns"  # advice to the user
 
 
 @float64
 def fit_at_host(
-    caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATED
+    caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATION_ADVICE
 ) -> Fit:
     """Fit at a host's θ̂ or, if its solver stopped early, at the minimum that Newton's method reaches from there.
 

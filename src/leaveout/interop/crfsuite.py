@@ -19,7 +19,7 @@ from ..models.glm import penalties
 from ..optimize.fit import Fit
 from ._fit_at_host import fit_at_host
 
-TRAINED = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
+LIKELIHOOD_ALGORITHMS = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
 
 
 class Weights(NamedTuple):
@@ -92,8 +92,10 @@ def from_crfsuite(
             f"got {type(model).__name__}{' that is not fitted' if tagger is None else ''}."
         )
     algorithm = getattr(model, "algorithm", None) or "lbfgs"
-    if algorithm not in TRAINED:
-        raise TypeError(f"from_crfsuite: {algorithm!r} minimises no likelihood; train by one of {', '.join(TRAINED)}.")
+    if algorithm not in LIKELIHOOD_ALGORITHMS:
+        raise TypeError(
+            f"from_crfsuite: {algorithm!r} minimises no likelihood; train by one of {', '.join(LIKELIHOOD_ALGORITHMS)}."
+        )
     ridge = _constant(model, "c2", c2)
     if _constant(model, "c1", c1, 0.0):
         raise ValueError(

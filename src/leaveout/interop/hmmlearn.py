@@ -28,7 +28,7 @@ from ..models.hidden.states import Dirichlet
 from ..optimize.fit import Fit, anchor, fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 
-SUPPORTED = "GaussianHMM, PoissonHMM and CategoricalHMM"
+SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
 KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
 
@@ -102,7 +102,7 @@ def from_hmmlearn(
     name = type(model).__name__
     if name not in EMISSIONS or not type(model).__module__.startswith("hmmlearn."):
         raise TypeError(
-            f"from_hmmlearn: {name} is not supported. Supported are {SUPPORTED}; for other emissions write one, "
+            f"from_hmmlearn: {name} is not supported. Supported are {SUPPORTED_MODELS}; for other emissions write one, "
             "see lo.emissions, and fit lo.HMM."
         )
     check_is_fitted(model, ("startprob_", "transmat_"))

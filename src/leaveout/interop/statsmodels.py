@@ -53,8 +53,8 @@ FAMILIES: dict[str, Callable[[Any, Any], losses.AbstractLoss]] = {
     "NegativeBinomial": lambda family, link: losses.NegativeBinomial(family.alpha, link),
     "Tweedie": lambda family, link: losses.Tweedie(family.var_power, 1.0, link),
 }
-MIXED = ("BinomialBayesMixedGLM", "PoissonBayesMixedGLM")
-SCALED = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
+MIXED_GLMS = ("BinomialBayesMixedGLM", "PoissonBayesMixedGLM")
+SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 
 
 def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
@@ -104,9 +104,9 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     0.65
     """
     model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
-    if type(results).__name__ in MIXED:
+    if type(results).__name__ in MIXED_GLMS:
         model, kind = results, type(results).__name__
-    if kind in (*MIXED, "MixedLM") and type(model).__module__.startswith("statsmodels."):
+    if kind in (*MIXED_GLMS, "MixedLM") and type(model).__module__.startswith("statsmodels."):
         from . import _statsmodels_mixed as mixed
 
         return mixed.linear(results, drop) if kind == "MixedLM" else mixed.bayesian(model, drop)
@@ -115,7 +115,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     if kind not in MODELS or not type(model).__module__.startswith("statsmodels."):
         raise TypeError(
             f"from_statsmodels: {type(results).__name__} of {kind} is not supported. Supported are the results of "
-            f"{', '.join((*MODELS, 'MixedLM', *MIXED))}."
+            f"{', '.join((*MODELS, 'MixedLM', *MIXED_GLMS))}."
         )
     inner = type(getattr(results, "_results", results)).__name__
     regularized = inner.startswith("Regularized")
@@ -194,14 +194,14 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM,
 
 def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     family = type(model.family).__name__
-    if alpha is not None and family in SCALED:
+    if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
             f"from_statsmodels: GLM.fit_regularized of the {family} family re-estimates its scale on the way, so its "
             "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
     n = len(model.endog)
     weight = _weights(model.iweights * np.asarray(model.n_trials), n)
-    said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALED else ""
+    said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALE_FAMILIES else ""
     penalty = None if alpha is None else per_row(Ridge(alpha))
     offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), n)
     return _glm(

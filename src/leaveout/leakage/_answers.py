@@ -19,7 +19,7 @@ from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
-DROPPED = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
+MAX_DROP_SHARE = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
 BUNDLES = 4  # largest number of bundles of a fold's exposed rows
 MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
 CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
@@ -27,7 +27,7 @@ CAP, CAP_FOLDS = 0.1, 5  # largest share of all records in a joined cluster, for
 MIN_FOLD_RECORDS = 10  # least number of records in a fold with a meaningful score
 SMALL_MONTE_CARLO_SHARE = 1 / 3  # share of the data's error at which a Monte-Carlo error is small
 PARTITIONS_A_ROUND = 5  # partitions drawn before the next check of their Monte-Carlo error
-FIXED = "these folds do not test every record once by all others, so that none can change sides"
+NO_SWITCH_REASON = "these folds do not test every record once by all others, so that none can change sides"
 NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
 TYPICAL = "what is dropped is typical of its clusters but for the mates"
@@ -69,7 +69,7 @@ def coarser(study: LeakageStudy) -> Answer:
     The likeliest pairs join first, as long as the clusters are small enough for folds.
     """
     if study.fold is None:
-        return Answer("coarser", study.assumption, FIXED)
+        return Answer("coarser", study.assumption, NO_SWITCH_REASON)
     points, why = [], NONE
     link = study.linkage
     for cut in study.cuts:
@@ -101,7 +101,7 @@ def impute(study: LeakageStudy) -> Answer:
     """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
     if study.fold is None:
-        return Answer("imputed", assumption, FIXED)
+        return Answer("imputed", assumption, NO_SWITCH_REASON)
     if not study.cuts:
         return Answer("imputed", assumption, NONE)
     if _removed_mate_share(study) < MIN_EXPOSURE_REMOVED:
@@ -220,7 +220,7 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     if not len(exposed):
         return []
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
-    count = min(BUNDLES, int(np.ceil(mates(exposed).sum() / (DROPPED * len(fold.train)))))
+    count = min(BUNDLES, int(np.ceil(mates(exposed).sum() / (MAX_DROP_SHARE * len(fold.train)))))
     parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 

@@ -22,7 +22,7 @@ NEVER = -1e9  # log-odds of a pair that is in no cluster
 # PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over four kinds of
 # simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is little better (experiments/linkage_law.py).
 PULL = 0.2  # strength of that tie
-MATCHED, TURNS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
+WEIGHT_SLOPE_ZERO, MAX_WEIGHT_STEPS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
 
 
 class Graph(NamedTuple):
@@ -143,12 +143,12 @@ def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pair
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL
     root = np.sqrt(PULL / bound)
     weight = ahead = blocks.weight
-    for _ in range(TURNS):
+    for _ in range(MAX_WEIGHT_STEPS):
         cluster = blocks.clusters(ahead, k)
         sums = _sums(cluster, k)
         inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T  # the rest of all records is its complement
         slope = np.where(blocks.times > 0, blocks.target - blocks.times * inside - PULL * (ahead - blocks.weight), 0.0)
-        if np.abs(slope).max() < MATCHED:
+        if np.abs(slope).max() < WEIGHT_SLOPE_ZERO:
             break
         before, weight = weight, ahead + slope / bound
         ahead = weight + (1 - root) / (1 + root) * (weight - before)

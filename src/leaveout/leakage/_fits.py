@@ -22,7 +22,7 @@ COLUMN_PRODUCTS = 2**25  # numbers in the products of columns
 MAX_VARIANCE_INFLATION = 1e10  # variance inflation of a column beyond which normal equations are not used
 
 Rows = Int[np.ndarray, "fits size"]
-Shared = Int[np.ndarray, " shared"]
+SharedColumns = Int[np.ndarray, " shared"]
 Own = Int[np.ndarray, "fits own"]
 Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits own ..."]]
 
@@ -50,7 +50,7 @@ class AbstractLearner(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         """Predict by every fit; `seeds` are for learners that draw random numbers."""
 
 
@@ -75,7 +75,7 @@ class AbstractLinear(AbstractLearner):
         """Compute predictions from linear predictors."""
         return eta
 
-    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         coef = self._coefficients(train)
         eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
         outside = np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:] if own.shape[1] else np.zeros(own.shape)
@@ -372,7 +372,7 @@ class Neighbours(AbstractLearner):
     def cost(self) -> int:
         return 4
 
-    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         if train.shape[1] < self.k:
             raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
         order = self._sort_neighbours()

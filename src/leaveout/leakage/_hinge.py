@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ._fits import AbstractClasses
 
-CLOSED = 1e-9  # gap between primal and dual, relative to the objective, at which a fit is finished
+DUALITY_GAP = 1e-9  # gap between primal and dual, relative to the objective, at which a fit is finished
 MAX_INTERIOR_STEPS = 100  # largest number of steps; about eleven are needed
 BOUNDARY_FRACTION = 0.995  # share of the distance to the nearest bound
 DIAGONAL_JITTER = 1e-13  # share of its diagonal that is added to a matrix that may be singular
@@ -40,7 +40,7 @@ class HingeFits(AbstractClasses):
             margin = np.matmul(Z, theta[..., None])[..., 0] - 1
             slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
-            going = ~((alpha * u + rest * v).sum(1) <= CLOSED * (1 + value))
+            going = ~((alpha * u + rest * v).sum(1) <= DUALITY_GAP * (1 + value))
             out[active[~going]] = theta[~going]
             if not going.any():
                 return out

@@ -38,7 +38,7 @@ from ._fits import (
     Own,
     Predictions,
     Rows,
-    Shared,
+    SharedColumns,
     SupportVector,
 )
 from ._hinge import HingeFits
@@ -156,7 +156,7 @@ class Estimator(AbstractLearner):
     def alone(self) -> "Estimator":
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
-    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
         some = functools.partial(_fit_and_predict, self.estimator, self.X, self.y, self.labels, self.measure.needs, shared)
         fits = [(train[p], own[p], seeds[p]) for p in parts]
@@ -180,11 +180,11 @@ class PlanHost(AbstractLearner):
     def cost(self) -> int:
         return 3 * self.fit.num_params + 16
 
-    def __call__(self, train: Rows, shared: Shared, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         n = self.glm.num_units
         return self.predict_counts(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
 
-    def predict_counts(self, times: Int[np.ndarray, "fits records"], shared: Shared, own: Own) -> Predictions:
+    def predict_counts(self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: Own) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
@@ -322,7 +322,7 @@ def _fit_and_predict(
     y: NDArray,
     labels: NDArray,
     needs: Needs,
-    shared: Shared,
+    shared: SharedColumns,
     fits: tuple[Rows, Own, Int[np.ndarray, " fits"]],
 ) -> Predictions:
     """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""

@@ -31,9 +31,9 @@ from ._splits import join_clusters
 from ._study import Answer, LeakageStudy, PredictionWork
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
-SAID = 2.0  # seconds from which the cost is announced
-SCORED = 20_000  # rows scored at each level of injection, over draws, if fits are costly
-UNASKED = "not asked for"
+ANNOUNCED_SECONDS = 2.0  # seconds from which the cost is announced
+MAX_SCORED_ROWS = 20_000  # rows scored at each level of injection, over draws, if fits are costly
+NOT_REQUESTED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"
 
 
@@ -178,7 +178,7 @@ def _yield_answers(study: LeakageStudy, request: set[str], corrected: Callable[[
     found: dict[str, Answer] = {}
     for name in ANSWERS:
         if name not in request:
-            found[name] = Answer(name, "", UNASKED)
+            found[name] = Answer(name, "", NOT_REQUESTED)
         elif name == "naive":
             found[name] = naive(study)
         elif name == "extrapolated":
@@ -203,7 +203,7 @@ def _price_answers(study: LeakageStudy, names: Collection[str], injection: Injec
 def _say_price(study: LeakageStudy, request: set[str], injection: Injection) -> None:
     """Announce the remaining cost before it is spent."""
     fits, seconds = _price_answers(study, request, injection).sum()
-    if seconds > SAID:
+    if seconds > ANNOUNCED_SECONDS:
         study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.num_made} are done")
 
 
@@ -214,7 +214,7 @@ def _affordable(learner: AbstractLearner, rows: int) -> Injection:
     """
     if not isinstance(learner, Estimator):
         return Injection()
-    return Injection(num_levels=6, num_boot=int(np.clip(SCORED // rows, 2, FEWEST)))
+    return Injection(num_levels=6, num_boot=int(np.clip(MAX_SCORED_ROWS // rows, 2, FEWEST)))
 
 
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
@@ -274,7 +274,7 @@ def _report(
 ) -> LeakageReport:
     """Build the report from the available answers."""
     known = dict(answers)
-    unasked = [name for name, answer in known.items() if answer.refusal == UNASKED]
+    unasked = [name for name, answer in known.items() if answer.refusal == NOT_REQUESTED]
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates

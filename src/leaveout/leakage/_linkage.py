@@ -24,7 +24,7 @@ from ._tables import ends, read_pairs, read_two_sided
 
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
-DRAWS, LEAST, HELD = 100, 20, 1_000_000
+DRAWS, LEAST, MAX_LISTED_ENTRIES = 100, 20, 1_000_000
 LINKAGE_SEED = 2**32  # seed of the partitions
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
 LOWEST = 0.01  # probability of the farthest pairs that a calibration of distances keeps
@@ -516,7 +516,7 @@ class Linkage(PrintedResult):
     @property
     def _behind(self) -> int:
         """Return the number of partitions behind every result."""
-        return int(np.clip(HELD // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
+        return int(np.clip(MAX_LISTED_ENTRIES // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
 
     @functools.cached_property
     def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:

@@ -11,7 +11,10 @@ from ..data.arrays import numbers
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
 QUERY_ROWS = 2000  # rows searched at once
 MEAN_NEIGHBOURS = 50  # neighbours of a row, on average
-ASKED, ENOUGH = 200, 0.99  # rows whose neighbours are also searched in full, and the share of these that must be found
+FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = (
+    200,
+    0.99,
+)  # rows whose neighbours are also searched in full, and the share of these that must be found
 DISTANCE_TIE = 1e-7  # distance of unit vectors that differ by rounding
 SINGLE_PRECISION_DISTANCE = 1e-5  # rounding of float32, relative to the squared length of the longest row
 
@@ -53,7 +56,7 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
 
 def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
     """Find the pairs within that distance; ValueError if there are too many."""
-    asked = np.random.default_rng(0).permutation(len(X))[:ASKED]
+    asked = np.random.default_rng(0).permutation(len(X))[:FULL_SEARCH_ROWS]
     every = len(_within(X, X[asked], radius)[1])
     if every > (MEAN_NEIGHBOURS + 1) * len(asked):
         raise ValueError(
@@ -68,7 +71,7 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     index, grown = _index(X), _squared_radius(X, radius)
     while True:
         found = len(_ask(index, X[asked], X, grown, radius)[1])
-        if found >= ENOUGH * every or index.nprobe >= index.nlist:
+        if found >= MIN_SEARCH_RECALL * every or index.nprobe >= index.nlist:
             break
         index.nprobe = min(2 * index.nprobe, index.nlist)
     left, right = _ask(index, X, X, grown, radius)

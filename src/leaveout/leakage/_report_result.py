@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 MIN_LISTED_PAIRS = 5  # least number of listed pairs that shows how near mates are
 NEAREST = 0.5  # least share of nearest neighbours among listed mates, if links are near-duplicates
 NEAR_MATES_SHARE = 0.75  # share of listed mates that are as near
-LOOKED = 2000  # rows whose neighbours are searched
-TOLERATED = 0.1  # share of unlisted mates that changes a correction by less than its interval
+NEIGHBOUR_ROWS = 2000  # rows whose neighbours are searched
+HARMLESS_UNLISTED_SHARE = 0.1  # share of unlisted mates that changes a correction by less than its interval
 DISAGREEMENT = 2.0  # standard errors of their difference beyond which answers disagree
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
 
@@ -65,7 +65,7 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     rng = np.random.default_rng([study.seed, 7])
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
     listed, own, others, found = [], [], [], []
-    each = max(LOOKED // len(study.folds), 1)
+    each = max(NEIGHBOUR_ROWS // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
         rows = fold.test if len(fold.test) <= each else rng.choice(fold.test, each, replace=False)
         known = dict(zip(fold.test, exposed, strict=True))
@@ -212,7 +212,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
     @property
     def doubt(self) -> str:
         """The reason why no answer is to be believed although there are some, or ""."""
-        if self.near is None or self.near.share <= TOLERATED:
+        if self.near is None or self.near.share <= HARMLESS_UNLISTED_SHARE:
             return ""
         some = ", ".join(map(str, self.names[self.near.rows[:3]]))
         return (

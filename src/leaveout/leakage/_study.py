@@ -35,7 +35,7 @@ from ._score import Score
 from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
-HELD = (0.5, 0.8, 0.95, 1.0)  # shares of the expected mates across folds in the pairs above each cut of the sweep
+SWEEP_SHARES = (0.5, 0.8, 0.95, 1.0)  # shares of the expected mates across folds in the pairs above each cut of the sweep
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[NDArray[np.float64]]  # predictions of each fold's test rows, in their order
 
@@ -277,7 +277,7 @@ class LeakageStudy:
         if not len(p):
             return []
         held = np.cumsum(p) / p.sum()
-        at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in HELD]
+        at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in SWEEP_SHARES]
         return sorted({float(p[k]) for k in at}, reverse=True)
 
     @property

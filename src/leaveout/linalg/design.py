@@ -270,7 +270,7 @@ class DenseDesign:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹; root is lower triangular, which halves the operations."""
         del shares
         (n, p), size = self.shape, np.empty(len(self.x))
-        block = min(n, max(1, CACHED // p))
+        block = min(n, max(1, CACHED_BLOCK // p))
         room = np.empty((block, p))
         for start in range(0, n, block):
             some = slice(start, start + block)
@@ -408,7 +408,7 @@ class MultiOutputDesign:
 
 OUTER_PRODUCT_ENTRIES = 2**22  # largest number of entries of all x xᵀ together that are kept
 DENSE_BLOCK = 2**20  # numbers in one block of rows
-CACHED = 2**16  # numbers in a block that is read twice: half a core's cache
+CACHED_BLOCK = 2**16  # numbers in a block that is read twice: half a core's cache
 GATHER_COST = 16  # cost of gathering a row, in products with one
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, Arrays, Module, compile_static, float64, jax, jnp
 from .design import EVERYONE, Extent, weight_terms
-from .mapped_design import COPIED
+from .mapped_design import CHEAP_COPY_ENTRIES
 
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
@@ -27,7 +27,7 @@ def device_copy(array: Array) -> Array | None:
 
     Few rows fit into memory twice.
     """
-    if array.ndim != 2 or array.size < COPIED:
+    if array.ndim != 2 or array.size < CHEAP_COPY_ENTRIES:
         return None
     small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize <= 4
     with jax.ensure_compile_time_eval():

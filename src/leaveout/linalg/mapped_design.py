@@ -17,12 +17,12 @@ from .._runtime.jax import Module
 from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weight_terms
 
 Array = np.ndarray
-COPIED = 2**21  # numbers below which a copy in float64 is cheap
+CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
 
 
 def elsewhere(array: Array) -> bool:
     """Whether an array is large and lies in a file or is float32, so that it should not be copied."""
-    return array.ndim == 2 and array.size >= COPIED and (array.dtype == np.float32 or is_mapped(array))
+    return array.ndim == 2 and array.size >= CHEAP_COPY_ENTRIES and (array.dtype == np.float32 or is_mapped(array))
 
 
 def is_mapped(array: Any) -> bool:

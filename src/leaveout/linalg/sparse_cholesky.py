@@ -17,7 +17,7 @@ import scipy
 from jaxtyping import Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
-RELAXED = ((16, 0.5), (64, 0.2))
+RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
 TRIANGULAR = 64  # columns from which LAPACK inverts triangles, one matrix at a time
 
 
@@ -191,7 +191,7 @@ def _supernodes(below: list[np.ndarray]) -> list[Front]:
                 break
             zeros = own * (k + len(rows) - len(its))
             share = zeros / ((own + k) * (own + k + len(rows)))
-            if not (zeros == 0 or any(own + k <= most and share <= limit for most, limit in RELAXED)):
+            if not (zeros == 0 or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)):
                 break
             found.pop()
             first, k = start, own + k

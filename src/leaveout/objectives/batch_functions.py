@@ -34,7 +34,7 @@ PASS_ENTRIES = 2**19  # numbers that one pass over the data computes for a group
 JOINT_UNITS = 256  # units that refits of few units evaluate together
 SMALL_NUM_UNITS = 512  # units up to which every refit lists all of them, so that there is one shape
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
-SPARED = 4e6  # operations of padding, in every call, that are accepted so that other plans find the same programs
+MAX_PADDING_WORK = 4e6  # operations of padding, in every call, that are accepted so that other plans find the same programs
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 
@@ -319,7 +319,7 @@ class DerivedBatch:
         objective, total = self._padded_batch[0], len(self.rows.index)
         operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
-        always = min(few(SPARED), objective.num_units) if total > 1 else 1
+        always = min(few(MAX_PADDING_WORK), objective.num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 

@@ -27,7 +27,7 @@ STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and wei
 BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # places and weights of a second derivative
 
 State = np.ndarray | None
-Looked = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]
+ValueAndGradient = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]
 Points = Float[np.ndarray, "refits params"]
 Weights = Float[np.ndarray, "refits units"]
 
@@ -81,7 +81,7 @@ class AbstractClosedForm(AbstractObjective):
     """
 
     @abc.abstractmethod
-    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         """Evaluate F and its gradients for a batch of refits.
 
         Parameters

@@ -22,7 +22,7 @@ LENGTH = 0.05  # step of differences along a direction; their error goes with it
 PUSHED_TANGENTS = 2**16  # units times derivatives that one call pushes forward: the fastest size
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
-Told = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
+RunScores = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
 Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
@@ -35,7 +35,7 @@ class Runs:
 
     objective: AbstractObjective
     like: PyTree
-    scores_at: Told
+    scores_at: RunScores
     first: Int[np.ndarray, " folds"]
     width: int
 
@@ -143,7 +143,7 @@ def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> It
 
 
 @compile_static
-def _scores(answer: Told, like: PyTree, theta: Arrays):
+def _scores(answer: RunScores, like: PyTree, theta: Arrays):
     return answer(unravel(jnp.asarray(theta), like))
 
 
@@ -153,7 +153,7 @@ def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyT
 
 
 @compile_static
-def _directional_derivatives(answer: Told, like: PyTree, at: Points):
+def _directional_derivatives(answer: RunScores, like: PyTree, at: Points):
     return _twice(lambda v: answer(unravel(v, like)), at)
 
 

@@ -32,11 +32,11 @@ from .hessian_factor import far_out
 from .newton import newton
 
 Array = np.ndarray
-TIED = 1e-9  # distance, relative to a_j, at which a gradient counts as at the edge of its interval
+TIE_DISTANCE = 1e-9  # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
 QUADRATIC_ROUND_TOLERANCE = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
 TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
-POLISHED = 8  # times that signs may be wrong before coordinate descent goes on
+MAX_SIGN_FAILURES = 8  # times that signs may be wrong before coordinate descent goes on
 KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
 MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
 SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
@@ -97,7 +97,7 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
     if len(both[0]) < len(kinked.slope):  # a model on some of the parameters
         return 0.0
     here, there = (look(kinked, ones, np.clip(each, *kinked.bounds)).value for each in both)
-    return max(here - there - TIED * TIED * abs(there), 0.0)
+    return max(here - there - TIE_DISTANCE * TIE_DISTANCE * abs(there), 0.0)
 
 
 def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
@@ -145,7 +145,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     apart = np.minimum(minimiser.at.gradient - least, most - minimiser.at.gradient)
     margin = np.divide(apart, minimiser.at.unit, out=np.full(len(a), np.inf), where=held & (minimiser.at.unit > 0))
     j = int(np.argmin(margin))
-    if margin[j] <= TIED:
+    if margin[j] <= TIE_DISTANCE:
         where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
         return f"{text}; {model.parameter_name(j)} is at a tie: whether it is {where} is within rounding"
     if not a[j] > 0:
@@ -162,7 +162,7 @@ def _said_of_groups(model: FullModel, norms: Norms, minimiser: ActiveMinimiser) 
         return text
     g = int(np.argmin(margin))
     name = f"that of {model.parameter_name(int(np.argmax(norms.member[g])))}"
-    if margin[g] <= TIED:
+    if margin[g] <= TIE_DISTANCE:
         return f"{text}; {name} is at a tie: whether it is zero is within rounding"
     return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
 
@@ -282,7 +282,7 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
     The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
     """
     kinked, weights, second = problem.full_model, problem.weights, problem.second
-    for _ in range(POLISHED):
+    for _ in range(MAX_SIGN_FAILURES):
         place, sign = _active(kinked, theta)
         if len(place):
             objective = kinked.restrict(place, sign, theta)
@@ -299,7 +299,7 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
             at = look(kinked, weights, theta)
             return (
                 ActiveMinimiser(theta, place, sign, at)
-                if not np.any(np.abs(_beyond(kinked, theta, at)) > TIED * at.unit)
+                if not np.any(np.abs(_beyond(kinked, theta, at)) > TIE_DISTANCE * at.unit)
                 else None
             )
         theta[place] = np.clip(theta[place], floor, ceiling)

@@ -42,7 +42,7 @@ GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and rises otherwise
 DAMPING = (0.1, 1e-3, 3.0, 5.0)
 POINTS_A_ROUND = 48  # points to which targets go in a round, or as many as cost no more than their products
-REFINED = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
+REFINEMENT_SOLVES = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
 TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of one batch of targets
 
 
@@ -375,7 +375,7 @@ class PerTarget(PrintedResult):
             point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
             # columns far larger than their penalties lose digits, so the residual of y is solved for again
-            for _ in range(REFINED):
+            for _ in range(REFINEMENT_SOLVES):
                 rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
                 left += rest - point.v @ (point.w.T @ rest)
             coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T

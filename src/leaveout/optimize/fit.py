@@ -55,8 +55,8 @@ SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # a scalar array in a representat
 PRINTED_PARAMETERS = 12  # names of parameters in a printed fit
 WORDS = 60  # characters of the description of an objective's part
 # parameters up to which H is formed (a gigabyte), and its factor is kept in a checkpoint (four megabytes)
-DENSE, KEPT = 12_000, 700
-FORMED = 2.0**33  # bytes that forming H may take
+DENSE, KEPT_PARAMETERS = 12_000, 700
+MAX_HESSIAN_BYTES = 2.0**33  # bytes that forming H may take
 
 Curvature = Literal["auto", "dense", "products", "rows"]
 
@@ -565,7 +565,7 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
     """Fit at the end of a descent; raise if that is not a minimum."""
     value, vector, converged = run
     theta = map_arrays(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
-    if flat is None or len(vector) > KEPT:
+    if flat is None or len(vector) > KEPT_PARAMETERS:
         found = anchored_at(objective, theta, "fit", flat)
     else:
         found = _build_fit(objective, theta, read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)))
@@ -681,7 +681,7 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
     """Tell whether H is left unformed."""
     if curvature not in ("auto", "dense", "products", "rows"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
-    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > FORMED)
+    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > MAX_HESSIAN_BYTES)
     return auto or curvature == "products"
 
 

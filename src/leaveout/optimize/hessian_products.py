@@ -39,7 +39,10 @@ DIRECTIONS, NUMBERS = (128, 48), 2**25
 SMALLEST_RESOLVED_CURVATURE = 1e-8  # least curvature of a direction, relative to the largest, that is told from rounding
 MAX_SOLVE_PRODUCTS = 1000  # largest number of products of a solve
 MAX_PRODUCT_NEWTON_STEPS = 30  # largest number of Newton steps by products
-CONVERGED, SETTLED = 1e-6, 1e-9  # decrements, relative to √F: that of a minimum; one after which no further step is taken
+MINIMUM_DECREMENT, LAST_DECREMENT = (
+    1e-6,
+    1e-9,
+)  # decrements, relative to √F: that of a minimum; one after which no further step is taken
 NEARBY = (1e-4, 1e-6)  # relative fall of F by a step of L-BFGS at which Newton steps are tried: in array code; for other models
 
 
@@ -358,8 +361,10 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         learnt = solve.extended_inverse()
         return coordinates.unwhiten(u[0])
 
-    value, found, size = contract(F, theta, step, MAX_PRODUCT_NEWTON_STEPS, SETTLED * max(1.0, abs(F.look(theta)[0])) ** 0.5)
-    return Minimisation(value, found, size <= CONVERGED * max(1.0, abs(value)) ** 0.5)
+    value, found, size = contract(
+        F, theta, step, MAX_PRODUCT_NEWTON_STEPS, LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
+    )
+    return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:

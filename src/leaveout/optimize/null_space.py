@@ -22,7 +22,7 @@ from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
 REPEATED_COLUMN_PIVOT = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
-PENALISED = 1e-13  # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
+PENALTY_CURVATURE_SHARE = 1e-13  # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
 NULL_SPACE_BLOCK = 2**22  # numbers in a block of rows
 
 
@@ -44,7 +44,7 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     for at in (theta, objective.parameters.start(0)) if _has_penalty(objective, theta) else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
-        null = vectors[:, values <= PENALISED * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
+        null = vectors[:, values <= PENALTY_CURVATURE_SHARE * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
     return _functionals(objective, theta, null / scale)
 
 

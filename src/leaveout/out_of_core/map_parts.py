@@ -14,23 +14,23 @@ import numpy as np
 from .._runtime import parallel as joblibs
 from .batches import Batches, FilePart, fill_part
 
-Told = dict[str, np.ndarray]
+PassResult = dict[str, np.ndarray]
 
 
 class Pass(NamedTuple):
     """Pass over the parts: `function(blocks, *given, *each[part])`, with a column of `ones` in the blocks on request."""
 
-    function: Callable[..., Told]
+    function: Callable[..., PassResult]
     ones: bool
     arguments: tuple[Any, ...]
     each: list[tuple[Any, ...]] | None = None  # arguments for each part
 
-    def of(self, data: Batches, part: FilePart) -> Told:
+    def of(self, data: Batches, part: FilePart) -> PassResult:
         own = () if self.each is None else self.each[part.number]
         return self.function(data.blocks(part, self.ones), *self.arguments, *own)
 
 
-def over(data: Batches, a: Pass, first: int = 0) -> Iterator[Told]:
+def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
     """Yield the results of a pass over every part from number `first` on, in order."""
     parts = data.parts[first:]
     if data.delayed or _client() is not None:
@@ -64,7 +64,7 @@ class _HiddenRows:
         self.rows = rows
 
 
-def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[Told]:
+def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[PassResult]:
     import dask
 
     client, task = _client(), dask.delayed(_apply_to_part, pure=False)
@@ -80,5 +80,5 @@ def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[To
         yield future.result()
 
 
-def _apply_to_part(shared: Callable[[FilePart], Told], part: FilePart, rows: Any) -> Told:
+def _apply_to_part(shared: Callable[[FilePart], PassResult], part: FilePart, rows: Any) -> PassResult:
     return shared(replace(part, rows=rows.rows) if isinstance(rows, _HiddenRows) else fill_part(part, rows))

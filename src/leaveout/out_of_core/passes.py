@@ -31,7 +31,7 @@ from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
 SUMS = 10  # number of sums in `sum_losses`
-SUMMED = 2**12  # terms of one block of a sum over all rows
+SUM_BLOCK = 2**12  # terms of one block of a sum over all rows
 WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 
 
@@ -56,7 +56,7 @@ class PassFit(NamedTuple):
     @property
     def floor(self) -> float:
         """Share of the information along every direction that must remain for a refit to be known to be determined."""
-        off = 4 * float(unsure(self.root, self.scale, SUMMED))
+        off = 4 * float(unsure(self.root, self.scale, SUM_BLOCK))
         return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
 
 

@@ -28,7 +28,7 @@ CACHED_ROW_ENTRIES = 2**22
 WHITEN_TOGETHER = 4  # all rows are whitened if this times the listed ones exceeds their number
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 PLAIN = 1e-8  # share of the largest eigenvalue of H above which an eigenvalue is not rounding
-KNOWN = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
+NORMAL_EQUATIONS_SHARE = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
 REPEATED_COLUMNS_FROM = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
@@ -227,7 +227,7 @@ def _required_information(fit: Fit, condition: float) -> float:
     known = least_norm(fit)
     if known is None:
         return 0.0
-    return np.inf if known.has_penalty and len(fit.null_space) else KNOWN * condition
+    return np.inf if known.has_penalty and len(fit.null_space) else NORMAL_EQUATIONS_SHARE * condition
 
 
 def _cut(fit: Fit) -> float:

@@ -26,14 +26,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.cache import cached_on
-from .._runtime.codes import LOST, among
+from .._runtime.codes import NO_REFIT_CODES, among
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import weights_of
-from ..optimize.active_set import TIED
+from ..optimize.active_set import TIE_DISTANCE
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache
@@ -73,7 +73,7 @@ class Active:
     def tie(self) -> Float[Array, " others"]:
         """Distance from its bound within which a gradient may be at that bound."""
         a, slope = self.full_model.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
-        return TIED * np.where(a > 0, a, slope * self.full_model.largest[self.others])
+        return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.others])
 
     @functools.cached_property
     def limited_parameters(self) -> Int[Array, " limited"]:
@@ -181,7 +181,7 @@ class Conditions:
         assert batch.ball is not None
         self.own, self.rows = own, rows
         self.center, self.radius = batch.ball()
-        exists = np.isfinite(self.radius) & ~among(batch.result, LOST)
+        exists = np.isfinite(self.radius) & ~among(batch.result, NO_REFIT_CODES)
         theta, (floor, ceiling) = own.at.theta + self.center @ own.at.root, own.segment
         self.room = np.minimum(theta[:, own.limited_parameters] - floor, ceiling - theta[:, own.limited_parameters])
         with np.errstate(invalid="ignore"):
@@ -216,7 +216,7 @@ class Conditions:
         assert self.own.groups is not None
         norms = self.own.groups.of(columns)
         beyond = norms.lengths(size) - np.multiply.outer(kappa, norms.weight)
-        self.keeps[lanes] = (beyond <= TIED * norms.weight).all(1)
+        self.keeps[lanes] = (beyond <= TIE_DISTANCE * norms.weight).all(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
 
     def _judge(

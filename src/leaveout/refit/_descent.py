@@ -42,20 +42,20 @@ from ..optimize.hessian_products import COARSE, ROUGH
 from ..optimize.newton import LBFGSState, dear as is_dear, newton, walk
 from ..plans.plan import RefitRows
 from ._acceleration import Acceleration
-from ._enclosure import CAUTION, REFUSED
+from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._metric import IdentityMetric, Products, RefitMetric, own_metric
 from ._newton import PRODUCTS
 from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
-STALLED = (0.5, 0.9)  # ratios of successive steps above which another metric is used, for linear predictors and others
+STALL_RATIOS = (0.5, 0.9)  # ratios of successive steps above which another metric is used, for linear predictors and others
 NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
 # Descent of one refit: the factor by which it must come nearer before the next check (0.5 and 0.1 take as long, for networks of
 # 417 and 2,041 parameters and a hidden Markov model of 44); the factor on the distance by its inverse Hessian (the true
 # distance was 5 to 30 times as large; with factors of 1 and 10 checks and products take as long in all); its largest number of
 # moves.
-LOOKED, TRUSTED, MOST = 0.25, 3.0, 3000
+NEXT_LOOK_RATIO, LEARNED_DISTANCE_FACTOR, MOST = 0.25, 3.0, 3000
 QUARTER = 0.25  # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
 NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first continue from their place
 HESSIANS = 10  # approximate number of Hessians that Newton's method takes
@@ -63,7 +63,7 @@ HESSIANS = 10  # approximate number of Hessians that Newton's method takes
 # (2e5) a refit took 30 ms, and 130 ms side by side.
 SINGLY = 1e5
 HURRY = 2  # steps to estimate the error of a refit whose reported losses are at another candidate
-UNSOLVED = 2.0  # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
+SOLVE_REST_FACTOR = 2.0  # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
 ASTRAY = 0.5  # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
 # Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the
 # first ratio is half of it (and less if there are few units for each parameter).
@@ -76,9 +76,9 @@ LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are r
 BORDER = 16  # accepted refits of largest error whose gradients measure how good the estimates are
 EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
 EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
-TOLD = 0.01  # share of the largest accepted error for each scored unit below which errors count as equal
+EQUAL_ERROR_SHARE = 0.01  # share of the largest accepted error for each scored unit below which errors count as equal
 # length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
-ARRIVED, UNTOLD = 1e-4, 20.0
+LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
 
 
@@ -212,7 +212,7 @@ class RefitDescent:
         `fresh` tells that no step was taken with this metric yet.
         """
         first = np.where(np.isfinite(self.first), self.first, 0.0)
-        shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALLED[not self.linear]
+        shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALL_RATIOS[not self.linear]
         previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
         rejected = [lanes[:0]]
         memory = None if self._is_newton else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
@@ -225,7 +225,7 @@ class RefitDescent:
             progress = size / np.maximum(before, 1e-300)
             step, along = (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
             floor = size <= shortest[lanes]
-            stuck = ~(progress <= STALLED[1]) & ~floor
+            stuck = ~(progress <= STALL_RATIOS[1]) & ~floor
             ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
@@ -263,7 +263,7 @@ class RefitDescent:
 
     def _unsolved_part(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
-        return UNSOLVED * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
+        return SOLVE_REST_FACTOR * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
 
     @property
     def _is_newton(self) -> bool:
@@ -300,8 +300,8 @@ class RefitDescent:
         A distance above the length of the first step counts as uninformative too.
         """
         q, size = self.contractions(lanes), self.size[lanes]
-        left = size * q / (1 - np.minimum(q, REFUSED))
-        return np.where((q < REFUSED) & (left <= self.first[lanes]), left, np.inf)
+        left = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
+        return np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)
 
     def contractions(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
         """Contraction of steps with the metric, the size of I − P∇²F(u, w), from a random direction by a few secants.
@@ -421,8 +421,8 @@ class RefitDescent:
             if any(self._finish(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
                 self.open[one] = False
                 continue
-            self.distance_left[one] = UNTOLD * self.size[one]
-            near = self.size[one] <= ARRIVED * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
+            self.distance_left[one] = UNKNOWN_DISTANCE_FACTOR * self.size[one]
+            near = self.size[one] <= LAST_STEP_RATIO * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
             self._settle(one, np.isfinite(self.size[one]), near)
 
     def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[LBFGSState | BFGS]:
@@ -442,11 +442,13 @@ class RefitDescent:
 
         def near(size: float) -> bool:
             nonlocal looked
-            if size > LOOKED * looked:
+            if size > NEXT_LOOK_RATIO * looked:
                 return False
             looked = size
             self._stand(one, way.theta, way.step)
-            return size <= NEAR[-1] * first or bool(enough(one, DescentLook(self, one, np.array([TRUSTED * size])))[0])
+            return size <= NEAR[-1] * first or bool(
+                enough(one, DescentLook(self, one, np.array([LEARNED_DISTANCE_FACTOR * size])))[0]
+            )
 
         while way.descend(near, MOST):
             yield way
@@ -567,7 +569,7 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
         found.losses[some],
         False,
     )
-    state.error[some] = np.maximum(error, TOLD * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
+    state.error[some] = np.maximum(error, EQUAL_ERROR_SHARE * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
     state.metric = ExpandedMetric(state, lanes)
     lanes = state.steps(lanes, enough, most)

@@ -24,9 +24,9 @@ from ._anchor import FoldMetric, entries, linear_cache, passes, tiles, total
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # steps with one metric before a refit needs another; or before its error is estimated
 # The contraction of a step is measured for one refit in so many, by so many products; the largest of so many results counts.
-TOLD, ASKED, BESIDE = 8, 10, 5
-CAUTION, REFUSED = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
-STALLED = 0.5  # a step that leaves a larger share of the gradient needs another metric
+CONTRACTION_SPACING, LANCZOS_STEPS, CONTRACTION_NEIGHBOURS = 8, 10, 5
+CAUTION, MAX_CONTRACTION = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
+STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs another metric
 SINGLE_PRECISION_SHARE = (
     1e-4  # share of the first step; while more remains, costly gradients are computed from their changes, in float32
 )
@@ -155,7 +155,7 @@ class CertifiedBatch:
                     self._step(some, *told(some))
             done = enough(lanes)
             self.shrunk[lanes] = np.divide(self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0)
-            stalled = ~(self.slope[lanes] <= STALLED * before)
+            stalled = ~(self.slope[lanes] <= STALL_RATIO * before)
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
@@ -199,7 +199,7 @@ class CertifiedBatch:
         noise = (noise + anchor.noise) / np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         found = self._ball(lanes, eta, omega, size)
-        shrinks = size <= STALLED * self.slope[lanes]
+        shrinks = size <= STALL_RATIO * self.slope[lanes]
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.is_taken[lanes] = good
@@ -208,7 +208,7 @@ class CertifiedBatch:
         self.proved[moved] = True
         if moved.size:
             self._place(moved, after)
-        told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < REFUSED)]
+        told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < MAX_CONTRACTION)]
         if told.size:
             self.contraction[told] *= 1 + self._relative_length(told, self.slope[told])
             self._estimate_radii(told)
@@ -238,23 +238,23 @@ class CertifiedBatch:
         length = np.linalg.norm(self.u[lanes], axis=1)
         order = np.argsort(-length, kind="stable")
         lanes, length = lanes[order], np.maximum(length[order], 1e-300)
-        told = lanes[::TOLD]
+        told = lanes[::CONTRACTION_SPACING]
         parts = [self._contraction(some) for some in passes(told, self.anchor.curvature.size, self.u.shape[1])]
-        ratio = np.concatenate([np.zeros(0), *parts]) / length[::TOLD]
-        beside = scipy.ndimage.maximum_filter1d(ratio, BESIDE, mode="nearest") if told.size else ratio
-        least = np.maximum(np.repeat(beside, TOLD)[: len(lanes)] * length, self.shrunk[lanes])
+        ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
+        beside = scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest") if told.size else ratio
+        least = np.maximum(np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length, self.shrunk[lanes])
         self.contraction[lanes] = CAUTION * least
         self._estimate_radii(lanes)
 
     def _estimate_radii(self, lanes: Array) -> None:
         """Radii for a contraction that grows in proportion to the distance: D ≤ λ + c (1 + D / ‖u‖) D."""
         contraction, slope = self.contraction[lanes], self.slope[lanes]
-        whole = 1 - np.minimum(contraction, REFUSED)
+        whole = 1 - np.minimum(contraction, MAX_CONTRACTION)
         apart = whole**2 - 4 * contraction * self._relative_length(lanes, slope)
         distance = 2 * slope / (whole + np.sqrt(np.maximum(apart, 0.0)))
         share = np.where(self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0)
         self.proved[lanes] = False
-        known = (contraction < REFUSED) & (apart >= 0)
+        known = (contraction < MAX_CONTRACTION) & (apart >= 0)
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
 
     def _relative_length(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
@@ -276,7 +276,7 @@ class CertifiedBatch:
             np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1)),
         )
         largest, image, before = np.zeros(len(lanes)), None, None
-        for _ in range(ASKED):
+        for _ in range(LANCZOS_STEPS):
             image = anchor.back(apply_curvature(change_, anchor.ahead(v))) + turned(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)

@@ -26,7 +26,7 @@ FOLD_CURVATURE_ENTRIES = 2**20  # entries in the curvatures of folds that are so
 COMPILING_COST = 1e8  # operations of full passes that take less time than compiling the expansion
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
-PUSHED = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
+PUSH_COST = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
 THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
 MAX_QUADRATIC_STEPS = 20  # steps of Newton's method on the quadratic
@@ -128,7 +128,7 @@ class Expansion:
         self.slopes, self.curves, self.joint_curves = slopes, curves, joint_curves
         self.third = fit.whiten(result.bends(at))[self.pair]
         self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
-        self.gradients = PUSHED * (len(i) + 2 * size)
+        self.gradients = PUSH_COST * (len(i) + 2 * size)
 
     def whole_fit_losses(self) -> Float[np.ndarray, "refits ..."]:
         """Held-out losses at θ̂."""

@@ -27,8 +27,8 @@ from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
 MAX_ACTIVE_SETS = 4  # active sets that follow from one another before coordinate descent decides
-CLOSE, CERTIFIED = Exact(1e-9), Certified()
-AFFORDED = 1e10  # largest number of operations of fits on other parameters in a plan
+NEAR_EXACT_REFIT, CERTIFIED_REFIT = Exact(1e-9), Certified()
+MAX_OTHER_FIT_WORK = 1e10  # largest number of operations of fits on other parameters in a plan
 
 
 def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
@@ -85,7 +85,7 @@ class Following:
         """
         (n, p), rows = self.conditions.at.model.design.shape, self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
-        most = int(AFFORDED / (3.0 * n * p * p * batches))
+        most = int(MAX_OTHER_FIT_WORK / (3.0 * n * p * p * batches))
         # fits on these parameters are affordable, or exact ones are wanted
         if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
             return batch, rest[:0]
@@ -98,7 +98,7 @@ class Following:
             scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
         error = np.where(rows.held[:, 0], error + batch.error, batch.error)
         order = rest[np.argsort(error[rest])]
-        allowed = CERTIFIED.rtol * float(rows.scale) * len(rows.index)
+        allowed = CERTIFIED_REFIT.rtol * float(rows.scale) * len(rows.index)
         some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
         radius = conditions.radius + (np.abs(move) + size) / np.maximum(self.conditions.at.norm[unit], 1e-300)
         new, proved = np.isin(np.arange(len(unit)), some), batch.proved.copy()
@@ -108,7 +108,7 @@ class Following:
         return replace(batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
 
     def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> RefitBatch:
-        refit = self.refit if self.refit.iterates else CLOSE
+        refit = self.refit if self.refit.iterates else NEAR_EXACT_REFIT
         return refit(own.fit, self._select(lanes))
 
     def _select(self, lanes: Int[Array, " lanes"]) -> RefitRows:
@@ -138,7 +138,7 @@ class Following:
             rest = np.setdiff1d(rest, some)
         if not rest.size:
             return {}
-        close = CLOSE(own.fit, self._select(lanes[rest]))
+        close = NEAR_EXACT_REFIT(own.fit, self._select(lanes[rest]))
         self.gradients += close.gradients
         told = Conditions(own, rows.take(rest), close, directly=True)
         self._keep(own, lanes, batch, rest[told.keeps], np.isin(np.arange(len(lanes)), rest[told.ties]))

@@ -15,7 +15,7 @@ from ._enclosure import CAUTION, CertifiedBatch
 Array = np.ndarray
 NEWTON = 100  # largest number of steps of a refit
 PRODUCTS = 6  # products to estimate a ratio of lengths
-GONE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
+VANISHING_GROUP_SHARE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
 RUNAWAY = 1e7  # displacement, in lengths of the first step, from which a refit diverges
 
 
@@ -126,7 +126,7 @@ class DampedNewton:
         if norms is None:
             return np.zeros(len(which), bool)
         length = norms.lengths(np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])]))
-        return (length[1:] < GONE * length[0]).any(1)
+        return (length[1:] < VANISHING_GROUP_SHARE * length[0]).any(1)
 
     def _advance(
         self,

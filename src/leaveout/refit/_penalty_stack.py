@@ -24,13 +24,16 @@ from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
 from ._anchor import OWN_HESSIAN_BELOW, rounding_scale
-from ._enclosure import HURRY, STALLED, STEPS
+from ._enclosure import HURRY, STALL_RATIO, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
 from ._newton import inverse_roots
 from ._one_row import OneRow, Row, sherman_morrison_step
 
 Array = np.ndarray
-TOGETHER, WHITENED = 2**16, 2**17  # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
+TOGETHER, WHITENED_ENTRIES = (
+    2**16,
+    2**17,
+)  # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
 COSINE_BLOCK = 2**16  # cosines at a time
 HERD = 2**16  # numbers `[lanes, units]` of gradients computed together
 SIZES = (128, 2048)  # rows in a sample: half as many as for one fit, since open lanes are cheap here
@@ -104,10 +107,10 @@ class Stack:
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
         """Norms ‖x‖ in every H⁻¹, and their squares."""
         (n, p), count = self.design.shape, len(self.theta)
-        if n * p > WHITENED:
+        if n * p > WHITENED_ENTRIES:
             parts = [self.design.extent(root.T, np.zeros(n)) for root in self.root]
             return np.stack([part.norm for part in parts]), np.stack([part.size for part in parts])
-        size = WHITENED // (n * p)
+        size = WHITENED_ENTRIES // (n * p)
         parts = [self.design.extents(self.root[k : k + size], self.curvature) for k in range(0, count, size)]
         return np.concatenate([part.norm for part in parts]), np.concatenate([part.size for part in parts])
 
@@ -301,7 +304,7 @@ class ChordIteration:
         noise = (GRADIENT_ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept_share)
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         found = self._ball(eta, size)
-        stuck = ~(np.isfinite(found.after) & ((size <= STALLED * self.slope) | (found.after <= 0.5 * found.distance)))
+        stuck = ~(np.isfinite(found.after) & ((size <= STALL_RATIO * self.slope) | (found.after <= 0.5 * found.distance)))
         self.u[~stuck] += move[~stuck]
         self.slope = size
         return stuck, found.after

@@ -35,7 +35,7 @@ Array = np.ndarray
 SIZE, FEWEST, MOST = 8, 8, 64  # probes in a group; least and largest number of groups
 MAX_ROW_PAIR_PRODUCTS = 4e8  # largest number of products for A_jk²; the fullest columns are left out of A
 LEVERAGE_BLOCK = 2**22  # number of entries of A computed at a time
-SOLVED = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
+PROBE_RESIDUAL = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
 SMALLEST_PROBED_CURVATURE = 1e-2  # least curvature with which rows are probed, relative to the mean
 SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added to the error of a row, and of the mean
 TENTH = 0.1  # error of the mean, in its standard errors, that is always allowed to probes
@@ -121,7 +121,7 @@ class Probes:
         single = lambda part: part.astype(np.float32)[:, None]
         v = rng.choice(np.array([-1.0, 1.0], np.float32), (at.units, SIZE))
         s, t, a = single(self.scale), single(1 / (1 + self.size)), single(self.size)
-        solved = at.solve(back @ (s * v), at.curvature[:, None], np.array([at.kappa]), SOLVED)
+        solved = at.solve(back @ (s * v), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
         first = v * s * (x @ solved)
         apart = lambda u: s * (x @ (single(self.inverse) * (back @ (s * u)))) - a * u
         once = apart(t * v)
@@ -231,7 +231,7 @@ class Probes:
 def _refit_rows(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
     """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
-    solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), SOLVED)
+    solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
     h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual
     step, kept = probes.step(h, units, at.omega[units])
     pull = weight_terms(at.omega[units], at.slope[units])

@@ -24,7 +24,7 @@ from ._refit_batch import RefitBatch
 UNDETERMINED_SHARE = (
     1e-9  # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
 )
-SEEN = 1e-6  # share of a unit's row along undetermined directions: a thousand times its rounding error
+DEPENDENCE_SHARE = 1e-6  # share of a unit's row along undetermined directions: a thousand times its rounding error
 
 
 def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
@@ -107,7 +107,7 @@ def _within(
     units = np.where(index < len(weights), index, 0)
     rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
-    inside = held & (along <= SEEN * np.sqrt(np.sum(rows**2, axis=(1, 2))))
+    inside = held & (along <= DEPENDENCE_SHARE * np.sqrt(np.sum(rows**2, axis=(1, 2))))
     if not inside.any():
         return None
     flat = np.concatenate([fit.null_space, null @ factor.T])

@@ -26,7 +26,7 @@ Array = np.ndarray
 MAX_REFIT_PRODUCTS = 1000  # largest number of products in a solve
 VECTOR_ENTRIES = 2**23  # numbers in the vectors of one array
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
-LEFT, CLOSE = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
+MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
 REFIT_STEP_SHARE = 1e-9  # length of the last step, relative to the displacement
 FALL, SHORTEST = 1e-4, 1e-8  # share of the predicted fall that a step must reach; shortest step
 FLOOR = 1e-13  # relative rounding error of F
@@ -180,8 +180,11 @@ def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, ste
         if not open_.size:
             break
         size = np.sqrt(np.einsum("pk,pk->k", gradient[:, open_] ** 2, 1 / at.diagonal[:, None] * np.ones((1, open_.size))))
-        left = np.minimum(LEFT, np.maximum(size / np.maximum(first[open_], 1e-300) if k else LEFT, CLOSE))
-        left = np.full(len(open_), CLOSE) if steps == 1 else left
+        left = np.minimum(
+            MAX_SOLVE_RESIDUAL,
+            np.maximum(size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL),
+        )
+        left = np.full(len(open_), MIN_SOLVE_RESIDUAL) if steps == 1 else left
         step = at.solve(np.ascontiguousarray(gradient[:, open_]), curvature[:, open_], kappa[open_], left)
         slope = np.einsum("pk,pk->k", gradient[:, open_], step)
         decrement = np.sqrt(np.maximum(slope, 0.0))

@@ -8,7 +8,14 @@ from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, data
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
 COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # colours of the answers in their order
-SAID = {"model": "answer", "score": "score", "low": "from", "high": "to", "correction": "correction", "exposed": "exposed"}
+ANSWER_HEADINGS = {
+    "model": "answer",
+    "score": "score",
+    "low": "from",
+    "high": "to",
+    "correction": "correction",
+    "exposed": "exposed",
+}
 
 
 def page_of(report: LeakageReport, title: str) -> Page:
@@ -72,7 +79,7 @@ def _beside(report: LeakageReport) -> Figure:
     frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
     data = data_of(frame)
     color = {"field": "told", "type": "nominal", "scale": {"domain": ["believed", "not believed"], "range": [ORANGE, BLUE]}}
-    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": tooltip(**SAID)}
+    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": tooltip(**ANSWER_HEADINGS)}
     dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 80}, "encoding": place}
     at = {"values": [{"at": float(report.table.score["naive"])}]}
     filed = {"data": at, "mark": {"type": "rule", "color": GREY, "strokeDash": [4, 4]}, "encoding": {"x": axis("at", "")}}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SMALLEST_DRAWN_ERROR = 1e-16  # smaller errors are drawn at this value
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
-SAID = {  # labels of the columns of an `Influence`
+INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
     "no_update": "loss with no update",
@@ -505,7 +505,8 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     if (values.dropna() >= 0).all():
         ax.set_ylim(bottom=0)
     ax.set(
-        xlabel=f"{values.index.name}{'' if counted else ', in order'}", ylabel=SAID.get(by, f"change of {by}, standard errors")
+        xlabel=f"{values.index.name}{'' if counted else ', in order'}",
+        ylabel=INFLUENCE_LABELS.get(by, f"change of {by}, standard errors"),
     )
     return ax
 

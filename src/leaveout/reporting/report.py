@@ -196,7 +196,7 @@ def _places(names: pd.Index) -> Any:
     return [time.isoformat() for time in times.tz_localize(None)]
 
 
-SAID = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
+ROW_HEADINGS = {"label": "row", "loss": "held-out loss", "none": "no update", "rise": "rise"}
 
 
 def _against(estimate: Estimate) -> Figure:
@@ -215,7 +215,8 @@ def _against(estimate: Estimate) -> Figure:
     points = {
         "data": data_of(units.drop(columns="share")),
         "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0.65},
-        "encoding": place | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": tooltip(**SAID, told="its refit")},
+        "encoding": place
+        | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")},
     }
     shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
@@ -231,7 +232,10 @@ def _row_figure(estimate: Estimate) -> Figure:
         "encoding": {
             "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
             "x": axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}),
-            "tooltip": [*tooltip(**SAID), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}],
+            "tooltip": [
+                *tooltip(**ROW_HEADINGS),
+                {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"},
+            ],
         },
     }
     of = int(np.isfinite(estimate.per_unit()).sum())
@@ -244,7 +248,7 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
     some = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
-    place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**SAID)}
+    place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**ROW_HEADINGS)}
     thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
     mark = {"type": "line", "color": BLUE, "strokeWidth": 1, "point": {"filled": True, "size": 16, "color": BLUE}}
     text = f"Runs of large losses are times that the model does not know.{thin}"

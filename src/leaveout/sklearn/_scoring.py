@@ -18,9 +18,9 @@ from sklearn.metrics import check_scoring, explained_variance_score
 from .._runtime.codes import among
 from ..interop.sklearn import inner
 from ..optimize.fit import Fit
-from ..validation.cross_validate import LOST, scored_together
+from ..validation.cross_validate import NO_REFIT_CODES, scored_together
 from ..validation.estimate import Estimate
-from ..validation.scoring import Named
+from ..validation.scoring import ScoreName
 from ._folds import CalledScorer, FoldData, OneFit, PipelineFolds, Score, Scores
 
 ErrorScore = float | Literal["raise"]
@@ -31,7 +31,7 @@ LARGEST = -np.log(np.finfo(np.float64).eps)  # largest log loss, as scikit-learn
 class OfMean(NamedTuple):
     """Score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
 
-    loss: Named
+    loss: ScoreName
     score: Callable[[float, NDArray, NDArray], float]
 
 
@@ -120,7 +120,7 @@ def scores(
 
 def of_calls(estimate: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Collect called scores; a fold with undetermined rows has none."""
-    return np.where(among(estimate.result, LOST), np.nan, estimate.losses), estimate.error
+    return np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses), estimate.error
 
 
 def of_losses(estimate: Estimate, facts: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

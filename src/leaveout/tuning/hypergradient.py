@@ -51,8 +51,8 @@ from ..validation.scoring import HeldOutLoss
 
 Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in each predictor
-Pooled = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
-FILLED = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
+PooledMeasure = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
+REFIT_FIELDS = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
 MAX_CLASS_PAIRS = 2e7  # largest number of pairs of rows of two classes
 HYPERPARAMETER_DIFFERENCE = 1e-3  # step of hyperparameters to each side; slopes of closed forms have an error of its square
 AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
@@ -106,9 +106,9 @@ class LossSlopes:
 
     build: Build
     names: tuple[str, ...]
-    pooled_criterion: Pooled | None
+    pooled_criterion: PooledMeasure | None
 
-    def __init__(self, build: Build, names: Sequence[str], pooled: Pooled | None = None):
+    def __init__(self, build: Build, names: Sequence[str], pooled: PooledMeasure | None = None):
         self.build, self.names, self.pooled_criterion = build, tuple(names), pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
 
@@ -121,7 +121,7 @@ class LossSlopes:
         gathered, batches = begin_estimate(HeldOutLoss(fit, plan, None), criterion(fit))
         found = gathered.draft
         told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, among))
-        for name in told.keys() & FILLED:
+        for name in told.keys() & REFIT_FIELDS:
             getattr(found, name)[...] = told[name]
         slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
         return SlopeLook(found, float(told["value"]), slope, told.get("center"))
@@ -144,7 +144,7 @@ class LossSlopes:
         else:
             slope = self._derivative(fit, rho, builder, batches, among)
             told = {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
-        arrays = {name: getattr(builder.draft, name) for name in FILLED}
+        arrays = {name: getattr(builder.draft, name) for name in REFIT_FIELDS}
         return told | {name: part for name, part in arrays.items() if part is not None}
 
     def _traceable(self, rho: Array) -> AbstractObjective:

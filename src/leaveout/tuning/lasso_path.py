@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
-from ..optimize.active_set import CANCELLED_PRODUCT, TIED
+from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans.plan import Plan
 from ..refit._anchor import OWN_HESSIAN_BELOW
 from ..refit._penalty_stack import PathRefit
@@ -42,14 +42,14 @@ MAX_PATH_CHANGES = 50  # largest number of changes of the active columns at an �
 MAX_PROVED_CHANGES = (
     10_000  # active columns times columns that may change, beyond which a sample of rows is used and nothing is proved
 )
-DRAWN = 500  # number of sampled rows
+NUM_SAMPLE_ROWS = 500  # number of sampled rows
 SAMPLED_ACTIVE_COLUMNS = (
     250  # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 )
-SAMPLED, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
+NUM_SAFETY_ROWS, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
 PENALTIES_A_FACTOR = 20  # largest number of α that share a factor
 ANEW = 0.5  # share of columns that change from which leverages are computed anew
-FILLED = 0.3  # share of nonzero rows of W below which they are selected before a product
+DENSE_ROW_SHARE = 0.3  # share of nonzero rows of W below which they are selected before a product
 PATH_ROWS = 1_000  # rows at a time, which fit into a cache
 OFF = 0.5  # share of a column's sum of squares from which its mean is removed
 
@@ -154,7 +154,7 @@ class PathRun:
         self.theta[:, self.active] = self.back(right).T
         self.gradient = self.theta @ rows.gram - rows.pull
         leaving = self.theta * sign < 0
-        joining = ~listed & (np.abs(self.gradient) > a[:, None] * (1 + TIED))
+        joining = ~listed & (np.abs(self.gradient) > a[:, None] * (1 + TIE_DISTANCE))
         self.sign = np.where(leaving, 0.0, np.where(joining, -np.sign(self.gradient), sign))
         self.right = ~(leaving | joining).any(axis=1)
 
@@ -223,7 +223,7 @@ class Change(NamedTuple):
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
         data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
-        out = root[:, used] @ data.take(used, axis=1).T if len(used) < FILLED * len(self.root) else root @ data.T
+        out = root[:, used] @ data.take(used, axis=1).T if len(used) < DENSE_ROW_SHARE * len(self.root) else root @ data.T
         return np.square(out, out=out)
 
 
@@ -238,7 +238,7 @@ class Few:
     spread: np.ndarray
 
     def __init__(self, rows: StandardisedColumns, ridge: float):
-        self.some = np.random.default_rng(0).choice(len(rows.y), min(SAMPLED, len(rows.y)), replace=False)
+        self.some = np.random.default_rng(0).choice(len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False)
         self.x = rows.x[self.some]
         self.along, self.beside = np.zeros_like(self.x), self.x.copy()
         self.residual_diagonal, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
@@ -306,7 +306,7 @@ class LassoMinimum:
         close, near = self._within(level + reach, coef - far * spread)
         whole = len(active) * (close.size + near.size) <= MAX_PROVED_CHANGES
         if not whole:  # from a sample of rows
-            some = np.random.default_rng(0).choice(len(t), min(DRAWN, len(t)), replace=False)
+            some = np.random.default_rng(0).choice(len(t), min(NUM_SAMPLE_ROWS, len(t)), replace=False)
             x, weight = rows.x[some][:, active], np.abs(t[some, None])
             reach = np.max(weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0)
             close, near = self._within(level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0))
@@ -331,7 +331,7 @@ class LassoMinimum:
             both, scale = x[:, self.active] @ roots, mine[:, None].astype(data.dtype)
             beside, along = x[:, joins] - both[:, :count], both[:, count:]
             gradient = self.gradient[joins].astype(data.dtype) + scale * beside
-            unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIED))
+            unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIE_DISTANCE))
             by = beside[unit, column]
             beyond = self.gradient[joins[column]] + mine[unit] * by - self.a * np.sign(gradient[unit, column])
             _add_moves(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
@@ -343,7 +343,7 @@ class LassoMinimum:
 
     def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> tuple[Array, Array]:
         """Return the other parameters whose gradient may reach a, and the active ones that may reach zero."""
-        return np.flatnonzero(level >= self.a * (1 - TIED)), np.flatnonzero((least <= 0) & (self.sign != 0))
+        return np.flatnonzero(level >= self.a * (1 - TIE_DISTANCE)), np.flatnonzero((least <= 0) & (self.sign != 0))
 
 
 def _add_moves(

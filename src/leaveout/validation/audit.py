@@ -30,7 +30,7 @@ SHARE = 0.1  # share of the operations of a call
 REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
 MAX_AUDIT_NEWTON_STEPS = 60  # largest number of Newton steps
-REACHED = 1e-9  # length of a last step, relative to the whole displacement
+LAST_AUDIT_STEP = 1e-9  # length of a last step, relative to the whole displacement
 PROGRAM_ROUNDING = 1e-8  # relative difference of a loss that two programs may have by rounding
 REASONS = ("longest step", "largest error", "random")
 
@@ -148,7 +148,7 @@ def repeat_minimiser(
         with np.errstate(divide="ignore", invalid="ignore"):  # rounding along undetermined directions
             step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
-        if np.linalg.norm(step) <= REACHED * (1 + np.linalg.norm(u)):
+        if np.linalg.norm(step) <= LAST_AUDIT_STEP * (1 + np.linalg.norm(u)):
             return u + step, True
         length, (new, slope) = 1.0, look(u + step)
         fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding

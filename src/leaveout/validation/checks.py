@@ -36,7 +36,11 @@ IDS = 20  # least number of whole numbers in a column that is named like an id
 VARIANCE_INFLATION = 1e5  # variance of a coefficient, relative to that of a column orthogonal to the others
 MAX_COLUMN_PRODUCTS = 10**9  # largest number of products for the comparison of columns
 HEAVY, FAIR = 0.3, 10  # share of the loss of one unit that is reported, and the least ratio to its equal share
-PAIRED, LAGS, ASKED = 10, 4, 5000  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
+MIN_EQUAL_KINDS, MAX_PARTNERS, MAX_KINDS = (
+    10,
+    4,
+    5000,
+)  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
 LEAST, SURER = 3, 4.0  # ratio of likeness to that of near rows that no curve explains; standard errors of both
 MIN_ORDERED_ROWS = 20  # least number of rows that are not in time order by chance
 BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
@@ -89,7 +93,7 @@ def _split_message(code: RESULTS) -> tuple[str, str]:
     return (reason, remedy) if reason else (remedy, "")
 
 
-MADE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
+EXACT_ADVICE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
 CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
@@ -169,7 +173,7 @@ def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strat
         if len(some)
     ]
     made = strategy.startswith("Exact(")
-    return [each._replace(remedy=MADE) if made and "Exact()" in each.remedy else each for each in found]
+    return [each._replace(remedy=EXACT_ADVICE) if made and "Exact()" in each.remedy else each for each in found]
 
 
 def _refit_list(refits: Int[Array, " some"]) -> str:
@@ -212,13 +216,13 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
         return ""
     label = _kinds(features)
     leaks, chance = _sees_copy(label, plan), math.prod(map(_alike_share, features))
-    if len(np.unique(label[leaks])) < PAIRED or _alike_share(label) <= NATURAL * chance:
+    if len(np.unique(label[leaks])) < MIN_EQUAL_KINDS or _alike_share(label) <= NATURAL * chance:
         return ""
     left = _residuals(fit)
     if left is None:
         return ""
     order = np.argsort(label, kind="stable")
-    pairs = np.concatenate([np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, LAGS + 1)])
+    pairs = np.concatenate([np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, MAX_PARTNERS + 1)])
     alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
     if not alike > SURER * error:
         return ""
@@ -249,9 +253,9 @@ def _neighbours(
     """
     rows = np.unique(label, return_index=True)[1]
     z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
-    some = np.random.default_rng(0).permutation(len(rows))[:ASKED]
-    near = scipy.spatial.cKDTree(z).query(z[some], LAGS + 1)[1][:, 1:]
-    return np.repeat(rows[some], LAGS), rows[near.ravel()]
+    some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
+    near = scipy.spatial.cKDTree(z).query(z[some], MAX_PARTNERS + 1)[1][:, 1:]
+    return np.repeat(rows[some], MAX_PARTNERS), rows[near.ravel()]
 
 
 def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:

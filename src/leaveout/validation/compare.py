@@ -28,7 +28,7 @@ FEW, CLOSE, SIGN = (
     3.0,
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
-SHOWN = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
+MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
 TABLE_DIGITS = 6  # digits of printed numbers
 TABLE_WIDTH = 80  # width of a terminal
 
@@ -95,7 +95,7 @@ class Comparison(pd.DataFrame):
         """
         written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
         short = "missing" in self and bool(self["missing"].any())
-        shown = [name for name in (*SHOWN, *(["missing"] if short else [])) if name in self]
+        shown = [name for name in (*MAIN_COLUMNS, *(["missing"] if short else [])) if name in self]
         others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
         for name in others:
             if len(written([*shown, name]).partition("\n")[0]) <= TABLE_WIDTH:

@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.codes import LOST, RESULTS, among
+from .._runtime.codes import NO_REFIT_CODES, RESULTS, among
 from .._runtime.display import kind_of
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
@@ -37,9 +37,9 @@ from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost
 from .batches import BatchRunner, Merge, blank, one_thread, put_losses
 from .estimate import Estimate
-from .held_out_predictions import UNSEEN, Predictions
+from .held_out_predictions import NO_LOSS_CODES, Predictions
 from .metrics import Metric, measure, measures
-from .scoring import Evaluate, HeldOutLoss, Named, NamedScore, natural
+from .scoring import Evaluate, HeldOutLoss, NamedScore, ScoreName, natural
 
 LARGEST_KEPT = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
 MIN_OBSERVATIONS = 0.5  # least number of observations of a part of the model that a refit must keep
@@ -59,7 +59,7 @@ def cross_validate(
     plan: Plan,
     refit: AbstractRefit = DEFAULT_REFIT,
     *,
-    evaluate: Evaluate | Named | None = None,
+    evaluate: Evaluate | ScoreName | None = None,
     metric: Metric | Sequence[Metric] = (),
     audit: int = 5,
     checkpoint: File | None = None,
@@ -170,7 +170,7 @@ def _way(evaluate: Callable) -> str:
         return repr(evaluate)
 
 
-def _describe_call(evaluate: Evaluate | Named | None, metrics: tuple[Metric, ...], audit: int) -> str:
+def _describe_call(evaluate: Evaluate | ScoreName | None, metrics: tuple[Metric, ...], audit: int) -> str:
     """Write the arguments of a call that differ from the defaults, beside plan and strategy."""
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
@@ -186,7 +186,7 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dic
 
 @float64
 def scored_together(
-    fit: Fit, plan: Plan, refit: AbstractRefit, request: Sequence[Evaluate | Named | NamedScore | None]
+    fit: Fit, plan: Plan, refit: AbstractRefit, request: Sequence[Evaluate | ScoreName | NamedScore | None]
 ) -> list[Estimate]:
     """Cross-validate by each of several scores, from the same refits, without audits."""
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
@@ -212,7 +212,7 @@ def scored_together(
     return [each.estimate((), improve=False) for each in every]
 
 
-def _resolve_score(fit: Fit, evaluate: Evaluate | Named | NamedScore | None) -> Evaluate | NamedScore | None:
+def _resolve_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> Evaluate | NamedScore | None:
     if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
         return evaluate
     from .named_scores import find_score
@@ -353,7 +353,7 @@ def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpo
             theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
         theta[batch.refits] = told["theta"]
 
-    tell = lambda _, done, __: {"theta": np.where(among(done.result, LOST)[:, None], np.nan, done.theta)}
+    tell = lambda _, done, __: {"theta": np.where(among(done.result, NO_REFIT_CODES)[:, None], np.nan, done.theta)}
     with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, cache_key(fit, plan, refit)):
         walk = BatchRunner(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
@@ -494,9 +494,9 @@ class BatchSummary:
         asked, rows = self.held_out_loss, batch.rows
         result, pointwise = np.array(outcome.result), values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
-        result[bad & ~among(result, LOST)] = RESULTS.nonfinite
-        exists = ~among(result, LOST)
-        told = ~among(result, UNSEEN) if pointwise else exists
+        result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
+        exists = ~among(result, NO_REFIT_CODES)
+        told = ~among(result, NO_LOSS_CODES) if pointwise else exists
         values = np.array(values)
         values[~told] = np.nan
         error = asked.error(rows, outcome, values)
@@ -642,7 +642,7 @@ class EstimateBuilder:
         if short:
             said += f" ({short} more would cost above a tenth of the work)"
         if len(missed) and improve:
-            alike = ~among(found.result, LOST) & np.isin(found.proved, found.proved[missed])
+            alike = ~among(found.result, NO_REFIT_CODES) & np.isin(found.proved, found.proved[missed])
             self._to_the_end(np.flatnonzero(alike))
             said += f"; all {alike.sum()} judged like these were iterated to the end"
         found.result[missed] = RESULTS.missed
@@ -651,7 +651,7 @@ class EstimateBuilder:
     def sharpen(self) -> None:
         """Iterate further the refits that are close enough for the model's own loss but not for the given loss."""
         wide = self.draft.flagged()
-        self._to_the_end(wide[~among(self.draft.result[wide], LOST)])
+        self._to_the_end(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
 
     def _to_the_end(self, refits: NDArray[np.int64]) -> None:
         if refits.size:

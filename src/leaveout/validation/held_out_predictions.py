@@ -6,13 +6,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.checkpoint import StepResult
-from .._runtime.codes import LOST, among
+from .._runtime.codes import NO_REFIT_CODES, among
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch
 from .scoring import predictions, reach
 
-UNSEEN = LOST[1:]  # codes of refits without any loss; undetermined refits mark units with a loss as `held`
+NO_LOSS_CODES = NO_REFIT_CODES[1:]  # codes of refits without any loss; undetermined refits mark units with a loss as `held`
 
 
 class Predictions:
@@ -36,7 +36,7 @@ class Predictions:
         """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(batch.theta)
-        keep = rows.held & ~among(result, UNSEEN)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        keep = rows.held & ~among(result, NO_LOSS_CODES)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
         found = {"predicted": keep, "values": values[keep]}
         return found | {"off": reach(fit, batch, values, at)[keep]} if self.has_error else found
 

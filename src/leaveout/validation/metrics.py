@@ -26,7 +26,7 @@ Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
 HIGHER = ("auc", "accuracy")  # metrics of which more is better
 OF_CLASSES = ("auc", "accuracy")
 SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
-POOLED = "pooled over held-out predictions"
+POOLING_NOTE = "pooled over held-out predictions"
 
 
 class MetricValues(NamedTuple):
@@ -90,7 +90,7 @@ def measure(metrics: Sequence[str], fit: Fit, predictions: Predictions) -> tuple
     """Compute metrics of predictions, by name: values, standard errors, approximation errors and descriptions."""
     held, plan = in_order(fit, predictions), predictions.plan
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
-    if "auc" in metrics and held.parts.endswith(POOLED) and small:
+    if "auc" in metrics and held.parts.endswith(POOLING_NOTE) and small:
         warnings.warn(
             "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
             "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
@@ -145,10 +145,10 @@ def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArra
     repeat = repeats(plan)
     whole = _whole(refit, target, weight, plan.num_refits)[np.unique(refit)]
     if repeat is None:
-        return (refit, "refits") if whole.any() else (np.zeros_like(refit), POOLED)
+        return (refit, "refits") if whole.any() else (np.zeros_like(refit), POOLING_NOTE)
     if whole.all() and _largest(plan) <= SMALL and plan.clusters is None:
         return refit, "folds"
-    return (repeat[refit], f"repeats, each {POOLED}") if repeat.max() else (np.zeros_like(refit), POOLED)
+    return (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (np.zeros_like(refit), POOLING_NOTE)
 
 
 def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
@@ -233,7 +233,7 @@ def _by_parts(held: HeldOutPredictions) -> Value:
         heavy = weight / np.bincount(held.unit, minlength=n)[held.unit]
         found = _auc(held.target, held.prediction, held.off, heavy)
         mean = lambda each: float(np.average(np.broadcast_to(each, heavy.shape), weights=heavy))
-        return Value(mean(found.values), _average_by_unit(held.unit, found.values, n), mean(found.error), POOLED)
+        return Value(mean(found.values), _average_by_unit(held.unit, found.values, n), mean(found.error), POOLING_NOTE)
     each = [_auc(held.target[own], held.prediction[own], held.off[own], weight[own]) for own in kept]
     areas = np.array([np.average(one.values, weights=weight[own]) for one, own in zip(each, kept, strict=True)])
     value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)

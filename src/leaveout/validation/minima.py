@@ -24,7 +24,7 @@ from ..plans.plan import RefitRows
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for those that may be lower there
 DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
 FLAT_CURVATURE = 1e-12  # share of the largest curvature that counts as flat
-ENDED = 1e-12  # predicted fall, relative to F, that float64 does not resolve
+RESOLVED_FALL = 1e-12  # predicted fall, relative to F, that float64 does not resolve
 
 
 def has_other_minima(fit: Fit) -> bool:
@@ -126,7 +126,7 @@ def _descend_steps(
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
     length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
     for _ in range(most):
-        lanes = np.flatnonzero(going & (promised > ENDED * np.abs(value)) & (length > 1e-6))
+        lanes = np.flatnonzero(going & (promised > RESOLVED_FALL * np.abs(value)) & (length > 1e-6))
         if not lanes.size:
             break
         there = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))

@@ -24,11 +24,11 @@ from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ..refit import RefitBatch
 from .metrics import MEASURES, MetricValues
-from .scoring import Named, NamedScore, predictions, reach
+from .scoring import NamedScore, ScoreName, predictions, reach
 
 Array = np.ndarray
-MEASURED = {"squared_error": "mse", "absolute_error": "mae", "zero_one": "accuracy"}
-NAMES = get_args(Named)
+SCORE_MEASURES = {"squared_error": "mse", "absolute_error": "mae", "zero_one": "accuracy"}
+NAMES = get_args(ScoreName)
 TITLES = {
     "log_density": LOG_DENSITY,
     "squared_error": "squared error",
@@ -51,7 +51,7 @@ def find_score(fit: Fit, name: str) -> NamedScore | None:
     units = fit.objective.units
     if name == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
         return None
-    if name in MEASURED:
+    if name in SCORE_MEASURES:
         brier = name == "squared_error" and units.classes > 2
         return OfPredictions(fit, "Brier score" if brier else TITLES[name], _measure(fit, name))
     known = units.distribution()
@@ -71,7 +71,7 @@ def _measure(fit: Fit, name: str) -> Measure:
         raise ValueError(f"cross_validate: evaluate='zero_one' needs classes; {model} has none.")
     if name == "absolute_error" and units.classes > 2:
         raise ValueError(f"cross_validate: evaluate={name!r} needs a response that is a number; {model} has classes.")
-    measure = MEASURES[MEASURED[name]]
+    measure = MEASURES[SCORE_MEASURES[name]]
     if name != "zero_one":
         return measure
 

@@ -24,7 +24,7 @@ from ..refit import AbstractRefit
 from .cross_validate import DEFAULT_REFIT, cache_key, cross_validate
 from .estimate import Estimate
 from .mean_intervals import Interval
-from .scoring import Evaluate, Named
+from .scoring import Evaluate, ScoreName
 
 
 def nested(
@@ -34,7 +34,7 @@ def nested(
     num_folds: int = 10,
     repeats: int = 20,
     refit: AbstractRefit = DEFAULT_REFIT,
-    evaluate: Evaluate | Named | None = None,
+    evaluate: Evaluate | ScoreName | None = None,
     seed: int = 0,
     checkpoint: File | None = None,
 ) -> Interval:

@@ -21,7 +21,7 @@ DIRECTIONS: Literal[8] = 8  # directions in which an unknown function is evaluat
 # factor on the result of so few directions, if there are more; for a linear function too small once in ten
 SAFETY = {8: 1.5, 2: 3.0}
 
-Named = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
+ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
 
 

@@ -553,7 +553,7 @@ class CRF(AbstractObjective):
     # for users
 
     @float64
-    def decode(self, parameters: _observations.Given, sequences: ArrayLike | None = None) -> np.ndarray:
+    def decode(self, parameters: _observations.GivenParameters, sequences: ArrayLike | None = None) -> np.ndarray:
         """Find the most probable labels, by the Viterbi algorithm.
 
         Parameters
@@ -583,7 +583,9 @@ class CRF(AbstractObjective):
         return self.names.of(path[path >= 0])
 
     @float64
-    def _of_new(self, parameters: _observations.Given, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
+    def _of_new(
+        self, parameters: _observations.GivenParameters, lengths: Any, scores: Any, features: Any, kind: str
+    ) -> np.ndarray:
         if kind not in ("label", "state"):
             raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
         theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))

@@ -19,8 +19,8 @@ from . import losses
 
 Array = np.ndarray
 Scores = dict[str, Callable[[Array, Array, Array], Array]]  # functions of mean, dispersion and y, by name
-FIXED = "which is as it was given: nothing has estimated it"
-CANCELLED = 1e-3  # share of a sum of squares below which a difference of sums is computed as a sum
+FIXED_DISPERSION = "which is as it was given: nothing has estimated it"
+CANCELLATION_SHARE = 1e-3  # share of a sum of squares below which a difference of sums is computed as a sum
 
 
 def distribution(
@@ -40,12 +40,12 @@ def distribution(
         case losses.Squared() if variance is not None:
             return Distribution(variance(), normal)
         case losses.Gamma(shape=shape):
-            return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED}")
+            return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED_DISPERSION}")
         case losses.InverseGaussian(shape=shape):
-            return Distribution(fixed(shape), wald, f"of the shape {shape:g}, {FIXED}")
+            return Distribution(fixed(shape), wald, f"of the shape {shape:g}, {FIXED_DISPERSION}")
         case losses.Tweedie(power=power, dispersion=phi) if float(power) in (0, 2, 3):
             scores = {0: normal, 2: gamma, 3: wald}[int(power)]
-            return Distribution(fixed(1 / phi if power else phi), scores, f"of the dispersion {phi:g}, {FIXED}")
+            return Distribution(fixed(1 / phi if power else phi), scores, f"of the dispersion {phi:g}, {FIXED_DISPERSION}")
         case losses.GaussianScale():
             return Distribution(last, {"crps": _normal})
         case losses.Poisson() if whole:
@@ -112,7 +112,7 @@ class ResidualVariance:
         total = self.weight @ r**2
         whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
         squares = whole - np.sum(remainder * own**2, axis=1)
-        return np.where(squares > CANCELLED * np.maximum(total, whole), squares, np.nan)
+        return np.where(squares > CANCELLATION_SHARE * np.maximum(total, whole), squares, np.nan)
 
 
 def _log_normal(mean: Array, variance: Array, y: Array) -> Array:

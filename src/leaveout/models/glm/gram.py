@@ -8,7 +8,7 @@ from .rows import pick
 
 SMALL_OUTER_ENTRIES = 2**21  # numbers in all x xᵀ together below which they are formed
 WEIGHTED_ROWS = 8192  # rows that are weighted at a time
-WRITTEN = 2**20  # numbers of compressed rows that are written out at a time
+WRITTEN_ENTRIES = 2**20  # numbers of compressed rows that are written out at a time
 
 
 def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
@@ -18,7 +18,7 @@ def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
 
 def _gram_of_sparse(design: SparseDesign, curvature: Arrays) -> Array:
     """Sum over compressed rows, a block of which is written out at a time."""
-    size = max(1, WRITTEN // design.shape[1])
+    size = max(1, WRITTEN_ENTRIES // design.shape[1])
 
     def add(k, total):
         units = k * size + jnp.arange(size)

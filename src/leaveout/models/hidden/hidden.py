@@ -13,12 +13,12 @@ from ..._runtime.jax import PyTree
 from ...objectives.objective import AbstractObjective, float64
 from ..emissions._base import POSITIVE, PROBABILITY, REAL, SIMPLEX, AbstractEmission, Constraint
 from ..emissions._covariance import MATRIX
-from .observations import Given, read_parameters
+from .observations import GivenParameters, read_parameters
 
 Shape = tuple[int, ...]
 KINDS = ("response", "state")  # kinds of predictions
 BOUNDARY_SHARE = 1e-6  # share of a usual value below which a probability, a rate or a variance is at the boundary
-UNUSED = 1.0  # expected observations below which a state explains nothing
+IDLE_STATE_COUNT = 1.0  # expected observations below which a state explains nothing
 LATENT = {
     "initial": SIMPLEX,
     "transition": SIMPLEX,
@@ -54,7 +54,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Part of θ for one of the parameters `latent`."""
 
     @abc.abstractmethod
-    def log_likelihood(self, parameters: Given) -> float:
+    def log_likelihood(self, parameters: GivenParameters) -> float:
         """Compute log p(x; θ), without the prior.
 
         Parameters
@@ -141,7 +141,7 @@ class AbstractHiddenStates(AbstractObjective):
         """Number of parameters of the model as specified by the user."""
         return len(self._names())
 
-    def aic(self, parameters: Given) -> float:
+    def aic(self, parameters: GivenParameters) -> float:
         """Compute Akaike's information criterion, `2 D − 2 log p(x; θ)`.
 
         D is the number of parameters that were specified. Those that the data put on a boundary, where `fit` holds them, count
@@ -159,7 +159,7 @@ class AbstractHiddenStates(AbstractObjective):
         """
         return 2 * self.num_specified - 2 * self.log_likelihood(parameters)
 
-    def bic(self, parameters: Given) -> float:
+    def bic(self, parameters: GivenParameters) -> float:
         """Compute the Bayesian information criterion, `D log(number of observations) − 2 log p(x; θ)`, with D as in `aic`.
 
         Parameters

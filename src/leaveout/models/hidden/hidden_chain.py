@@ -16,7 +16,7 @@ from ...inference.chain import Layout, Posterior, Potentials, best_path, log_par
 from ...objectives.objective import Arrays, aligned_copy, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size
 from ..emissions._base import AbstractEmission, Parameters, times
-from .hidden import UNUSED, AbstractHiddenStates, mixture
+from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, mixture
 from .states import States
 
 TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents of a Hessian
@@ -265,7 +265,7 @@ def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
     found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
     sentences = [
         f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
-        for k in np.flatnonzero(visited < UNUSED)
+        for k in np.flatnonzero(visited < IDLE_STATE_COUNT)
     ]
     # the level of an autoregression may drift
     spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)

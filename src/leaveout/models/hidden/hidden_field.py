@@ -20,10 +20,10 @@ from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
 from ...objectives.objective import ravel, unravel
 from . import potentials as _potentials
-from .hidden import UNUSED, AbstractHiddenStates, Shape, entries
+from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, Shape, entries
 from .observations import FieldLabels
 
-AGREED = 0.1  # expected edges whose ends differ, below which the field is of one state
+ONE_STATE_DISAGREEMENT = 0.1  # expected edges whose ends differ, below which the field is of one state
 SAME_STATE = 1e-4  # relative difference of the parameters of two states below which they are one
 PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
 
@@ -221,9 +221,9 @@ def warning(field: AbstractHiddenField, theta: PyTree) -> str:
     everything, pairs = (np.asarray(part) for part in expected_pairs(field, theta))
     agree = np.trace(pairs, axis1=-2, axis2=-1)
     visits = (everything * field.dense[..., None]).sum((0, 1))
-    empty, sentences = np.flatnonzero(visits < UNUSED), []
+    empty, sentences = np.flatnonzero(visits < IDLE_STATE_COUNT), []
     disagree = len(field.x) * len(field.edges) - agree.sum()
-    if field.num_states > 1 and (len(empty) == field.num_states - 1 or (len(agree) and disagree < AGREED)):
+    if field.num_states > 1 and (len(empty) == field.num_states - 1 or (len(agree) and disagree < ONE_STATE_DISAGREEMENT)):
         sentences.append(
             f"One state takes all {field.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
             f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the fit "

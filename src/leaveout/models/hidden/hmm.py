@@ -402,7 +402,7 @@ class HMM(AbstractHiddenChain):
     # for users
 
     @float64
-    def log_likelihood(self, parameters: _observations.Given) -> float:
+    def log_likelihood(self, parameters: _observations.GivenParameters) -> float:
         """Compute log p(x; θ), without the prior.
 
         Parameters
@@ -418,7 +418,7 @@ class HMM(AbstractHiddenChain):
         return float(_hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters)))
 
     @float64
-    def decode(self, parameters: _observations.Given) -> _observations.Steps:
+    def decode(self, parameters: _observations.GivenParameters) -> _observations.Steps:
         """Find the most probable path of states, by the Viterbi algorithm.
 
         Parameters
@@ -434,7 +434,9 @@ class HMM(AbstractHiddenChain):
         return self.labels.series(_hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state")
 
     @float64
-    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
+    def state_probabilities(
+        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
+    ) -> _observations.Table:
         """Compute p(z_t = k | everything seen).
 
         Parameters
@@ -455,7 +457,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def predictive_means(
-        self, parameters: _observations.Given, weights: ArrayLike | None = None
+        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
     ) -> _observations.Steps | _observations.Table:
         """Compute the mean observation of every step given everything seen.
 
@@ -476,7 +478,7 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def simulate(
-        self, parameters: _observations.Given, num_steps: int, seed: int = 0
+        self, parameters: _observations.GivenParameters, num_steps: int, seed: int = 0
     ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """Draw a sequence from the model.
 
@@ -500,7 +502,7 @@ class HMM(AbstractHiddenChain):
         return (x[:, 0] if self.labels.columns is None else x), states
 
     @float64
-    def forecast(self, parameters: _observations.Given, horizon: int, level: float = 0.9) -> _observations.Table:
+    def forecast(self, parameters: _observations.GivenParameters, horizon: int, level: float = 0.9) -> _observations.Table:
         """Forecast the steps after the last one, by simulation.
 
         Parameters

@@ -350,7 +350,7 @@ class MRF(AbstractHiddenField):
     # for users
 
     @float64
-    def log_partition(self, parameters: _observations.Given) -> float:
+    def log_partition(self, parameters: _observations.GivenParameters) -> float:
         """Compute log Z of one field without observations.
 
         Parameters
@@ -366,7 +366,7 @@ class MRF(AbstractHiddenField):
         return float(_hidden_field.prior_partition(self, self._to_unconstrained(parameters)))
 
     @float64
-    def log_likelihood(self, parameters: _observations.Given) -> float:
+    def log_likelihood(self, parameters: _observations.GivenParameters) -> float:
         """Compute log p(x; θ) of all fields, without the prior.
 
         Parameters
@@ -382,7 +382,7 @@ class MRF(AbstractHiddenField):
         return -float(jnp.sum(_hidden_field.losses(self, self._to_unconstrained(parameters))))
 
     @float64
-    def em(self, parameters: _observations.Given, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+    def em(self, parameters: _observations.GivenParameters, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
 
         Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by Newton's method.
@@ -405,7 +405,9 @@ class MRF(AbstractHiddenField):
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
-    def state_probabilities(self, parameters: _observations.Given, weights: ArrayLike | None = None) -> _observations.Table:
+    def state_probabilities(
+        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
+    ) -> _observations.Table:
         """Compute p(z_s = k | everything seen).
 
         Parameters
@@ -424,7 +426,7 @@ class MRF(AbstractHiddenField):
         return self.labels.states(np.asarray(_hidden_field.smoothed_sites(self, self._to_unconstrained(parameters), weights)))
 
     @float64
-    def against_exact(self, parameters: _observations.Given) -> _observations.Table:
+    def against_exact(self, parameters: _observations.GivenParameters) -> _observations.Table:
         """Compare approximate with exact inference, on parts of the graph that are small enough for both.
 
         Each part is a field of its own, so errors at the borders of parts are not seen.
@@ -450,7 +452,7 @@ class MRF(AbstractHiddenField):
         return _apart.against_exact(self, self._to_unconstrained(parameters))
 
     @float64
-    def decode(self, parameters: _observations.Given) -> _observations.Steps:
+    def decode(self, parameters: _observations.GivenParameters) -> _observations.Steps:
         """Find the most probable configuration of the states.
 
         Parameters
@@ -467,7 +469,7 @@ class MRF(AbstractHiddenField):
 
     @float64
     def simulate(
-        self, parameters: _observations.Given, num_fields: int, seed: int
+        self, parameters: _observations.GivenParameters, num_fields: int, seed: int
     ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Draw fields from the model over this graph.
 

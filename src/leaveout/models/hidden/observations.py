@@ -23,7 +23,7 @@ class HasParameters(Protocol):
     def parameters(self) -> dict[str, np.ndarray]: ...
 
 
-Given = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
+GivenParameters = dict[str, np.ndarray] | dict[str, ArrayLike] | HasParameters
 
 
 class SeriesLabels(Names):
@@ -187,7 +187,7 @@ def _describe_weights(weights: np.ndarray, num_units: int) -> str:
 
 
 def read_parameters(
-    model: str, parameters: Given, shapes: dict[str, tuple[int, ...]], others: Collection[str] = ()
+    model: str, parameters: GivenParameters, shapes: dict[str, tuple[int, ...]], others: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
     """Read natural parameters of these shapes from a `Fit` or a dict; `others` are allowed too."""
     found = parameters if isinstance(parameters, dict) else getattr(parameters, "parameters", parameters)

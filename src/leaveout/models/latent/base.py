@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names
-from ...objectives.closed_form import AbstractClosedForm, Looked, Points, State, Weights
+from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from .crossed import CrossedFactors
 from .effects import GroupingFactor
 from .grouped import OneFactor
@@ -68,7 +68,7 @@ class AbstractMixedModel(AbstractClosedForm):
 
     # F
 
-    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         with np.errstate(all="ignore"):
             return self.engine.look(theta, np.asarray(weights, np.float64), state)
 

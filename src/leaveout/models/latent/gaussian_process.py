@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, match_labels, numbers
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
 from ..glm.rows import new_rows
 
@@ -227,7 +227,7 @@ class GaussianProcess(AbstractClosedForm):
         slope[1:] = grown - 1
         return float(np.sum(grown - theta[1:])), slope
 
-    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         with np.errstate(all="ignore"):
             found = [self._look(one, w) for one, w in zip(theta, np.asarray(weights, float), strict=True)]
         return np.array([value for value, _ in found]), np.array([slope for _, slope in found]), None

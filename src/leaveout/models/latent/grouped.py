@@ -19,7 +19,11 @@ from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, forwar
 from .responses import ResponseRows
 
 NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are computed together: about the size of a cache
-SCORED = {1: NODES, 2: 7, 3: 5}  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
+SCORE_NODES = {
+    1: NODES,
+    2: 7,
+    3: 5,
+}  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
 ROW_WEIGHT_DIFFERENCE = 0.02  # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
@@ -59,7 +63,7 @@ class OneFactor:
         order = np.argsort(factor.code, kind="stable")
         rows = RaggedRows.of(np.bincount(factor.code, minlength=len(factor.levels)))
         rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
-        nodes = 1 if data.response.quadratic else max(quadrature, SCORED.get(factor.q, 1))
+        nodes = 1 if data.response.quadratic else max(quadrature, SCORE_NODES.get(factor.q, 1))
         scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
         return OneFactor(data.select_rows(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
 

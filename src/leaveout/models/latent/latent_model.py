@@ -11,7 +11,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ..._runtime.jax import PyTree
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Looked, Points, State, Weights
+from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs
 from .laplace import LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
@@ -41,7 +41,7 @@ class AbstractLatent(AbstractClosedForm):
         """Refits at their modes."""
         return self.latent.mode(np.asarray(theta, float), self.by_row(weights), state)
 
-    def look(self, theta: Points, weights: Weights, state: State = None) -> Looked:
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         at = self.mode(theta, weights, state)
         return at.value, self.latent.gradient(at), at.u
 

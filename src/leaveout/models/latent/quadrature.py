@@ -33,8 +33,8 @@ from .responses import AbstractResponse, ResponseRows
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
 # distances: their reach from the mode, the first and the largest number of intervals, the change of the logarithm at which
 # halving ends, and the change at the largest number from which the result is NaN.
-NODES, FEWER, AGREED = 25, 15, 1e-6
-REACH, INTERVALS, MOST, STAYS, MOVED = 9.0, 64, 2**15, 1e-10, 1e-6
+NODES, CHECK_NODES, RULE_AGREEMENT = 25, 15, 1e-6
+REACH, INTERVALS, MOST, STAYS, MODE_DISPLACEMENT = 9.0, 64, 2**15, 1e-10, 1e-6
 OVERFLOW = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
 NODE_ROW_ENTRIES = 2**20  # numbers of nodes and rows at a time
 MAX_CLUSTER_MODE_STEPS = (
@@ -200,7 +200,7 @@ class Clusters:
         found = self._value(mode, told)
         if told is None or len(self.a) > 1:
             return found
-        apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, FEWER), False)) - found) > AGREED
+        apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, CHECK_NODES), False)) - found) > RULE_AGREEMENT
         hard = apart.reshape(-1, apart.shape[-1]).any(0)
         if hard.any():
             found[..., hard] = self._select(hard)._quadrature_sums(mode.b[0][..., hard])
@@ -318,7 +318,7 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
             count, last = 2 * count, now
             now = total - np.log(count)
             moved = np.where(now == last, 0.0, np.abs(now - last))
-    return np.where(moved <= MOVED, now, np.nan) + np.log(2 * reach)
+    return np.where(moved <= MODE_DISPLACEMENT, now, np.nan) + np.log(2 * reach)
 
 
 def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
@@ -333,8 +333,8 @@ def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.nd
     if response.quadratic:
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))
-    found, fewer = (_expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, FEWER))
-    apart = (np.abs(fewer - found) > AGREED * np.abs(found)) & (found > 0)
+    found, fewer = (_expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES))
+    apart = (np.abs(fewer - found) > RULE_AGREEMENT * np.abs(found)) & (found > 0)
     hard = apart.any(-1) if found.ndim > mean.ndim else apart
     if hard.any():
         own = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
