@@ -48,6 +48,33 @@ _programs.KEEPING = False  # every test traces: that checks shapes, and sees wha
 jax.config.update("jax_numpy_dtype_promotion", "standard")
 
 
+# Tests of some seconds whose code shorter tests run too. They are slow, as are those that say so where they stand.
+LONG = {
+    "tests/cli/test_console.py::test_steps_are_named_by_a_column_of_times",
+    "tests/cli/test_files.py::test_rows_of_a_series_go_by_their_times",
+    "tests/diagnostics/test_covariance.py::test_whole_sequences_of_a_hidden_markov_model",
+    "tests/diagnostics/test_influence.py::test_steps_of_a_hidden_markov_model",
+    "tests/inference/test_chain.py::test_sums_in_parts_are_those_of_one[True]",
+    "tests/models/glm/test_glm.py::test_self_concordance[Tweedie]",
+    "tests/models/hidden/test_hidden_chain.py::test_padding_says_nothing[one sequence-observation]",
+    "tests/models/hidden/test_hmm.py::test_edges_are_told_from_scales[tied]",
+    "tests/objectives/test_contiguous_folds.py::test_one_pass_says_what_a_pass_of_each_fold_says[single steps]",
+    "tests/reporting/test_report.py::test_joint_losses_and_series",
+    "tests/reporting/test_report.py::test_steps_are_at_their_times[numbers]",
+    "tests/sklearn/test_validation.py::test_scores_are_those_of_scikit_learns_own_refits[Huber]",
+    "tests/tools/test_docstrings.py::test_examples_run[inference/chain.py]",
+    "tests/tools/test_docstrings.py::test_examples_run[inference/moments.py]",
+    "tests/tools/test_docstrings.py::test_examples_run[interop/skglm.py]",
+    "tests/validation/test_named_scores.py::test_responses_of_chains_and_survival_times[survival times]",
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid in LONG:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def untouched():
     """The caller's JAX setting is what it was, after every test."""
