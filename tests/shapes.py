@@ -31,7 +31,8 @@ def of_arrays(hint: Any) -> Any:
     if hint in NOTHING:
         return hint
     if isinstance(hint, type) and issubclass(hint, AbstractArray):  # NumPy's or JAX's: types are mypy's to compare
-        return hint.dtype[jax.Array | np.ndarray | np.generic, hint.dim_str]
+        found = hint.dtype[jax.Array | np.ndarray | np.generic, hint.dim_str]
+        return found | float if hint.dim_str == "" else found  # a number of Python is a scalar too
     origin, parts = get_origin(hint), [of_arrays(part) for part in get_args(hint)]
     if origin is Callable or all(part in NOTHING for part in parts):
         return Any

@@ -134,4 +134,4 @@ def test_no_copy_is_made(monkeypatch, tmp_path):
     lo.cross_validate(fit, lo.leave_one_out(n), audit=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < n * p * 8 / 4, peak
+    assert peak < n * p * 8 / 4 + 2**19, peak  # the check of shapes keeps what it has seen
