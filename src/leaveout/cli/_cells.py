@@ -252,8 +252,8 @@ def trim_text(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def parse_labels(column: pd.Series) -> pd.Series:
-    """Return labels as numbers if each number is written in one way, else as text."""
-    if pd.api.types.is_numeric_dtype(column):
+    """Return labels as numbers if each number is written in one way, else as text; categories stay labels."""
+    if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
         return column
     number = pd.to_numeric(column, errors="coerce")
     if number.isna().any() or column.astype(str).str.fullmatch(LONG.pattern).any():

@@ -106,4 +106,4 @@ def _label_target(rows: FileTable, model: Model) -> FileTable:
     y = rows.frame[model.target]
     if model.loss != "logistic" or y.isin([0, 1]).all():
         return rows
-    return replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str)}))
+    return replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")}))

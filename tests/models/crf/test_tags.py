@@ -122,8 +122,8 @@ def test_held_out_labels_and_metrics():
     assert 0 < lo.models.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
     with pytest.raises(ValueError, match="some NaN"):
         crf.join(np.full(crf.slots.shape, np.nan))
-    with pytest.raises(ValueError, match="kind must be one of 'label'"):
-        lo.cross_predict(fit, plan, kind="state")
+    with pytest.raises(ValueError, match="kind must be one of 'label', 'state'; got 'response'"):
+        lo.cross_predict(fit, plan, kind="response")
 
 
 @pytest.mark.slow
