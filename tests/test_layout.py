@@ -1,6 +1,5 @@
 """Rooms import from rooms above them, no two modules import each other, and the package loads no more than it needs."""
 
-import ast
 import dataclasses
 import pickle
 import re
@@ -10,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import equinox as eqx
+import house
 import jax
 import numpy as np
 import pytest
@@ -23,63 +23,30 @@ SOURCE = ROOT / "src" / "leaveout"
 ROOMS = re.findall(
     r"^\| `(\w+)` \| ", (ROOT / "CONTRIBUTING.md").read_text().split("## Rooms")[1].split("\n## ")[0], re.MULTILINE
 )
-FILES = {
-    tuple(path.relative_to(SOURCE).with_suffix("").parts[: -1 if path.stem == "__init__" else None]): path
-    for path in SOURCE.rglob("*.py")
-    if path.parent != SOURCE
-}
-
-
-def imports(module: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """The modules of ours that a module imports, inside functions too."""
-    path = FILES[module]
-    package = module if path.stem == "__init__" else module[:-1]
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("leaveout")):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            of = (*base, *(node.module or "").removeprefix("leaveout").strip(".").split(".")) if node.module else base
-            found |= {(*of, alias.name) if (*of, alias.name) in FILES else of for alias in node.names}
-        if isinstance(node, ast.Import):
-            found |= {tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("leaveout.")}
-    return {name for name in found if name in FILES} - {module}
+LIBRARY = house.Library()
+IMPORTS = {module: LIBRARY.imports(module) for module, path in LIBRARY.modules.items() if path.parent != SOURCE}
 
 
 def test_every_room_stands_in_the_table():
-    assert {module[0] for module in FILES} == set(ROOMS)
+    assert {module[0] for module in IMPORTS} == set(ROOMS)
 
 
 def test_rooms_import_from_rooms_above():
     wrong = defaultdict(set)
-    for module in FILES:
+    for module, names in IMPORTS.items():
         below = ROOMS[ROOMS.index(module[0]) + 1 :]
-        wrong[".".join(module)] |= {".".join(name) for name in imports(module) if name[0] in below}
+        wrong[".".join(module)] |= {".".join(name) for name in names if name[0] in below}
     assert not {module: names for module, names in wrong.items() if names}
 
 
 def test_the_command_line_takes_public_names():
-    for module in FILES:
+    for module, names in IMPORTS.items():
         if module[0] == "cli":
-            assert all(name[0] == "cli" or name == ("data", "formulas") for name in imports(module)), module
-
-
-def circles() -> set[frozenset[str]]:
-    """The sets of modules that import one another, directly or through others."""
-    reached = {module: imports(module) for module in FILES}
-    for _ in FILES:
-        further = {module: names.union(*(reached[name] for name in names)) for module, names in reached.items()}
-        if further == reached:
-            break
-        reached = further
-    return {
-        frozenset(".".join(name) for name in FILES if name in reached[m] and m in reached[name])
-        for m in FILES
-        if m in reached[m]
-    }
+            assert all(name[0] == "cli" or name == ("data", "formulas") for name in names & IMPORTS.keys()), module
 
 
 def test_no_modules_import_each_other():
-    assert not circles()
+    assert LIBRARY.circles() == 0
 
 
 def test_an_objective_has_few_members():
@@ -178,3 +145,15 @@ def test_the_table_of_contents_is_true():
     for name in lo.__all__:
         assert getattr(lo, name) is not None, name
     assert set(lo.__all__) <= set(dir(lo))
+
+
+@pytest.mark.parametrize("name, place", [("per_row", lo.penalties), ("Linkage", lo.leakage), ("Tuning", lo.tuning)])
+def test_names_that_left_the_root_warn(name, place):
+    with pytest.warns(DeprecationWarning, match=rf"leaveout\.{name} is now leaveout\.\w+\.{name}"):
+        found = getattr(lo, name)
+    assert found is getattr(place, name) and name not in lo.__all__
+
+
+def test_names_that_never_were_are_errors():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        lo.no_such_name

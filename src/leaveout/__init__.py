@@ -31,8 +31,11 @@ _MOVED = {  # names that moved from the root, by their new module
 def __getattr__(name: str) -> object:
     if name in ("fit", "anchor", "from_sklearn"):  # cross-validation follows a fit, so its modules are loaded early
         _import(".validation.cross_validate", __name__)
-    for place, names in _MOVED.items():
-        if name in names.split():
-            _warn(f"leaveout.{name} is now leaveout.{place}.{name}", DeprecationWarning, stacklevel=2)
-            return getattr(_found(place), name)
-    return _found(name)
+    try:
+        return _found(name)
+    except AttributeError:
+        place = next((place for place, names in _MOVED.items() if name in names.split()), None)
+        if place is None:
+            raise
+    _warn(f"leaveout.{name} is now leaveout.{place}.{name}", DeprecationWarning, stacklevel=2)
+    return getattr(_found(place), name)

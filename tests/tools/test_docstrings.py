@@ -2,17 +2,12 @@
 
 import doctest
 import io
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from docstrings import MODULES, SOURCE, docstrings, lacks, opening_with_a_pronoun, public
 
 import leaveout as lo
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from docstrings import MODULES, SOURCE, docstrings, lacks, opening_with_a_pronoun, public
 
 PRONOUNS = 0.002  # the largest share of docstrings that may open with one
 EXAMPLES = [path for path in MODULES if ">>> " in (SOURCE / path).read_text()]

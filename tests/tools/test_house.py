@@ -2,14 +2,9 @@
 
 import ast
 import shutil
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import house
+import pytest
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,11 @@
 """Every fault of the list can be planted, and the program tells a fault that tests catch from a change that they cannot."""
 
 import ast
-import sys
 from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import faults
 import mutants
+import pytest
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
