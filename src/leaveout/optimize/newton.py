@@ -168,7 +168,8 @@ def descend(
         value, gradient = F.look(origin + scale(u))
         return value, gradient if unwhitener is None else unwhitener.T @ gradient
 
-    found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+    with np.errstate(over="ignore", invalid="ignore"):  # line searches try points where F overflows, and go back
+        found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
     return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
 
 
