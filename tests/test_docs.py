@@ -1,5 +1,6 @@
 """Every Python block of the README and of docs/ runs as it stands, and the built site holds together."""
 
+import ast
 import contextlib
 import functools
 import importlib.util
@@ -48,6 +49,17 @@ def as_shown(shown: str, printed: str) -> bool:
 
 
 QUICK = ("README.md", "index.md", "choosing.md", "plans.md", "reference/influence.md")
+
+
+@pytest.mark.parametrize("name", ["extending.md", "objectives.md"])
+def test_a_part_of_your_own_takes_less_than_forty_lines(name):
+    longest = max(
+        node.end_lineno - node.lineno + 1
+        for code, _ in blocks(ROOT / "docs" / name)
+        for node in ast.parse(code).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    )
+    assert longest < 40
 
 
 def run(code: str, name: str, shared: dict) -> str:

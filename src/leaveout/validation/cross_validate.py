@@ -505,7 +505,7 @@ class BatchSummary:
             "losses": values,
             "error": np.where(known, error, np.inf),
             "exists": exists,
-            "moved": np.asarray(outcome.step_length),
+            "moved": np.zeros(len(error)) if outcome.step_length is None else np.asarray(outcome.step_length),
         }
         found["proved"] = known & (False if outcome.proved is None or asked.evaluate is not None else outcome.proved)
         if self.compares_minima:
