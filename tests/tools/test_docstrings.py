@@ -1,15 +1,14 @@
-"""Docstrings: their examples run, those of public names are complete, and few open with a pronoun that refers to nothing."""
+"""Docstrings: their examples run, and those of public names are complete."""
 
 import doctest
 import io
 
 import numpy as np
 import pytest
-from docstrings import MODULES, SOURCE, docstrings, lacks, opening_with_a_pronoun, public
+from docstrings import MODULES, SOURCE, docstrings, lacks, public
 
 import leaveout as lo
 
-PRONOUNS = 0.002  # the largest share of docstrings that may open with one
 EXAMPLES = [path for path in MODULES if ">>> " in (SOURCE / path).read_text()]
 
 
@@ -47,9 +46,3 @@ def test_examples_run(path, monkeypatch):
 def test_public_names_are_documented():
     found = {name: sorted(lacking) for name, value in public().items() if (lacking := lacks(name, value))}
     assert not found, f"incomplete docstrings: {found}"
-
-
-def test_few_docstrings_open_with_a_pronoun():
-    found = [docstring for path in MODULES for docstring in docstrings(path)]
-    odd = opening_with_a_pronoun(found)
-    assert len(odd) <= PRONOUNS * len(found), odd
