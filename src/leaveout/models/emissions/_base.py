@@ -19,6 +19,12 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Module, PyTree, call_traced
 
 Parameters = Mapping[str, Array | np.ndarray]
+Observations = Float[np.ndarray, "steps channels"]
+Past = Float[np.ndarray, "past channels"]  # observations before a step, in the same sequence
+Row = Float[np.ndarray, " channels"]  # the observation of one step
+Lengths = Int[np.ndarray, " sequences"]
+LogDensities = Float[Array, "steps states"]
+Means = Float[Array, "steps states channels"]
 
 
 class Constraint(NamedTuple):
@@ -182,7 +188,7 @@ class AbstractEmission(Module):
         own = type(self).log_prior is not AbstractEmission.log_prior
         return f"{type(self).__name__}'s own" if own else f"{', '.join(self.free)} flat"
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         """Return the data that `log_density` takes, after a check of the domain.
 
         A step with NaN is missing. Its values arrive here as NaN and must leave as legal numbers.
@@ -224,7 +230,7 @@ class AbstractEmission(Module):
         """
         return self
 
-    def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
+    def with_data(self, x: Observations) -> "AbstractEmission":
         """Copy the emission with the hyperparameters that its default prior takes from the scale of the data.
 
         It is called once, before `prepare`. Hyperparameters stay as they are when data are left out.
@@ -241,9 +247,7 @@ class AbstractEmission(Module):
         """
         return self
 
-    def has_density(
-        self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
-    ) -> Bool[np.ndarray, " steps"]:
+    def has_density(self, x: Observations, lengths: Lengths) -> Bool[np.ndarray, " steps"]:
         """Tell which steps have a density: those observed in all channels, with observed regressors. Others have weight zero.
 
         Parameters
@@ -260,7 +264,7 @@ class AbstractEmission(Module):
         """
         return ~np.isnan(x).any(axis=1)
 
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         """Compute `log_density` of every step in every state. Override it if tables or matrix products are faster.
 
         Parameters
@@ -297,9 +301,7 @@ class AbstractEmission(Module):
         """
         return times(weights, logs)
 
-    def curvature(
-        self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
-    ) -> Float[Array, "states own own"] | None:
+    def curvature(self, parameters: Parameters, data: PyTree, expected: LogDensities) -> Float[Array, "states own own"] | None:
         """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state k.
 
         Parameters that states share are left out; the others are raveled by name, in alphabetical order. Override the method
@@ -321,7 +323,7 @@ class AbstractEmission(Module):
         """
         return None
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         """Compute the mean observation of every step in every state.
 
         Parameters
@@ -343,9 +345,7 @@ class AbstractEmission(Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no means(); predictions need them.")
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         """Draw one observation in a state.
 
         Parameters

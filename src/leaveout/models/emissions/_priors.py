@@ -4,43 +4,49 @@ A prior that is not given takes its scale from the data, once, by `with_data`; h
 """
 
 import abc
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays, Module, static
+from ..._runtime.jax import Arrays, Module, PyTree, static
 from ...objectives.objective import as_stored
-from ._base import AbstractEmission, Parameters
+from ._base import AbstractEmission, Observations, Parameters
 from ._covariance import inverse
 
 
 class AbstractPrior(Module):
-    """Density of one parameter in all states together."""
+    """Density of one parameter in all states together, from one number or array for each field."""
+
+    signed: ClassVar[str] = ""  # the field that need not be positive, if there is one
+
+    def __init__(self, *numbers: ArrayLike):
+        prior, names = type(self).__name__.removesuffix("Prior"), [field.name for field in dataclasses.fields(self)]
+        if len(numbers) != len(names):
+            raise TypeError(f"{prior} prior: give {', '.join(names)}; got {len(numbers)} values.")
+        for name, value in zip(names, numbers, strict=True):
+            array = as_stored(value)
+            if name != self.signed and not (np.isfinite(array).all() and (array > 0).all()):
+                raise ValueError(f"{prior} prior: {name} must be positive and finite; got {array}.")
+            setattr(self, name, array)
 
     @abc.abstractmethod
     def __call__(self, value: Arrays) -> Scalar:
         """Compute the log-density up to a constant."""
 
     def __str__(self) -> str:
-        numbers = [getattr(self, name) for name in self.__dataclass_fields__]
-        shown = [f"{v:.4g}" if v.ndim == 0 else f"{_brief(v)}" for v in numbers]
+        numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        few = lambda v: f"[{', '.join(f'{entry:.4g}' for entry in v)}]"
+        shown = [
+            f"{v:.4g}" if v.ndim == 0 else few(v) if v.ndim == 1 and len(v) < 4 else f"array {list(v.shape)}" for v in numbers
+        ]
         return f"{type(self).__name__.removesuffix('Prior')}({', '.join(shown)})"
-
-
-def _brief(value: np.ndarray) -> str:
-    return f"[{', '.join(f'{v:.4g}' for v in value)}]" if value.ndim == 1 and len(value) < 4 else f"array {list(value.shape)}"
-
-
-def _positive(prior: str, name: str, value: ArrayLike) -> np.ndarray:
-    array = as_stored(value)
-    if not (np.isfinite(array).all() and (array > 0).all()):
-        raise ValueError(f"{prior} prior: {name} must be positive and finite; got {array}.")
-    return array
 
 
 class GammaPrior(AbstractPrior):
@@ -48,9 +54,6 @@ class GammaPrior(AbstractPrior):
 
     shape: Float[np.ndarray, "..."]
     rate: Float[np.ndarray, "..."]
-
-    def __init__(self, shape: ArrayLike, rate: ArrayLike):
-        self.shape, self.rate = _positive("Gamma", "shape", shape), _positive("Gamma", "rate", rate)
 
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.shape - 1) * jnp.log(value) - self.rate * value)
@@ -62,9 +65,6 @@ class InverseGamma(AbstractPrior):
     shape: Float[np.ndarray, "..."]
     scale: Float[np.ndarray, "..."]
 
-    def __init__(self, shape: ArrayLike, scale: ArrayLike):
-        self.shape, self.scale = _positive("InverseGamma", "shape", shape), _positive("InverseGamma", "scale", scale)
-
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum(-(self.shape + 1) * jnp.log(value) - self.scale / value)
 
@@ -72,11 +72,10 @@ class InverseGamma(AbstractPrior):
 class InverseWishart(AbstractPrior):
     """`−½ (ν + R + 1) log |Σ| − ½ tr(Ψ Σ⁻¹)`, ν degrees of freedom and scale Ψ `[R, R]`."""
 
+    signed = "scale"
+
     freedom: Float[np.ndarray, ""]
     scale: Float[np.ndarray, "channels channels"]
-
-    def __init__(self, freedom: float, scale: ArrayLike):
-        self.freedom, self.scale = _positive("InverseWishart", "freedom", freedom), as_stored(scale)
 
     def __call__(self, value: Arrays) -> Scalar:
         precision, log_det = inverse(value)
@@ -87,11 +86,10 @@ class InverseWishart(AbstractPrior):
 class Normal(AbstractPrior):
     """`−½ ((v − m) / s)²`, mean m and standard deviation s: of a matrix, the matrix normal with diagonal covariances."""
 
+    signed = "mean"
+
     mean: Float[np.ndarray, "..."]
     sd: Float[np.ndarray, "..."]
-
-    def __init__(self, mean: ArrayLike, sd: ArrayLike):
-        self.mean, self.sd = as_stored(mean), _positive("Normal", "sd", sd)
 
     def __call__(self, value: Arrays) -> Scalar:
         return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
@@ -103,11 +101,10 @@ class MatrixNormal(AbstractPrior):
     Its logarithm is `−½ ((v − c 1) / s)²`.
     """
 
+    signed = "identity"
+
     identity: Float[np.ndarray, ""]
     sd: Float[np.ndarray, "..."]
-
-    def __init__(self, identity: float, sd: ArrayLike):
-        self.identity, self.sd = as_stored(identity), _positive("MatrixNormal", "sd", sd)
 
     def __call__(self, value: Arrays) -> Scalar:
         centre = np.zeros(value.shape[-3:])
@@ -121,9 +118,6 @@ class BetaPrior(AbstractPrior):
     a: Float[np.ndarray, "..."]
     b: Float[np.ndarray, "..."]
 
-    def __init__(self, a: ArrayLike, b: ArrayLike):
-        self.a, self.b = _positive("Beta", "a", a), _positive("Beta", "b", b)
-
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
 
@@ -133,9 +127,6 @@ class DirichletPrior(AbstractPrior):
 
     concentration: Float[np.ndarray, "..."]
 
-    def __init__(self, concentration: ArrayLike):
-        self.concentration = _positive("Dirichlet", "concentration", concentration)
-
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.concentration - 1) * jnp.log(value))
 
@@ -144,37 +135,38 @@ Priors = dict[str, AbstractPrior]
 Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
 
 
-def choose(emission: str, default: Priors, choice: Choice) -> tuple[Priors, frozenset[str]]:
-    """Choose the priors by parameter; return them with the names of those whose scale the data will determine."""
-    if choice is None:
-        return {}, frozenset()
-    if isinstance(choice, str):
-        if choice != "default":
-            raise ValueError(f'{emission}: prior must be "default", None (flat) or a dict; got {choice!r}.')
-        return default, frozenset(default)
-    if unknown := set(choice) - set(default):
-        raise ValueError(f"{emission}: prior for {sorted(unknown)}, but the free parameters are {list(default)}.")
-    given = {name: type(default[name])(*values) for name, values in choice.items() if values is not None}
-    kept = {name: prior for name, prior in default.items() if name not in choice}
-    return {**kept, **given}, frozenset(kept)
-
-
 class AbstractWithPrior(AbstractEmission):
-    """Emission with independent priors by parameter."""
+    """Emission with independent priors by parameter, whose `log_density` is that of one step in `log_densities`."""
 
     prior: Priors
     adaptive: frozenset[str] = static()
 
     @abc.abstractmethod
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        """Return the default priors at the data's scale."""
+    def default_prior(self, x: Observations) -> Priors:
+        """Return the default priors at the data's scale, which is one where nothing is observed."""
 
-    def with_data(self, x: Float[np.ndarray, "steps channels"]) -> "AbstractEmission":
+    def _choose_prior(self, choice: Choice, channels: int = 1) -> None:
+        """Choose the priors by parameter; the data will determine the scale of the `adaptive` ones."""
+        default, name = self.default_prior(np.full((1, channels), np.nan)), type(self).__name__
+        if isinstance(choice, str) and choice != "default":
+            raise ValueError(f'{name}: prior must be "default", None (flat) or a dict; got {choice!r}.')
+        chosen = {} if isinstance(choice, str) else dict.fromkeys(default) if choice is None else choice
+        if unknown := set(chosen) - set(default):
+            raise ValueError(f"{name}: prior for {sorted(unknown)}, but the free parameters are {list(default)}.")
+        kept = {key: prior for key, prior in default.items() if key not in chosen}
+        given = {key: type(default[key])(*values) for key, values in chosen.items() if values is not None}
+        self.prior, self.adaptive = {**kept, **given}, frozenset(kept)
+
+    def with_data(self, x: Observations) -> "AbstractEmission":
         if not self.adaptive:
             return self
         scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # `prepare` refuses values that are not finite
         prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
         return eqx.tree_at(lambda emission: emission.prior, self, prior, is_leaf=lambda node: node is self.prior)
+
+    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
+        state = {name: value if name in self.shared else jnp.asarray(value)[None] for name, value in parameters.items()}
+        return self.log_densities(state, jax.tree.map(lambda value: jnp.asarray(value)[None], datum))[0, 0]
 
     def log_prior(self, parameters: Parameters) -> Scalar:
         return sum((prior(parameters[name]) for name, prior in self.prior.items()), jnp.zeros(()))

@@ -14,8 +14,6 @@ from ...objectives.objective import as_stored
 from ._base import Constraint, Parameters
 from ._priors import Normal
 
-SPREAD = 2.5  # prior standard deviation of a coefficient, for a covariate of standard deviation one
-
 
 class Regressors(Module):
     """Factors of means, `mean_t = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`; all states share b, and c̄ is the mean of c."""
@@ -28,13 +26,13 @@ class Regressors(Module):
     def __init__(self, emission: str, exposure: ArrayLike | None, covariates: ArrayLike | None):
         self.emission = emission
         self.names, exposure, covariates = match_labels(emission, exposure=exposure, covariates=covariates)
-        self.exposure = None if exposure is None else self._positive(exposure)
-        self.covariates = None if covariates is None else self._centre(covariates)
+        self.exposure = None if exposure is None else self._read_exposure(exposure)
+        self.covariates = None if covariates is None else self._read_covariates(covariates)
         counts = [len(array) for array in (self.exposure, self.covariates) if array is not None]
         if len(set(counts)) > 1:
             raise ValueError(f"{emission}: exposure has {counts[0]} numbers, but covariates have {counts[1]} rows.")
 
-    def _positive(self, exposure: ArrayLike) -> np.ndarray:
+    def _read_exposure(self, exposure: ArrayLike) -> np.ndarray:
         array = numbers(self.emission, "exposure", exposure)
         if array.ndim != 1 or array.dtype == bool:
             raise ValueError(
@@ -48,7 +46,7 @@ class Regressors(Module):
             )
         return as_stored(array)
 
-    def _centre(self, covariates: ArrayLike) -> np.ndarray:
+    def _read_covariates(self, covariates: ArrayLike) -> np.ndarray:
         array = numbers(self.emission, "covariates", covariates)
         array = array[:, None] if array.ndim == 1 else array
         if array.ndim != 2 or not np.isfinite(array).all():
@@ -88,13 +86,9 @@ class Regressors(Module):
         """Free parameters: `coefficients`, in standard deviations of their covariates."""
         if self.covariates is None:
             return {}
-        scale = self.scale
+        scale = jnp.std(jnp.asarray(self.covariates), axis=0)
         wide = lambda value: scale if value.ndim == 1 else scale[:, None]
         return {"coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b))}
-
-    @property
-    def scale(self) -> Float[Array, " covariates"]:
-        return jnp.std(jnp.asarray(self.covariates), axis=0)
 
     @property
     def shared(self) -> frozenset[str]:
@@ -104,7 +98,7 @@ class Regressors(Module):
         """Normal prior with mean zero and standard deviation `2.5 / (standard deviation of the covariate)`."""
         if self.covariates is None:
             return {}
-        sd = SPREAD / self.covariates.std(axis=0)
+        sd = 2.5 / self.covariates.std(axis=0)
         return {"coefficients": Normal(0.0, sd if channels == 1 else sd[:, None])}
 
     def prepare(self, steps: int, lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -131,16 +125,19 @@ class Regressors(Module):
             log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
         return log
 
-    def start(self, data: dict, observed: np.ndarray) -> dict[str, np.ndarray]:
+    def start(self, counts: np.ndarray, data: dict, observed: np.ndarray) -> dict[str, np.ndarray]:
         """Fit the coefficients of a Poisson regression without states, `[C]`, or `[C, R]` for several channels."""
         if self.covariates is None:
             return {}
-        counts, c = np.asarray(data["count"], np.float64)[observed], np.asarray(data["covariates"])[observed]
+        c = np.asarray(data["covariates"])[observed]
         if not len(counts):
-            return {"coefficients": np.zeros((c.shape[1], *data["count"].shape[1:]))}
+            return {"coefficients": np.zeros((c.shape[1], *counts.shape[1:]))}
         from sklearn.linear_model import PoissonRegressor
 
-        scale, risk = np.asarray(self.scale), np.exp(np.asarray(data.get("exposure", np.zeros(len(observed)))))[observed]
+        scale, risk = (
+            np.asarray(jnp.std(jnp.asarray(self.covariates), axis=0)),
+            np.exp(np.asarray(data.get("exposure", np.zeros(len(observed)))))[observed],
+        )
         fitted = [
             PoissonRegressor(alpha=1e-4, max_iter=300).fit(c / scale, y / risk, sample_weight=risk / risk.mean()).coef_ / scale
             for y in counts.T

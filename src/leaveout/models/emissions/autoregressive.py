@@ -10,50 +10,43 @@ import abc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree, static
-from ...objectives.objective import LOG_DENSITY
-from ._base import REAL, Constraint, Parameters, check
+from ._base import REAL, Constraint, Lengths, LogDensities, Means, Observations, Parameters, Past, Row, check
 from ._covariance import Covariance
-from ._priors import AbstractWithPrior, Choice, MatrixNormal, Normal, Priors, choose
+from ._priors import Choice, MatrixNormal, Normal, Priors
 from ._start import clusters
-from .gaussian import centre, scale_prior, squares
+from .gaussian import AbstractGaussian, centre, squares
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
 
 
-class AbstractAutoregression(AbstractWithPrior):
+class AbstractAutoregression(AbstractGaussian):
     """`x_t | z_t = k, past ~ N(prediction_k(x_{t−1}, …, x_{t−p}), covariance_k)`."""
-
-    score = LOG_DENSITY
 
     lags: int = static()
     skip: int = static()
-    covariance: Covariance
+
+    def _bind(self, order: int, skip: int | None, covariance: "str | ArrayLike", prior: Choice) -> None:
+        name = type(self).__name__
+        if not isinstance(order, int | np.integer) or order < 0:
+            raise ValueError(f"{name}: order must be a non-negative integer; got {order}.")
+        if skip is not None and skip < order:
+            raise ValueError(f"{name}: skip must be at least the order, {order}; got {skip}.")
+        self.lags, self.skip, self.covariance = int(order), int(order if skip is None else skip), Covariance(name, covariance)
+        self._choose_prior(prior)
 
     @abc.abstractmethod
-    def predictions(
-        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
-    ) -> Float[Array, "steps states channels"]:
+    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
         """Compute the mean of every step in every state."""
-
-    @property
-    def fixed(self) -> Parameters:
-        return self.covariance.fixed
-
-    @property
-    def shared(self) -> frozenset[str]:
-        return self.covariance.shared
 
     @property
     def reach(self) -> int:
         return self.lags
 
-    def has_density(
-        self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
-    ) -> Bool[np.ndarray, " steps"]:
+    def has_density(self, x: Observations, lengths: Lengths) -> Bool[np.ndarray, " steps"]:
         return ~np.isnan(x).any(axis=1) & self._has_regressors(x, lengths, self.skip)
 
     def _has_regressors(self, x, lengths, skip):
@@ -64,7 +57,7 @@ class AbstractAutoregression(AbstractWithPrior):
             has[lag:] &= seen[:-lag]
         return has
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         name = type(self).__name__
         check(x, np.isfinite(x), name, "finite")
         if (np.asarray(lengths) <= self.skip).any():
@@ -82,21 +75,14 @@ class AbstractAutoregression(AbstractWithPrior):
         past[~self._has_regressors(x, lengths, self.lags)] = 0.0
         return {"x": filled, "past": past, "dense": dense.astype(float)}
 
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        one_state = {name: value if name in self.shared else value[None] for name, value in parameters.items()}
-        residual = datum["x"] - self.predictions(one_state, datum["past"][None])[0, 0]
-        return datum["dense"] * self.covariance.log_density(residual, parameters["covariance"])
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
         return data["dense"][:, None] * self.covariance.log_density(residual, parameters["covariance"])
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         return self.predictions(parameters, data["past"])
 
-    def curvature(
-        self, parameters: Parameters, data: PyTree, expected: Float[Array, "steps states"]
-    ) -> Float[Array, "states own own"] | None:
+    def curvature(self, parameters: Parameters, data: PyTree, expected: LogDensities) -> Float[Array, "states own own"] | None:
         if self.covariance.value is None:
             return None
         x, past = data["x"], data["past"].reshape(len(data["x"]), -1)
@@ -119,37 +105,27 @@ class AbstractAutoregression(AbstractWithPrior):
         return jax.lax.map(one, (own, precision, known))
 
     @abc.abstractmethod
-    def _curvature(
-        self,
-        own: Parameters,
-        precision: Float[Array, "channels channels"],
-        x: Float[Array, "steps channels"],
-        features: Float[Array, "steps features"],
-        expected: Float[Array, " steps"],
-    ) -> Float[Array, "own own"]:
-        """Compute the curvature of one state; `features` are a one and the observations before."""
+    def _curvature(self, own, precision, x, features, expected):
+        """Compute the curvature of one state `[own, own]`, where steps are `expected`; `features` are a one and the past."""
+
+    def _clustered(self, data, observed, num_states, seed):
+        """Return the steps with a density, those before each, the scale of the channels, and labels of clusters."""
+        use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
+        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
+        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
+        return x, past, np.sqrt(squares(x, 0.0)), labels
 
     @abc.abstractmethod
     def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
         """Compute the mean of one step in NumPy, from the parameters of one state and the observations before, latest first."""
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         """Draw one observation; values before the first of `past` count as zeros."""
         own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
         channels = own[next(iter(own))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
         recent = np.concatenate([before, np.zeros((self.lags - len(before), channels))])
         return self.next_mean(own, recent) + self.covariance.noise(parameters, state, channels, rng)
-
-
-def _sizes(emission: str, lags: int, skip: int | None) -> tuple[int, int]:
-    if not isinstance(lags, int | np.integer) or lags < 0:
-        raise ValueError(f"{emission}: order must be a non-negative integer; got {lags}.")
-    if skip is not None and skip < lags:
-        raise ValueError(f"{emission}: skip must be at least the order, {lags}; got {skip}.")
-    return int(lags), int(lags if skip is None else skip)
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
@@ -207,25 +183,18 @@ class Autoregressive(AbstractAutoregression):
     """
 
     def __init__(self, order: int, covariance: "str | ArrayLike" = 1.0, *, skip: int | None = None, prior: Choice = "default"):
-        self.lags, self.skip = _sizes("Autoregressive", order, skip)
-        self.covariance = Covariance("Autoregressive", covariance)
-        self.prior, self.adaptive = choose("Autoregressive", self._prior(np.ones(1), np.ones(1)), prior)
+        self._bind(order, skip, covariance, prior)
 
-    def _prior(self, square, variance):
-        scale = np.sqrt(square)
+    def default_prior(self, x: Observations) -> Priors:
+        scale = np.sqrt(squares(x, 0.0))
         coefficients = {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
-        return {"bias": Normal(0.0, scale), **coefficients, **scale_prior(self.covariance, variance)}
-
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return self._prior(squares(x, 0.0), squares(x, centre(x)))
+        return {"bias": Normal(0.0, scale), **coefficients, **self.scale_prior(squares(x, centre(x)))}
 
     @property
     def free(self) -> dict[str, Constraint]:
         return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
 
-    def predictions(
-        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
-    ) -> Float[Array, "steps states channels"]:
+    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
         bias = parameters["bias"]
         if not self.lags:
             return jnp.broadcast_to(bias, (len(past), *bias.shape))
@@ -233,14 +202,7 @@ class Autoregressive(AbstractAutoregression):
         matrix = jnp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
-    def _curvature(
-        self,
-        own: Parameters,
-        precision: Float[Array, "channels channels"],
-        x: Float[Array, "steps channels"],
-        features: Float[Array, "steps features"],
-        expected: Float[Array, " steps"],
-    ) -> Float[Array, "own own"]:
+    def _curvature(self, own, precision, x, features, expected):
         channels = x.shape[1]
         gram = (expected[:, None] * features).T @ features
         order = _linear(0, channels, self.lags, channels)
@@ -252,12 +214,8 @@ class Autoregressive(AbstractAutoregression):
         return np.einsum("mij,mj->i", parameters["coefficients"], recent) + parameters["bias"]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
-        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
-        channels = x.shape[1]
-        scale = np.sqrt(squares(x, 0.0))
-        response, regressors = x / scale, (past / scale).reshape(len(x), -1)
-        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
+        x, past, scale, labels = self._clustered(data, observed, num_states, seed)
+        channels, response, regressors = x.shape[1], x / scale, (past / scale).reshape(len(x), -1)
         features = np.concatenate([np.ones((len(x), 1)), regressors], axis=1)
         walk = np.eye(1 + self.lags * channels, channels, -1)
         weights = np.stack([_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)])
@@ -320,49 +278,34 @@ class NeuralAutoregressive(AbstractAutoregression):
         skip: int | None = None,
         prior: Choice = "default",
     ):
-        name = "NeuralAutoregressive"
         if not isinstance(hidden, int | np.integer) or hidden < 1 or order == 0:
-            raise ValueError(f"{name}: hidden and order must be positive integers; got {hidden} and {order}.")
+            raise ValueError(f"NeuralAutoregressive: hidden and order must be positive integers; got {hidden} and {order}.")
         self.hidden = int(hidden)
-        self.lags, self.skip = _sizes(name, order, skip)
-        self.covariance = Covariance(name, covariance)
-        self.prior, self.adaptive = choose(name, self._prior(np.ones(1), np.ones(1)), prior)
+        self._bind(order, skip, covariance, prior)
 
-    def _prior(self, square, variance):
-        scale = np.sqrt(square)
+    def default_prior(self, x: Observations) -> Priors:
+        scale = np.sqrt(squares(x, 0.0))
         return {
             "output_bias": Normal(0.0, scale),
             "output_weights": Normal(0.0, scale[:, None]),
             "input_weights": Normal(0.0, 1 / scale),
             "input_bias": Normal(0.0, 1.0),
-            **scale_prior(self.covariance, variance),
+            **self.scale_prior(squares(x, centre(x))),
         }
-
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return self._prior(squares(x, 0.0), squares(x, centre(x)))
 
     @property
     def free(self) -> dict[str, Constraint]:
         names = ("output_bias", "output_weights", "input_weights", "input_bias")
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
-    def predictions(
-        self, parameters: Parameters, past: Float[Array, "steps lags channels"]
-    ) -> Float[Array, "steps states channels"]:
+    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
         weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape
         matrix = jnp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
         inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
         return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
-    def _curvature(
-        self,
-        own: Parameters,
-        precision: Float[Array, "channels channels"],
-        x: Float[Array, "steps channels"],
-        features: Float[Array, "steps features"],
-        expected: Float[Array, " steps"],
-    ) -> Float[Array, "own own"]:
+    def _curvature(self, own, precision, x, features, expected):
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
 
         With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
@@ -396,11 +339,8 @@ class NeuralAutoregressive(AbstractAutoregression):
         return parameters["output_weights"] @ layer + parameters["output_bias"]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
-        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
+        x, past, scale, labels = self._clustered(data, observed, num_states, seed)
         rng, channels = np.random.default_rng(seed), x.shape[1]
-        scale = np.sqrt(squares(x, 0.0))
-        labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
         size = (num_states, self.lags, self.hidden, channels)
         inside = rng.standard_normal(size) / np.sqrt(self.lags * channels) / scale
         shift = 0.5 * rng.standard_normal((num_states, self.hidden))

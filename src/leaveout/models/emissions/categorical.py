@@ -2,12 +2,12 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Bool
 
 from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import SIMPLEX, Constraint, Parameters, check
-from ._priors import AbstractWithPrior, Choice, DirichletPrior, Priors, choose
+from ._base import SIMPLEX, Constraint, Lengths, LogDensities, Means, Observations, Parameters, Past, Row, check
+from ._priors import AbstractWithPrior, Choice, DirichletPrior, Priors
 
 
 class Categorical(AbstractWithPrior):
@@ -43,27 +43,23 @@ class Categorical(AbstractWithPrior):
         if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:
             raise ValueError(f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}.")
         self.num_symbols = int(num_symbols)
-        self.prior, _ = choose("Categorical", {"probability": DirichletPrior(1 + 1 / num_symbols)}, prior)
-        self.adaptive = frozenset()
+        self._choose_prior(prior)
 
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return self.prior
+    def default_prior(self, x: Observations) -> Priors:
+        return {"probability": DirichletPrior(1 + 1 / self.num_symbols)}
 
     @property
     def free(self) -> dict[str, Constraint]:
         return {"probability": SIMPLEX}
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"Categorical: symbols come in one channel; got {x.shape[1]}.")
         symbols = f"symbols 0, …, {self.num_symbols - 1}"
         check(x, (x >= 0) & (x < self.num_symbols) & (x == np.floor(x)), "Categorical", symbols)
         return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
 
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        return jnp.log(parameters["probability"])[datum]
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return jnp.log(parameters["probability"]).T[data]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
@@ -72,11 +68,9 @@ class Categorical(AbstractWithPrior):
         p = frequency * rng.gamma(2.0, size=(num_states, self.num_symbols))
         return {"probability": p / p.sum(axis=1, keepdims=True)}
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         return jnp.broadcast_to(parameters["probability"], (len(data), *parameters["probability"].shape))
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         p = np.asarray(parameters["probability"], np.float64)[state]
         return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])

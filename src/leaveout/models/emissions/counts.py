@@ -1,6 +1,7 @@
 """Emissions of counts: Poisson, negative binomial, binomial; the channels are independent given the state."""
 
-from typing import Any
+from dataclasses import replace
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,12 +14,25 @@ from scipy.special import gammaln as gammaln_of_data
 
 from ..._runtime.jax import Arrays, Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import POSITIVE, PROBABILITY, AbstractEmission, Constraint, Parameters, check
-from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors, choose
+from ._base import (
+    POSITIVE,
+    PROBABILITY,
+    AbstractEmission,
+    Constraint,
+    Lengths,
+    LogDensities,
+    Means,
+    Observations,
+    Parameters,
+    Past,
+    Row,
+    check,
+)
+from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors
 from ._regressors import Regressors
 from ._start import clusters
 
-LARGEST_TABLE = 4096
+LARGEST_TABLE = 4096  # largest count up to which the logarithms of Γ are tabulated
 
 
 def check_counts(x: np.ndarray, emission: str) -> None:
@@ -28,12 +42,6 @@ def check_counts(x: np.ndarray, emission: str) -> None:
 def table_length(x: np.ndarray) -> int:
     """Return the length of a table of all counts from zero to the largest, rounded up so that few lengths are compiled."""
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
-
-
-def log_rising(size: Arrays, length: int) -> Float[Array, "... length"]:
-    """Compute `log Γ(x + size) − log Γ(size)` for x = 0, 1, … as a running sum, without cancellation."""
-    steps = jnp.log(size[..., None] + jnp.arange(length - 1))
-    return jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
 
 
 def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
@@ -46,7 +54,7 @@ def single(parameter: np.ndarray) -> np.ndarray:
     return parameter[..., 0] if parameter.shape[-1] == 1 else parameter
 
 
-def level(x: Float[np.ndarray, "steps channels"]) -> np.ndarray:
+def level(x: Observations) -> np.ndarray:
     """Compute the mean count of each channel; without events half an event in total."""
     seen = x[~np.isnan(x).any(axis=1)]
     return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1]))
@@ -61,40 +69,68 @@ def cluster_means(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.n
     return mean * np.exp(0.2 * rng.standard_normal(mean.shape)), labels
 
 
-def start_values(
-    regressors: Regressors, data: dict[str, Any], observed: np.ndarray, num_states: int, seed: int
-) -> tuple[dict[str, np.ndarray], Float[np.ndarray, "states channels"], Float[np.ndarray, "observed channels"]]:
-    """Start coefficients and mean counts of clusters at a factor of one, with the expected count of each observed step."""
-    own = regressors.start(data, observed)
-    counts = np.asarray(data["count"], np.float64)[observed]
-    factor = np.exp(np.asarray(regressors.log_factor(own, data)))
-    factor = factor[observed] if factor.ndim > 1 else factor
-    usual = factor.mean() if len(counts) else 1.0
-    mean, labels = cluster_means(counts * usual / factor, num_states, seed)
-    return own, mean / usual, mean[labels] * factor / usual
-
-
-def _usable_steps(x: np.ndarray) -> np.ndarray:
-    seen = ~np.isnan(x).any(axis=1)
-    return seen if seen.any() else ~seen
-
-
-def _match_regressors(emission: "Poisson | NegativeBinomial", caller: str, index: Any) -> "Poisson | NegativeBinomial":
-    """Return the emission with its regressors in the order of the data's labels."""
-    found = emission.regressors.match_labels(caller, index)
-    return emission if found is emission.regressors else eqx.tree_at(lambda own: own.regressors, emission, found)
-
-
 class Counts(Module):
-    """Counts, the factors of their means, and the length of a table of all possible counts."""
+    """Counts, the factors of their means, and the length of a table of all possible counts, zero if there is none."""
 
-    count: Int[np.ndarray, "steps channels"]
+    count: Float[np.ndarray, "steps channels"]
     log_factorial: Float[np.ndarray, " steps"]
     regressors: dict[str, np.ndarray]
-    length: int = static()
+    length: int = static(default=0)
 
 
-class Poisson(AbstractWithPrior):
+class AbstractCounts(AbstractWithPrior):
+    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step that all states share."""
+
+    score = LOG_PROBABILITY
+    named: ClassVar[str]
+
+    regressors: Regressors
+
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+        self.regressors = Regressors(type(self).__name__, exposure, covariates)
+        self._choose_prior(prior)
+
+    def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
+        found = self.regressors.match_labels(caller, index)
+        return self if found is self.regressors else eqx.tree_at(lambda own: own.regressors, self, found)
+
+    def default_prior(self, x: Observations) -> Priors:
+        seen = ~np.isnan(x).any(axis=1)
+        at_risk = self.regressors.at_risk(len(x))[seen if seen.any() else ~seen].mean()
+        return {self.named: GammaPrior(2.0, at_risk / level(x)), **self.regressors.prior(x.shape[1])}
+
+    @property
+    def free(self) -> dict[str, Constraint]:
+        return {self.named: POSITIVE, **self.regressors.free}
+
+    @property
+    def shared(self) -> frozenset[str]:
+        return self.regressors.shared
+
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
+        check_counts(x, type(self).__name__)
+        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
+        return Counts(x, gammaln_of_data(x + 1).sum(axis=1), given)
+
+    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+        return self._start(data, observed, num_states, seed)[0]
+
+    def _start(self, data, observed, num_states, seed):
+        """Return the coefficients and the mean counts of clusters, and the expected count of each observed step."""
+        counts = np.asarray(data.count)[observed]
+        own = self.regressors.start(counts, data.regressors, observed)
+        factor = np.exp(np.asarray(self.regressors.log_factor(own, data.regressors)))
+        factor = factor[observed] if factor.ndim > 1 else factor
+        usual = factor.mean() if len(counts) else 1.0
+        mean, labels = cluster_means(counts * usual / factor, num_states, seed)
+        return {self.named: single(mean / usual), **own}, mean[labels] * factor / usual
+
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
+        factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))
+        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters[self.named])
+
+
+class Poisson(AbstractCounts):
     """Poisson emission, `x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`, independently in each channel.
 
     Parameters are `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b [C], or [C, R], which all
@@ -122,64 +158,20 @@ class Poisson(AbstractWithPrior):
     ['rate']
     """
 
-    score = LOG_PROBABILITY
+    named = "rate"
 
-    regressors: Regressors
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
+        rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data.regressors)
+        expected = jnp.broadcast_to(jnp.exp(factor), data.count.shape) @ rate.T
+        common = jnp.sum(data.count * factor, axis=1) - data.log_factorial
+        return data.count @ jnp.log(rate).T - expected + common[:, None]
 
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
-        self.regressors = Regressors("Poisson", exposure, covariates)
-        default = {"rate": GammaPrior(2.0, 1.0), **self.regressors.prior(1)}
-        self.prior, self.adaptive = choose("Poisson", default, prior)
-
-    def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
-        return _match_regressors(self, caller, index)
-
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return {
-            "rate": GammaPrior(2.0, self.regressors.at_risk(len(x))[_usable_steps(x)].mean() / level(x)),
-            **self.regressors.prior(x.shape[1]),
-        }
-
-    @property
-    def free(self) -> dict[str, Constraint]:
-        return {"rate": POSITIVE, **self.regressors.free}
-
-    @property
-    def shared(self) -> frozenset[str]:
-        return self.regressors.shared
-
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
-        check_counts(x, "Poisson")
-        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
-        log_factorial = gammaln_of_data(x + 1).sum(axis=1)
-        return {"count": x, "log_factorial": log_factorial, **given}
-
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        log_mean = jnp.log(parameters["rate"]) + self.regressors.log_factor(parameters, datum)
-        return jnp.sum(datum["count"] * log_mean - jnp.exp(log_mean)) - datum["log_factorial"]
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
-        rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data)
-        expected = jnp.broadcast_to(jnp.exp(factor), data["count"].shape) @ rate.T
-        common = jnp.sum(data["count"] * factor, axis=1) - data["log_factorial"]
-        return data["count"] @ jnp.log(rate).T - expected + common[:, None]
-
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        own, rate, _ = start_values(self.regressors, data, observed, num_states, seed)
-        return {"rate": single(rate), **own}
-
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
-        factor = jnp.exp(self.regressors.log_factor(parameters, data))
-        return jnp.broadcast_to(factor, data["count"].shape)[:, None] * by_state(parameters["rate"])
-
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         rate = np.asarray(parameters["rate"])[state]
         return np.atleast_1d(rng.poisson(self.regressors.row(parameters, step) * rate)).astype(float)
 
 
-class NegativeBinomial(AbstractWithPrior):
+class NegativeBinomial(AbstractCounts):
     """Negative binomial emission, `x_t | z_t = k ~ NegativeBinomial(m, size_k)`, independently in each channel.
 
     The mean is `m = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, and the variance `m + m²/size_k`.
@@ -216,69 +208,47 @@ class NegativeBinomial(AbstractWithPrior):
     ['mean', 'size']
     """
 
-    score = LOG_PROBABILITY
+    named = "mean"
 
-    regressors: Regressors
-
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
-        self.regressors = Regressors("NegativeBinomial", exposure, covariates)
-        default: Priors = {"mean": GammaPrior(2.0, 1.0), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(1)}
-        self.prior, self.adaptive = choose("NegativeBinomial", default, prior)
-
-    def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
-        return _match_regressors(self, caller, index)
-
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        at_risk = self.regressors.at_risk(len(x))[_usable_steps(x)].mean()
-        return {"mean": GammaPrior(2.0, at_risk / level(x)), "size": GammaPrior(2.0, 0.1), **self.regressors.prior(x.shape[1])}
+    def default_prior(self, x: Observations) -> Priors:
+        mean, *rest = super().default_prior(x).items()
+        return dict([mean, ("size", GammaPrior(2.0, 0.1)), *rest])
 
     @property
     def free(self) -> dict[str, Constraint]:
         return {"mean": POSITIVE, "size": POSITIVE, **self.regressors.free}
 
-    @property
-    def shared(self) -> frozenset[str]:
-        return self.regressors.shared
-
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
-        check_counts(x, "NegativeBinomial")
-        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
-        return Counts(x.astype(int), gammaln_of_data(x + 1).sum(axis=1), given, table_length(x))
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
+        return replace(super().prepare(x, lengths), length=table_length(np.nan_to_num(x)))
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         size, x = parameters["size"], datum.count
         mean = parameters["mean"] * jnp.exp(self.regressors.log_factor(parameters, datum.regressors))
         return jnp.sum(gammaln(x + size) - gammaln(size) + _success(x, mean, size)) - datum.log_factorial
 
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         if data.length > LARGEST_TABLE:
-            return super().log_densities(parameters, data)
+            return AbstractEmission.log_densities(self, parameters, data)
         mean, size, channels = by_state(parameters["mean"]), by_state(parameters["size"]), np.arange(data.count.shape[1])
-        table = log_rising(size, data.length)
+        # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
+        steps = jnp.log(size[..., None] + jnp.arange(data.length - 1))
+        table = jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
         each: Array | float = 0.0
         if self.regressors:
             factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))[:, None]
             each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
         else:
             table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
-        rows = jnp.transpose(table, (1, 2, 0))[channels, data.count]
+        rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
         return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if self.regressors else rows, axis=1) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        x = np.asarray(data.count, np.float64)[observed]
-        described = {"count": data.count, **data.regressors}
-        own, mean, expected = start_values(self.regressors, described, observed, num_states, seed)
-        excess = np.mean((x - expected) ** 2 - expected, axis=0)
+        own, expected = self._start(data, observed, num_states, seed)
+        excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, axis=0)
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
-        return {"mean": single(mean), "size": single(np.tile(size, (num_states, 1))), **own}
+        return {**own, "size": single(np.tile(size, (num_states, 1)))}
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
-        factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))
-        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters["mean"])
-
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         mean, size = (np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size"))
         mean = self.regressors.row(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
@@ -323,17 +293,16 @@ class Binomial(AbstractWithPrior):
         if number.ndim > 1 or number.dtype.kind not in "iu" or (number < 1).any():
             raise ValueError(f"Binomial: trials must be a positive integer, or one a channel; got {trials}.")
         self.trials = number.astype(int)
-        self.prior, _ = choose("Binomial", {"probability": BetaPrior(1.5, 1.5)}, prior)
-        self.adaptive = frozenset()
+        self._choose_prior(prior)
 
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return self.prior
+    def default_prior(self, x: Observations) -> Priors:
+        return {"probability": BetaPrior(1.5, 1.5)}
 
     @property
     def free(self) -> dict[str, Constraint]:
         return {"probability": PROBABILITY}
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if self.trials.ndim and len(self.trials) != x.shape[1]:
             raise ValueError(f"Binomial: {len(self.trials)} numbers of trials, but the data have {x.shape[1]} channels.")
         check_counts(x, "Binomial")
@@ -343,11 +312,7 @@ class Binomial(AbstractWithPrior):
         ways = gammaln_of_data(n + 1) - gammaln_of_data(x + 1) - gammaln_of_data(n - x + 1)
         return {"count": x, "failures": n - x, "log_ways": ways.sum(axis=1)}
 
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        p = parameters["probability"]
-        return jnp.sum(datum["count"] * jnp.log(p) + datum["failures"] * jnp.log1p(-p)) + datum["log_ways"]
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         p = by_state(parameters["probability"])
         return data["count"] @ jnp.log(p).T + data["failures"] @ jnp.log1p(-p).T + data["log_ways"][:, None]
 
@@ -356,11 +321,9 @@ class Binomial(AbstractWithPrior):
         mean, _ = cluster_means(x, num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         mean = self.trials * by_state(parameters["probability"])
         return jnp.broadcast_to(mean, (len(data["count"]), *mean.shape))
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         return np.atleast_1d(rng.binomial(self.trials, np.asarray(parameters["probability"])[state])).astype(float)

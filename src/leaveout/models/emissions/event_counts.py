@@ -9,8 +9,21 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import POSITIVE, Constraint, Parameters, _log_ratios, _simplex, but_last
-from ._priors import AbstractWithPrior, Choice, DirichletPrior, GammaPrior, Priors, choose
+from ._base import (
+    POSITIVE,
+    Constraint,
+    Lengths,
+    LogDensities,
+    Means,
+    Observations,
+    Parameters,
+    Past,
+    Row,
+    _log_ratios,
+    _simplex,
+    but_last,
+)
+from ._priors import AbstractWithPrior, Choice, DirichletPrior, GammaPrior, Priors
 from .counts import check_counts, table_length
 
 MEAN_ONE = Constraint(
@@ -80,17 +93,12 @@ class EventCounts(AbstractWithPrior):
             raise ValueError(f"EventCounts: future holds a season that the data do not have; they have {labels.tolist()}.")
         self.future = np.searchsorted(labels, future)
         self.num_seasons = len(labels)
-        default: Priors = {
-            "rate": GammaPrior(1.05, 0.01),
-            "seasonal": DirichletPrior(1.0),
-            "excess_shape": GammaPrior(2.0, 0.1),
-            "excess_rate": GammaPrior(2.0, 0.1),
-        }
-        self.prior, _ = choose("EventCounts", default, prior)
-        self.adaptive = frozenset()
+        self._choose_prior(prior)
 
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
-        return self.prior
+    def default_prior(self, x: Observations) -> Priors:
+        excess = GammaPrior(2.0, 0.1)
+        rate, seasonal = GammaPrior(1.05, 0.01), DirichletPrior(1.0)
+        return {"rate": rate, "seasonal": seasonal, "excess_shape": excess, "excess_rate": excess}
 
     @property
     def free(self) -> dict[str, Constraint]:
@@ -108,7 +116,7 @@ class EventCounts(AbstractWithPrior):
     def num_states(self) -> int | None:
         return 2
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"EventCounts: counts come in one channel; got {x.shape[1]}.")
         if len(x) != len(self.season):
@@ -164,7 +172,7 @@ class EventCounts(AbstractWithPrior):
         rows = self.table(parameters, datum.length).reshape(-1, 2)[datum.row]
         return jnp.where(parameters["event"] > 0, rows[1], rows[0])
 
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return self.table(parameters, data.length).reshape(-1, 2)[data.row]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
@@ -183,14 +191,12 @@ class EventCounts(AbstractWithPrior):
             "excess_rate": np.asarray(shape / np.maximum(high - rate, 0.5 * overall)),
         }
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         rate = (parameters["rate"] * parameters["seasonal"])[data.row // data.length]
         excess = parameters["excess_shape"] / parameters["excess_rate"]
         return jnp.stack([rate, rate + excess], axis=1)[..., None]
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         seasons = np.concatenate([self.season, self.future])
         if step >= len(seasons):
             raise ValueError(f"EventCounts: no season is known for step {step}; give those after the data as future=.")

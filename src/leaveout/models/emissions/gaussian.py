@@ -2,28 +2,15 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Bool
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree
 from ...objectives.objective import LOG_DENSITY
-from ._base import REAL, Constraint, Parameters
+from ._base import REAL, Constraint, Lengths, LogDensities, Means, Observations, Parameters, Past, Row
 from ._covariance import LOG_TAU, Covariance
-from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors, choose
+from ._priors import AbstractPrior, AbstractWithPrior, Choice, InverseGamma, InverseWishart, Normal, Priors
 from ._start import clusters
-
-
-def scale_prior(covariance: Covariance, square: np.ndarray) -> dict[str, AbstractPrior]:
-    """Return the prior of a covariance: two pseudo-observations of a tenth of each channel's squared scale.
-
-    It is `InverseGamma(1, s²/10)` for a variance and, for a matrix, the inverse Wishart with these margins, which has `R + 1`
-    degrees of freedom and the scale `diag(s²)/5`.
-    """
-    if covariance.value is not None:
-        return {}
-    if covariance.matrices:
-        return {"covariance": InverseWishart(len(square) + 1.0, np.diag(square) / 5)}
-    return {"covariance": InverseGamma(1.0, square.mean() / 10 if covariance.kind == "spherical" else square / 10)}
 
 
 def centre(x: np.ndarray) -> np.ndarray:
@@ -39,7 +26,35 @@ def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
     return np.where(square > 0, square, 1.0)
 
 
-class Gaussian(AbstractWithPrior):
+class AbstractGaussian(AbstractWithPrior):
+    """Gaussian noise about a mean."""
+
+    score = LOG_DENSITY
+
+    covariance: Covariance
+
+    def scale_prior(self, square: np.ndarray) -> dict[str, AbstractPrior]:
+        """Return the prior of the covariance: two pseudo-observations of a tenth of each channel's squared scale.
+
+        It is `InverseGamma(1, s²/10)` for a variance and, for a matrix, the inverse Wishart with these margins, which has
+        `R + 1` degrees of freedom and the scale `diag(s²)/5`.
+        """
+        if self.covariance.value is not None:
+            return {}
+        if self.covariance.matrices:
+            return {"covariance": InverseWishart(len(square) + 1.0, np.diag(square) / 5)}
+        return {"covariance": InverseGamma(1.0, square.mean() / 10 if self.covariance.kind == "spherical" else square / 10)}
+
+    @property
+    def fixed(self) -> Parameters:
+        return self.covariance.fixed
+
+    @property
+    def shared(self) -> frozenset[str]:
+        return self.covariance.shared
+
+
+class Gaussian(AbstractGaussian):
     """Gaussian emission, `x_t | z_t = k ~ N(mean_k, covariance_k)`, in R channels.
 
     Parameters of K states are `mean` [K, R], and `covariance` [K, R, R] for "full", [R, R] for "tied" (one for all states),
@@ -62,44 +77,26 @@ class Gaussian(AbstractWithPrior):
     ['mean', 'covariance']
     """
 
-    score = LOG_DENSITY
-
-    covariance: Covariance
-
     def __init__(self, covariance: "str | ArrayLike" = "diagonal", prior: Choice = "default"):
         self.covariance = Covariance("Gaussian", covariance)
-        channels = 1 if self.covariance.value is None else self.covariance.value.shape[-1:] or 1
-        unit = np.ones(channels)
-        self.prior, self.adaptive = choose("Gaussian", self._prior(np.zeros_like(unit), unit), prior)
+        value = self.covariance.value
+        self._choose_prior(prior, 1 if value is None or not value.ndim else value.shape[-1])
 
-    def _prior(self, mean, square):
-        return {"mean": Normal(mean, 3 * np.sqrt(square)), **scale_prior(self.covariance, square)}
-
-    def default_prior(self, x: Float[np.ndarray, "steps channels"]) -> Priors:
+    def default_prior(self, x: Observations) -> Priors:
         mean = centre(x)
-        return self._prior(mean, squares(x, mean))
+        square = squares(x, mean)
+        return {"mean": Normal(mean, 3 * np.sqrt(square)), **self.scale_prior(square)}
 
     @property
     def free(self) -> dict[str, Constraint]:
         return {"mean": REAL, **self.covariance.free}
 
-    @property
-    def fixed(self) -> Parameters:
-        return self.covariance.fixed
-
-    @property
-    def shared(self) -> frozenset[str]:
-        return self.covariance.shared
-
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         data = super().prepare(x, lengths)
         self.covariance.check("Gaussian", x)
         return data
 
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        return self.covariance.log_density(datum - parameters["mean"], parameters["covariance"])
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         # an exponential family: one matrix product with the features [x, xxᵀ], centred against cancellation
         origin = jnp.mean(data, axis=0)
         x, mean = data - origin, parameters["mean"] - origin
@@ -124,11 +121,9 @@ class Gaussian(AbstractWithPrior):
         mean = np.stack([x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]] for k in range(num_states)])
         return {"mean": mean, **self.covariance.start(x - mean[labels], labels, num_states)}
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         return jnp.broadcast_to(parameters["mean"], (len(data), *parameters["mean"].shape))
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         mean = np.asarray(parameters["mean"])[state]
         return mean + self.covariance.noise(parameters, state, len(mean), rng)

@@ -2,13 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Scalar
 
 from ..._runtime.jax import PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
-from ._base import AbstractEmission, Constraint, Parameters, check
-
-SMALLEST_OTHER_STATE = 1e-30  # probability of the other states at an observed one, which keeps derivatives by weights finite
+from ._base import AbstractEmission, Constraint, Lengths, LogDensities, Means, Observations, Parameters, Past, Row, check
 
 
 class Observed(AbstractEmission):
@@ -57,7 +55,7 @@ class Observed(AbstractEmission):
     def fixed(self) -> Parameters:
         return {"state": np.eye(self.number)}
 
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
+    def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if x.shape[1] != 1:
             raise ValueError(f"Observed: states come in one channel; got {x.shape[1]}.")
         check(x, (x >= 0) & (x < self.number) & (x == np.floor(x)), "Observed", f"states 0, …, {self.number - 1}")
@@ -66,19 +64,18 @@ class Observed(AbstractEmission):
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         return jnp.log(parameters["state"])[datum]
 
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
+    def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
 
     def weigh(self, weights: Array, logs: Array) -> Array:
-        return jnp.where(jnp.isneginf(logs), jnp.log(jnp.where(weights <= 1, 1 - weights, 0.0) + SMALLEST_OTHER_STATE), 0.0)
+        rest = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30  # not zero, so that derivatives by the weights are finite
+        return jnp.where(jnp.isneginf(logs), jnp.log(rest), 0.0)
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         return {}
 
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
+    def means(self, parameters: Parameters, data: PyTree) -> Means:
         return jnp.broadcast_to(parameters["state"], (len(data), self.number, self.number))
 
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
+    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         return np.array([float(state)])
