@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench mutants docs reproductions release-check clean
+.PHONY: help demo test test-all lint bench guard mutants docs reproductions release-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
@@ -35,6 +35,9 @@ release-check: $(VENV)/.installed-release ## build, check, install under each Py
 
 bench: $(VENV)/.installed-bench ## every program in benchmarks/ and benchmarks/speed/, one after the other (long)
 	@for program in $$(grep -l '^if __name__' benchmarks/*.py benchmarks/speed/*.py); do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+
+guard: $(VENV)/.installed-bench ## thirty calls against their opponents, and against what was kept: five minutes with nothing else running
+	$(BIN)/python benchmarks/guard.py
 
 mutants: $(VENV)/.installed-test ## small faults planted in a copy: do the quick tests see each? (hours)
 	$(BIN)/python tools/mutants.py
