@@ -443,11 +443,11 @@ def test_refits_that_are_not_close_enough_for_another_score_go_on():
 @pytest.mark.parametrize("mean", [0.02, 3.0, 180.0, 4000.0])
 def test_crps_of_counts_large_and_small(mean, size):
     """SciPy's ₂F₁ and unscaled Bessel functions overflow from a few hundred on."""
-    from leaveout.models.glm import distributions as _distribution
+    from leaveout.models.glm.distributions import NEGATIVE_BINOMIAL, POISSON
 
     laws = scipy.stats.nbinom(size, size / (size + mean)), scipy.stats.poisson(mean)
     t = np.arange(int(laws[0].ppf(1 - 1e-13)) + 10)
-    for law, found in zip(laws, (_distribution._counts, _distribution._poisson), strict=True):
+    for law, found in zip(laws, (NEGATIVE_BINOMIAL.crps, POISSON.crps), strict=True):
         below = law.cdf(t)
         for y in (0, int(mean), int(law.ppf(0.99))):
             wanted = np.sum((below - (y <= t)) ** 2)

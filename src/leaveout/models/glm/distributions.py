@@ -1,157 +1,297 @@
-"""The distributions that regressions predict: their dispersion in every refit, and proper scores of them.
+"""Families of distributions, each written once: what losses, fits of their parameters, latent models and scores take of them.
 
-Under squared loss the variance is φ = Σ w r² / Σ w over the rows that a refit sees, for every link. A shape or a dispersion
-that the user gives to the loss is used as it is, and printed. CRPS has closed forms (Jordan, Krüger & Lerch, Journal of
-Statistical Software 90, 2019), by functions that do not overflow.
+A family has a mean μ and, in most, a parameter φ = e^τ of its own; methods get φ and τ, since each caller has both. Formulas
+are those of −log density in a linear predictor η, which is log μ, or μ itself where `link` is "identity":
+
+    gaussian            ½ (y − η)² e^{−2τ} + τ + ½ log 2π                         scale σ = e^τ
+    gamma               ν (η + y e^{−η}) − (ν − 1) log y − ν log ν + log Γ(ν)     shape ν = e^τ
+    negative binomial   (s + y) log(1 + e^η / s) − yη + y log s − log[Γ(s + y) / (Γ(s) y!)]     dispersion α = 1/s = e^τ
+    ordinal             −log[sigmoid(c_y − η) − sigmoid(c_{y−1} − η)]             thresholds c, by the logs of their gaps
+
+The part that does not depend on η is apart: `constant` is needed once a row, and not once a node of a quadrature. CRPS has
+closed forms (Jordan, Krüger & Lerch, Journal of Statistical Software 90, 2019), by functions that do not overflow.
 """
 
-import functools
+import abc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
 from scipy import special
 
-from ...objectives.objective import LOG_PROBABILITY, Distribution
-from ...plans.plan import RefitRows
-from . import losses
+from ..._runtime.jax import Arrays, numpy_of, special_of
+from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
-Scores = dict[str, Callable[[Array, Array, Array], Array]]  # functions of mean, dispersion and y, by name
-FIXED_DISPERSION = "which is as it was given: nothing has estimated it"
-CANCELLATION_SHARE = 1e-3  # share of a sum of squares below which a difference of sums is computed as a sum
+Formulas = dict[int, Callable[[], Array]]  # formulas by the order of the derivative
+HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
+STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
-def distribution(
-    loss: losses.AbstractLoss, scale: str, variance: "Callable[[], ResidualVariance] | None" = None
-) -> Distribution | None:
-    """Distribution of the response that a loss on this scale states; None if it states none.
-
-    The variance of squared loss is estimated by `variance`, unless the response is the code of a class.
-    """
-    whole = scale == LOG_PROBABILITY
-    fixed = lambda value: lambda rows, theta: np.full((len(theta), 1), float(value))
-    last = lambda rows, theta: np.exp(theta[:, -1:])
-    normal: Scores = {"log_density": _log_normal, "crps": lambda m, v, y: _normal(m, v**0.5, y)}
-    gamma: Scores = {"log_density": _log_gamma, "crps": _gamma}
-    wald: Scores = {"log_density": _log_inverse_gaussian}
-    match loss:
-        case losses.Squared() if variance is not None:
-            return Distribution(variance(), normal)
-        case losses.Gamma(shape=shape):
-            return Distribution(fixed(shape), gamma, f"of the shape {shape:g}, {FIXED_DISPERSION}")
-        case losses.InverseGaussian(shape=shape):
-            return Distribution(fixed(shape), wald, f"of the shape {shape:g}, {FIXED_DISPERSION}")
-        case losses.Tweedie(power=power, dispersion=phi) if float(power) in (0, 2, 3):
-            scores = {0: normal, 2: gamma, 3: wald}[int(power)]
-            return Distribution(fixed(1 / phi if power else phi), scores, f"of the dispersion {phi:g}, {FIXED_DISPERSION}")
-        case losses.GaussianScale():
-            return Distribution(last, {"crps": _normal})
-        case losses.Poisson() if whole:
-            return Distribution(fixed(1.0), {"crps": _poisson})
-        case losses.Binomial() if whole:
-            return Distribution(fixed(1.0), {"crps": lambda mean, _, y: (y - mean) ** 2})
-        case losses.NegativeBinomial() if whole:
-            return Distribution(fixed(loss.dispersion), {"crps": _counts})
-        case losses.NegativeBinomialDispersion() if not loss.linear:
-            return Distribution(last, {"crps": _counts})
-        case losses.GammaShape():
-            return Distribution(last, {"crps": _gamma})
-    return None
+def exponential(x: Array) -> Array:
+    """Compute eˣ without overflow, as it is summed with weights; nothing is proved of larger losses (`enclosure_theorem`)."""
+    return np.exp(np.minimum(x, HUGE))
 
 
-def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
-    """Number of classes, if y holds the number of a class; else zero."""
-    match loss:
-        case losses.Multinomial():
-            return outputs
-        case losses.Ordinal(num_levels=levels):
-            return levels
-        case losses.Binomial() if scale == LOG_PROBABILITY:
-            return 2
-    return 0
+def domain(y: Array, inside: Array, loss: str, allowed: str) -> None:
+    """Raise `ValueError` if some y is outside."""
+    if not inside.all():
+        worst = y[~inside]
+        raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")
 
 
-class ResidualVariance:
-    """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
-
-    rows: Any
-    y: np.ndarray
-    offset: float | np.ndarray
-    weight: np.ndarray
-    mean: Callable[[Any], Any]
-    linear: bool
-
-    def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
-        self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
-        self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
-        self.mean, self.linear = loss.inverse_link, loss.convex
-
-    @functools.cached_property
-    def _gram(self) -> Float[Array, "params params"]:
-        return self.rows.products(self.weight[None])[0]
-
-    def __call__(self, rows: RefitRows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
-        index = np.minimum(rows.index, len(self.y) - 1)
-        left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
-        squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
-        for k in np.flatnonzero(np.isnan(squares)):
-            seen = self.weight.copy()
-            np.subtract.at(seen, index[k], left[k])
-            squares[k] = seen @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
-        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
-
-    def _quadratic(
-        self, index: Int[Array, "refits width"], remainder: Float[Array, "refits width"], theta: Float[Array, "refits params"]
-    ) -> Float[Array, " refits"]:
-        """Compute Σ w r² without the left-out rows from its value at a nearby θ; NaN if little of it remains."""
-        start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
-        move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
-        own = r[index] - self.rows.at(index, move)
-        total = self.weight @ r**2
-        whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
-        squares = whole - np.sum(remainder * own**2, axis=1)
-        return np.where(squares > CANCELLATION_SHARE * np.maximum(total, whole), squares, np.nan)
+def whole(y: Array) -> Array:
+    return (y >= 0) & (y == np.floor(y))
 
 
-def _log_normal(mean: Array, variance: Array, y: Array) -> Array:
-    return 0.5 * ((y - mean) ** 2 / variance + np.log(2 * np.pi * variance))
+def moments(y: Array, weight: Array) -> tuple[float, float]:
+    """Compute the weighted mean and variance of responses."""
+    mean = float(np.average(y, weights=weight))
+    return mean, float(np.average((y - mean) ** 2, weights=weight))
 
 
-def _log_gamma(mean: Array, shape: Array, y: Array) -> Array:
-    return shape * (y / mean + np.log(mean / shape)) - (shape - 1) * np.log(y) + special.gammaln(shape)
+class Family(abc.ABC):
+    """Distribution of a response."""
+
+    title = ""
+    parameter = ""  # name of φ
+    link = "log"  # link of the formulas
+    scale = LOG_DENSITY  # the score that −log of the density is
+    quadratic = False  # whether −log density is quadratic in η
+
+    @abc.abstractmethod
+    def loss(self, mean: Any, log_mean: Any, phi: Any, tau: Any, y: Any) -> Any:
+        """Compute −log density, in NumPy or in JAX."""
+
+    def check(self, y: Array) -> None:
+        """Raise ValueError if some y is outside the domain."""
+        domain(y, y > 0, self.title, "positive")
+
+    def mean(self, eta: Array) -> Array:
+        """Compute the mean from the linear predictor, in NumPy, without overflow."""
+        return eta if self.link == "identity" else exponential(eta)
+
+    def variance(self, mean: Arrays, phi: Any) -> Arrays:
+        """Compute the variance of y."""
+        raise NotImplementedError
+
+    def start(self, y: Array, weight: Array) -> tuple[float, Array]:
+        """Return an η without regressors and τ, from moments, from which a fit starts."""
+        raise NotImplementedError
+
+    def formulas(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
+        """Return −log density without its `constant`, and its derivatives in η up to the third order, in NumPy."""
+        return {}
+
+    def constant(self, phi: Any, tau: Any, y: Array) -> Array | float:
+        """Compute the part of −log density that does not depend on η."""
+        return 0.0
+
+    def formulas_of_tau(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
+        """Return the derivatives in τ of `formulas` of orders zero to two."""
+        return {}
+
+    def constant_of_tau(self, phi: Any, tau: Any, y: Array) -> Array:
+        """Compute the derivative of `constant` in τ."""
+        raise NotImplementedError
+
+    crps: Callable[[Array, Array, Array], Array] | None = None  # CRPS, a function of the mean, φ and y
+
+    @property
+    def scores(self) -> dict[str, Callable[[Array, Array, Array], Array]]:
+        """Proper scores by name, functions of the mean, φ and y."""
+        density = lambda mean, phi, y: self.loss(mean, np.log(mean) if self.link == "log" else mean, phi, np.log(phi), y)
+        return {"log_density": density} | ({} if self.crps is None else {"crps": self.crps})
 
 
-def _log_inverse_gaussian(mean: Array, shape: Array, y: Array) -> Array:
-    return shape * (y - mean) ** 2 / (2 * mean**2 * y) + 0.5 * np.log(2 * np.pi * y**3 / shape)
+class Gaussian(Family):
+    title, parameter, link = "Gaussian", "scale", "identity"
+    quadratic = True
+
+    def loss(self, mean, log_mean, phi, tau, y):
+        return 0.5 * ((y - mean) / phi) ** 2 + tau + 0.5 * np.log(2 * np.pi)
+
+    def check(self, y):
+        domain(y, np.isfinite(y), self.title, "finite")
+
+    def variance(self, mean, phi):
+        return phi**2 + 0.0 * mean
+
+    def start(self, y, weight):
+        mean, variance = moments(y, weight)
+        return mean, np.log([np.sqrt(max(variance, 1e-12))])
+
+    def formulas(self, eta, phi, tau, y):
+        precision, r = phi**-2.0, y - eta
+        bend, zero = lambda: np.broadcast_to(precision, r.shape), lambda: np.zeros_like(r)
+        return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: bend, 3: zero}
+
+    def constant(self, phi, tau, y):
+        return tau + 0.5 * np.log(2 * np.pi)
+
+    def formulas_of_tau(self, eta, phi, tau, y):
+        precision, r = phi**-2.0, y - eta
+        bend = lambda: np.broadcast_to(-2 * precision, r.shape)
+        return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: bend}
+
+    def constant_of_tau(self, phi, tau, y):
+        return np.ones(np.broadcast_shapes(tau.shape, y.shape))
+
+    def crps(self, mean, sigma, y):
+        z = (y - mean) / sigma
+        return sigma * (z * (2 * special.ndtr(z) - 1) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) - 1 / np.sqrt(np.pi))
 
 
-def _normal(mean: Array, sigma: Array, y: Array) -> Array:
-    z = (y - mean) / sigma
-    return sigma * (z * (2 * special.ndtr(z) - 1) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) - 1 / np.sqrt(np.pi))
+class Gamma(Family):
+    title, parameter = "gamma", "shape"
+
+    def loss(self, mean, log_mean, nu, tau, y):
+        own = nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
+        return own - (nu - 1) * numpy_of(y).log(y) - nu * tau + special_of(nu).gammaln(nu)
+
+    def variance(self, mean, nu):
+        return mean**2 / nu
+
+    def start(self, y, weight):
+        mean, variance = moments(y, weight)
+        return float(np.log(mean)), np.log([max(mean**2 / max(variance, 1e-12 * mean**2), 0.1)])
+
+    def formulas(self, eta, nu, tau, y):
+        term = nu * y * exponential(-eta)
+        return {0: lambda: term + nu * eta, 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
+
+    def constant(self, nu, tau, y):
+        return -(nu - 1) * np.log(y) - nu * tau + special.gammaln(nu)
+
+    def formulas_of_tau(self, eta, nu, tau, y):
+        return self.formulas(eta, nu, tau, y)
+
+    def constant_of_tau(self, nu, tau, y):
+        return nu * (special.digamma(nu) - np.log(y) - tau - 1)
+
+    def crps(self, mean, nu, y):
+        at = nu * y / mean
+        own = y * (2 * special.gammainc(nu, at) - 1) - mean * (2 * special.gammainc(nu + 1, at) - 1)
+        return own - mean / (nu * special.beta(0.5, nu))
 
 
-def _gamma(mean: Array, shape: Array, y: Array) -> Array:
-    at = shape * y / mean
-    own = y * (2 * special.gammainc(shape, at) - 1) - mean * (2 * special.gammainc(shape + 1, at) - 1)
-    return own - mean / (shape * special.beta(0.5, shape))
+class InverseGaussian(Family):
+    title, parameter = "inverse Gaussian", "shape"
+
+    def loss(self, mean, log_mean, shape, tau, y):
+        return (y - mean) ** 2 * shape / (2 * mean**2 * y) + 0.5 * numpy_of(y).log(2 * np.pi * y**3 / shape)
+
+    def variance(self, mean, shape):
+        return mean**3 / shape
 
 
-def _poisson(mean: Array, _: Array, y: Array) -> Array:
-    below, mass = special.gammaincc(y + 1, mean), np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
-    return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
+class Bernoulli(Family):
+    title, link, scale = "binomial", "", LOG_PROBABILITY
+
+    def loss(self, mean, log_mean, phi, tau, y):
+        return -(special.xlogy(y, mean) + special.xlog1py(1 - y, -mean))
+
+    def variance(self, mean, phi):
+        return mean * (1 - mean)
+
+    def crps(self, mean, phi, y):
+        return (y - mean) ** 2
 
 
-def _counts(mean: Array, alpha: Array, y: Array) -> Array:
-    """Compute the CRPS of the negative binomial of size 1/α, p = 1/(1 + αμ): E|Y − y| − ½ E|Y − Y′|."""
-    size, p = 1 / alpha, 1 / (1 + alpha * mean)
-    below, before = special.betainc(size, y + 1, p), np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
-    own = y * (2 * below - 1) - mean * (2 * before - 1)
-    return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
+class Poisson(Family):
+    title, scale = "Poisson", LOG_PROBABILITY
+
+    def loss(self, mean, log_mean, phi, tau, y):
+        return mean - y * log_mean + special_of(y).gammaln(y + 1.0)
+
+    def check(self, y):
+        domain(y, y >= 0, self.title, "not negative")
+
+    def variance(self, mean, phi):
+        return mean
+
+    def formulas(self, eta, phi, tau, y):
+        mean = exponential(eta)
+        return {0: lambda: mean - y * eta, 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
+
+    def constant(self, phi, tau, y):
+        return special.gammaln(y + 1.0)
+
+    def crps(self, mean, phi, y):
+        below, mass = special.gammaincc(y + 1, mean), np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
+        return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
 
 
-STEP, FAR = 0.125, 1e5  # step of the trapezoidal rule, and the argument beyond which its integrand is zero
+class NegativeBinomial(Family):
+    """Variance μ + α μ²."""
+
+    title, parameter, scale = "negative binomial", "dispersion", LOG_PROBABILITY
+
+    def loss(self, mean, log_mean, alpha, tau, y):
+        size = numpy_of(tau).exp(-tau)
+        odds = mean / size
+        total = numpy_of(odds).log1p(odds)  # log(1 + αμ)
+        return special_of(y).gammaln(y + 1.0) - self._rising(size, y) + size * total + y * (total - log_mean)
+
+    @staticmethod
+    def _rising(size, y):
+        """Compute log Γ(s + y) − log Γ(s) − y log s, by Stirling's series for large s, where the logarithms of Γ cancel."""
+        xp, gammaln = numpy_of(size + y), special_of(size + y).gammaln
+        large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
+        rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
+        series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
+        return xp.where(size > STIRLING, series, gammaln(small + y) - gammaln(small) - y * xp.log(small))
+
+    def check(self, y):
+        domain(y, whole(y), self.title, "whole and not negative")
+
+    def variance(self, mean, alpha):
+        return mean + alpha * mean**2
+
+    def start(self, y, weight):
+        mean, variance = moments(y, weight)
+        mean = max(mean, 1e-3)
+        return float(np.log(mean)), np.log([max(max(variance / mean - 1, 0.1) / mean, 0.05)])
+
+    def formulas(self, eta, alpha, tau, y):
+        s, x = 1 / alpha, eta + tau
+        p, q = special.expit(x), special.expit(-x)
+        return {
+            0: lambda: (s + y) * np.logaddexp(0.0, x) - y * eta,
+            1: lambda: s * p - y * q,
+            2: lambda: (s + y) * p * q,
+            3: lambda: (s + y) * p * q * (q - p),
+        }
+
+    def constant(self, alpha, tau, y):
+        return special.gammaln(y + 1.0) - self._rising(1 / alpha, y)
+
+    def formulas_of_tau(self, eta, alpha, tau, y):
+        s, x = 1 / alpha, eta + tau
+        p, q = special.expit(x), special.expit(-x)
+        return {
+            0: lambda: (s + y) * p - s * np.logaddexp(0.0, x),
+            1: lambda: p * (y * q - s * p),
+            2: lambda: p * q * ((s + y) * (q - p) - s),
+        }
+
+    def constant_of_tau(self, alpha, tau, y):
+        s = 1 / alpha
+        small, large = np.minimum(s, STIRLING), np.maximum(s, STIRLING)
+        tail = lambda x: (0.5 + (1 / 12 - (1 / 120 - 1 / 252 / x**2) / x**2) / x) / x
+        far = large * (np.log1p(y / large) - tail(large + y) + tail(large)) - y
+        near = small * (special.digamma(small + y) - special.digamma(small)) - y
+        return np.where(s > STIRLING, far, near)
+
+    def crps(self, mean, alpha, y):
+        """Compute E|Y − y| − ½ E|Y − Y′|, of the size 1/α and p = 1/(1 + αμ)."""
+        size, p = 1 / alpha, 1 / (1 + alpha * mean)
+        below, before = (
+            special.betainc(size, y + 1, p),
+            np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0),
+        )
+        own = y * (2 * below - 1) - mean * (2 * before - 1)
+        return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
 
 
 def _hypergeometric(a: Array, x: Array) -> Array:
@@ -159,10 +299,67 @@ def _hypergeometric(a: Array, x: Array) -> Array:
 
     It uses the trapezoidal rule in v, where tan θ = sinh(v) / √(1 + a x). SciPy's function overflows for a in the hundreds.
     """
+    step, far = 0.125, 1e5  # of the rule, whose integrand is zero beyond that tan θ
     width = 1 / np.sqrt(1 + a * x)
-    total, most = np.zeros_like(width), np.arcsinh(FAR / np.min(width[np.isfinite(width)], initial=1.0))
-    for v in np.arange(0.0, most, STEP):
+    total, most = np.zeros_like(width), np.arcsinh(far / np.min(width[np.isfinite(width)], initial=1.0))
+    for v in np.arange(0.0, most, step):
         square = (width * np.sinh(v)) ** 2
         value = np.exp(-a * np.log1p(x * square / (1 + square))) / (1 + square) ** 2 * width * np.cosh(v)
         total = total + (value if v else value / 2)
-    return 4 / np.pi * STEP * total
+    return 4 / np.pi * step * total
+
+
+def thresholds(tau: Any) -> Any:
+    """Compute the thresholds c from τ, `[own, ...]`, in NumPy or in JAX."""
+    xp = numpy_of(tau)
+    return tau[0] + xp.concatenate([xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), axis=0)])
+
+
+class Ordinal(Family):
+    """Proportional odds of levels 0, …, in NumPy; τ is `[levels − 1, ...]`, and φ has the gaps between thresholds."""
+
+    title, link, scale = "ordinal", "", LOG_PROBABILITY
+
+    def loss(self, mean, log_mean, phi, tau, y):
+        raise NotImplementedError  # it has no mean
+
+    def _ends(self, eta, tau, y):
+        """Return `c_y − η` and `c_{y−1} − η`, infinite beyond the last and before the first, with their sigmoids and slopes."""
+        edge = np.full((1, *tau.shape[1:]), np.inf)
+        cut = np.concatenate([-edge, thresholds(tau), edge])
+        cut, level = np.broadcast_to(cut, (len(cut), *eta.shape)), np.broadcast_to(y.astype(int), eta.shape)[None]
+        upper, lower = np.take_along_axis(cut, level + 1, 0)[0] - eta, np.take_along_axis(cut, level, 0)[0] - eta
+        a, b = special.expit(-upper), special.expit(lower)
+        return upper, lower, a, b, a * special.expit(upper), b * special.expit(-lower)
+
+    def formulas(self, eta, gaps, tau, y):
+        upper, lower, a, b, va, vb = self._ends(eta, tau, y)
+        return {
+            0: lambda: np.logaddexp(0.0, -upper) + np.logaddexp(0.0, lower),
+            1: lambda: a - b,
+            2: lambda: va + vb,
+            3: lambda: va * (1 - 2 * a) - vb * (1 - 2 * b),
+        }
+
+    def formulas_of_tau(self, eta, gaps, tau, y):
+        _, _, a, b, va, vb = self._ends(eta, tau, y)
+        of_upper = (lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a))
+        of_lower = (lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b))
+        level, own = y.astype(int), len(tau)
+
+        def each(k: int, m: int) -> Array:  # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
+            change = of_upper[k]() * ((level >= m) & (level < own)) + of_lower[k]() * (level > m)
+            return change * (gaps[m] if m else 1.0)
+
+        return {k: lambda k=k: np.stack([each(k, m) for m in range(own)]) for k in range(3)}
+
+    def constant(self, gaps, tau, y):
+        return sum((np.where(y == m, -np.log(-np.expm1(-gaps[m])), 0.0) for m in range(1, len(tau))), np.zeros(()))
+
+    def constant_of_tau(self, gaps, tau, y):
+        first = np.zeros(np.broadcast_shapes(tau[0].shape, y.shape))
+        return np.stack([first, *(np.where(y == m, -gaps[m] / np.expm1(gaps[m]), first) for m in range(1, len(tau)))])
+
+
+GAUSSIAN, GAMMA, INVERSE_GAUSSIAN, NEGATIVE_BINOMIAL = Gaussian(), Gamma(), InverseGaussian(), NegativeBinomial()
+BERNOULLI, POISSON, ORDINAL = Bernoulli(), Poisson(), Ordinal()

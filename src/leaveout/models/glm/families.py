@@ -10,18 +10,47 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, jnp, jspecial, static
-from . import links
-from .loss import AbstractLoss, AbstractMeanLoss, Convex, Formulas, domain, positive, probability, within
+from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
+from ...objectives.objective import LOG_DENSITY
+from . import distributions, links
+from .distributions import Formulas, domain, exponential
+from .loss import AbstractLoss, AbstractMeanLoss, Convex, positive, probability, within
 
 SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
-HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
-STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
-def exponential(x: np.ndarray) -> np.ndarray:
-    """Compute eˣ without overflow, as it is summed with weights; nothing is proved of larger losses (`enclosure_theorem`)."""
-    return np.exp(np.minimum(x, HUGE))
+class AbstractFamilyLoss(AbstractMeanLoss):
+    """−log of the density of a family, whose own parameter, if it has one, is given and held fixed."""
+
+    family: ClassVar[distributions.Family]
+
+    @property
+    def given(self) -> tuple[Any, Any]:
+        """The parameter of the family and its logarithm."""
+        value = getattr(self, self.family.parameter) if self.family.parameter else 1.0
+        return value, numpy_of(value).log(value)
+
+    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
+        return self.family.loss(mean, log_mean, *self.given, y)
+
+    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        if self.link_name != self.family.link:
+            return {}
+        given = self.given
+        known = self.family.formulas(eta, *given, y)
+        value = known[0]
+        return known | {0: lambda: value() + self.family.constant(*given, y)}
+
+    def check(self, y: np.ndarray) -> None:
+        self.family.check(y)
+
+    def variance(self, mean: Arrays) -> Arrays:
+        return self.family.variance(mean, self.given[0])
+
+    def scale(self, y: np.ndarray) -> str:
+        if self.family.scale == LOG_DENSITY:  # the parameter is given, not estimated
+            return f"−log density of {self.family.parameter} {float(self.given[0]):g}"
+        return probability(y, f"{self.family.title} loss of numbers that are not whole")
 
 
 class Squared(AbstractMeanLoss):
@@ -44,7 +73,7 @@ class Squared(AbstractMeanLoss):
     array([2.])
     """
 
-    link: links.AbstractLink
+    family = distributions.GAUSSIAN
     has_dispersion = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
     fourth: ClassVar[float] = 0.0
@@ -75,7 +104,7 @@ class Squared(AbstractMeanLoss):
         return 1.0 if self.convex else np.inf
 
 
-class Poisson(AbstractMeanLoss):
+class Poisson(AbstractFamilyLoss):
     """Poisson loss, `μ − y log μ + log y!`: −log of the Poisson density of mean μ.
 
     Responses y are zero or more; they need not be whole.
@@ -97,25 +126,15 @@ class Poisson(AbstractMeanLoss):
     (array([1.   , 1.   , 1.693]), array([ 1.,  0., -1.]))
     """
 
-    link: links.AbstractLink
-    convex_links: ClassVar[Convex] = {
-        "log": 1.0,
-        "identity": None,
-        "sqrt": None,
-    }  # ℓ″ = e^η; y/η²; 2 + 2y/η²
+    family = distributions.POISSON
+    convex_links: ClassVar[Convex] = {"log": 1.0, "identity": None, "sqrt": None}  # ℓ″ = e^η; y/η²; 2 + 2y/η²
     fourth: ClassVar[float] = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
 
-    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
-        return mean - y * log_mean + jspecial.gammaln(y + 1.0)
-
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         constant = lambda: scipy.special.gammaln(y + 1.0)
-        if self.link_name == "log":
-            mean = exponential(eta)
-            return {0: lambda: mean - y * eta + constant(), 1: lambda: mean - y, 2: lambda: mean, 3: lambda: mean}
         if self.link_name == "sqrt":
             x = np.copysign(np.maximum(np.abs(eta), SMALLEST_PREDICTOR), eta)
             return {
@@ -128,19 +147,10 @@ class Poisson(AbstractMeanLoss):
             x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
             return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
-        return {}
-
-    def check(self, y: np.ndarray) -> None:
-        domain(y, y >= 0, "Poisson", "not negative")
-
-    def variance(self, mean: Arrays) -> Arrays:
-        return mean
-
-    def scale(self, y: np.ndarray) -> str:
-        return probability(y, "Poisson loss of numbers that are not whole")
+        return super().formulas(eta, y)
 
 
-class Gamma(AbstractMeanLoss):
+class Gamma(AbstractFamilyLoss):
     """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density of mean μ and shape ν.
 
     The variance of y is μ²/ν. Responses are positive.
@@ -170,6 +180,7 @@ class Gamma(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    family = distributions.GAMMA
     has_dispersion = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
     fourth: ClassVar[float] = 1.0
@@ -177,33 +188,16 @@ class Gamma(AbstractMeanLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
 
-    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
-        nu = self.shape
-        return nu * (y * jnp.exp(-log_mean) + log_mean) - (nu - 1) * jnp.log(y) - nu * jnp.log(nu) + jspecial.gammaln(nu)
-
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        nu = float(self.shape)
-        constant = lambda: -(nu - 1) * np.log(y) - nu * np.log(nu) + scipy.special.gammaln(nu)
-        if self.link_name == "log":
-            term = nu * y * exponential(-eta)
-            return {0: lambda: term + nu * eta + constant(), 1: lambda: nu - term, 2: lambda: term, 3: lambda: -term}
-        if self.link_name == "inverse":
-            x = np.maximum(eta, SMALLEST_PREDICTOR)
-            known = {0: lambda: nu * (y * x - np.log(x)) + constant(), 1: lambda: nu * (y - 1 / x)}
-            return within(eta > 0, known | {2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3})
-        return {}
-
-    def check(self, y: np.ndarray) -> None:
-        domain(y, y > 0, "gamma", "positive")
-
-    def variance(self, mean: Arrays) -> Arrays:
-        return mean**2 / self.shape
-
-    def scale(self, y: np.ndarray) -> str:
-        return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
+        if self.link_name != "inverse":
+            return super().formulas(eta, y)
+        (nu, tau), x = self.given, np.maximum(eta, SMALLEST_PREDICTOR)
+        value = lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y)
+        known = {0: value, 1: lambda: nu * (y - 1 / x), 2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3}
+        return within(eta > 0, known)
 
 
-class InverseGaussian(AbstractMeanLoss):
+class InverseGaussian(AbstractFamilyLoss):
     """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of mean μ and shape λ.
 
     The variance of y is μ³/λ. Responses are positive.
@@ -230,14 +224,12 @@ class InverseGaussian(AbstractMeanLoss):
 
     shape: Float[np.ndarray, ""]
     link: links.AbstractLink
+    family = distributions.INVERSE_GAUSSIAN
     has_dispersion = True
     convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
-
-    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
-        return (y - mean) ** 2 * self.shape / (2 * mean**2 * y) + 0.5 * jnp.log(2 * jnp.pi * y**3 / self.shape)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if not self.convex:
@@ -251,17 +243,8 @@ class InverseGaussian(AbstractMeanLoss):
         }
         return within(eta > 0, known)
 
-    def check(self, y: np.ndarray) -> None:
-        domain(y, y > 0, "inverse Gaussian", "positive")
 
-    def variance(self, mean: Arrays) -> Arrays:
-        return mean**3 / self.shape
-
-    def scale(self, y: np.ndarray) -> str:
-        return f"−log density of shape {float(self.shape):g}"  # the shape is given, not estimated
-
-
-class NegativeBinomial(AbstractMeanLoss):
+class NegativeBinomial(AbstractFamilyLoss):
     """Negative binomial loss of a fixed dispersion: −log of the density of mean μ and variance `μ + α μ²`.
 
     Parameters
@@ -289,55 +272,15 @@ class NegativeBinomial(AbstractMeanLoss):
 
     dispersion: Float[np.ndarray, ""]
     link: links.AbstractLink
+    family = distributions.NEGATIVE_BINOMIAL
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
     fourth: ClassVar[float] = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
         self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
 
-    def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
-        return negative_binomial(mean, log_mean, jnp.log(self.dispersion), y)
-
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        if not self.convex:
-            return {}
-        size = 1 / float(self.dispersion)
-        x = eta - np.log(size)
-        p, q = scipy.special.expit(x), scipy.special.expit(-x)
-        constant = lambda: scipy.special.gammaln(y + 1.0) - _rising(size, y, np, scipy.special)
-        return {
-            0: lambda: constant() + (size + y) * np.logaddexp(0.0, x) - y * eta,
-            1: lambda: size * p - y * q,
-            2: lambda: (y + size) * p * q,
-            3: lambda: (y + size) * p * q * (q - p),
-        }
-
     def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "negative binomial", "not negative")
-
-    def variance(self, mean: Arrays) -> Arrays:
-        return mean + self.dispersion * mean**2
-
-    def scale(self, y: np.ndarray) -> str:
-        return probability(y, "negative binomial loss of numbers that are not whole")
-
-
-def negative_binomial(mean: Array, log_mean: Array, log_dispersion: Array, y: Array) -> Array:
-    """−log of the negative binomial density with variance μ + αμ², α = e^log_dispersion."""
-    size = jnp.exp(-log_dispersion)
-    total = jnp.log1p(mean / size)  # log(1 + αμ)
-    return jspecial.gammaln(y + 1.0) - _rising(size, y, jnp, jspecial) + size * total + y * (total - log_mean)
-
-
-def _rising(size, y, xp, special):
-    """Compute log Γ(s + y) − log Γ(s) − y log s, by Stirling's series for large s, where the logarithms of Γ cancel."""
-    large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
-    rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
-    series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
-    return xp.where(size > STIRLING, series, special.gammaln(small + y) - special.gammaln(small) - y * xp.log(small))
-
-
-KINDS = ("Poisson", "gamma", "compound")  # kinds of Tweedie losses that are convex under the log link
 
 
 class Tweedie(AbstractMeanLoss):
@@ -435,7 +378,11 @@ class Tweedie(AbstractMeanLoss):
 
     @property
     def convex(self) -> bool:
-        return self.link_name == "identity" if self.kind == "normal" else self.link_name == "log" and self.kind in KINDS
+        return (
+            self.link_name == "identity"
+            if self.kind == "normal"
+            else self.link_name == "log" and self.kind in ("Poisson", "gamma", "compound")
+        )
 
     @property
     def remark(self) -> str:

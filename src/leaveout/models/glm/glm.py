@@ -28,8 +28,8 @@ from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, as_stored
 from . import losses, penalties
-from .distributions import ResidualVariance, classes, distribution
 from .gram import gram
+from .predictive import ResidualVariance, classes, distribution
 from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)

@@ -4,7 +4,6 @@ A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with p
 """
 
 import abc
-from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -13,9 +12,9 @@ from jaxtyping import Float
 from ..._runtime.jax import Array, Arrays, Module, Scalar, compile_static, jax, jnp
 from ...objectives.objective import LOG_PROBABILITY
 from . import links
+from .distributions import Family, Formulas
 
 Convex = dict[str, float | None]  # the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
-Formulas = dict[int, Callable[[], np.ndarray]]  # formulas by the order of the derivative
 OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
 
 
@@ -25,6 +24,8 @@ class AbstractLoss(Module):
     A subclass counts as convex unless its `convex` is False. Errors of refits are proved if it has a `self_concordance`, or a
     `peak` of ℓ″.
     """
+
+    family: ClassVar[Family | None] = None  # distribution of y, of which the loss is −log density up to a factor
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
@@ -183,7 +184,9 @@ class AbstractLoss(Module):
         eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
         size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
         at, of = (np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y))
-        return tuple(_derivative(self, at, of, order)[: eta.size].reshape(eta.shape) for order in orders)
+        with jax.enable_x64(True):
+            found = [np.asarray(_vmapped_derivative(self, at, of, order)) for order in orders]
+        return tuple(part[: eta.size].reshape(eta.shape) for part in found)
 
     @property
     def ceiling(self) -> float:
@@ -384,11 +387,6 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
 
-def _derivative(loss: AbstractLoss, eta: np.ndarray, y: np.ndarray, order: int) -> np.ndarray:
-    with jax.enable_x64(True):
-        return np.asarray(_vmapped_derivative(loss, eta, y, order))
-
-
 @compile_static
 def _vmapped_derivative(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
     function = loss.__call__
@@ -405,13 +403,6 @@ def probability(y: np.ndarray, otherwise: str) -> str:
 def within(inside: np.ndarray, formulas: Formulas) -> Formulas:
     """Formulas of a loss, with their values outside its domain."""
     return {k: lambda k=k: np.where(inside, formulas[k](), OUTSIDE_DOMAIN if k else np.nan) for k in formulas}
-
-
-def domain(y: np.ndarray, inside: np.ndarray, loss: str, allowed: str) -> None:
-    """Raise `ValueError` if some y is outside."""
-    if not inside.all():
-        worst = y[~inside]
-        raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")
 
 
 def positive(name: str, value: float) -> np.ndarray:

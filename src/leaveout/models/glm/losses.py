@@ -24,7 +24,8 @@ from ..._runtime.jax import (
     special_of,
     static,
 )
-from . import links as links
+from . import distributions, links as links
+from .distributions import Formulas, domain, exponential
 from .families import (
     SMALLEST_PREDICTOR,
     AbstractQuasiLoss,
@@ -35,13 +36,10 @@ from .families import (
     QuasiPoisson as QuasiPoisson,
     Squared as Squared,
     Tweedie as Tweedie,
-    exponential,
 )
 from .loss import (
     AbstractLoss as AbstractLoss,
     AbstractSharedLoss as AbstractSharedLoss,
-    Formulas,
-    domain,
     positive,
     probability,
     within,
@@ -120,6 +118,7 @@ class Binomial(AbstractLoss):
     (array([0.693, 0.693]), array([ 0.5, -0.5]))
     """
 
+    family = distributions.BERNOULLI
     link: str = static(default="logit")
 
     def __post_init__(self) -> None:
@@ -181,7 +180,7 @@ class Binomial(AbstractLoss):
         return float(known.get(self.link, 0.0))
 
     def variance(self, mean: Arrays) -> Arrays:
-        return mean * (1 - mean)
+        return distributions.BERNOULLI.variance(mean, 1.0)
 
     def scale(self, y: np.ndarray) -> str:
         return probability(y, "binomial loss of proportions")

@@ -7,7 +7,8 @@ import scipy
 
 from ..._runtime.jax import Array, Arrays, jax, special_of
 from ...objectives.objective import LOG_PROBABILITY
-from .loss import AbstractLoss, Formulas
+from .distributions import Formulas
+from .loss import AbstractLoss
 
 
 class Multinomial(AbstractLoss):

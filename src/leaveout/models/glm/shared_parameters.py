@@ -16,13 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, static
+from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
-from .families import negative_binomial
-from .loss import AbstractSharedLoss, domain, positive
-
-NONE = 1e-6  # dispersion that cannot be told from zero
-POISSON = 1e-16  # dispersion at which losses are Poisson's, as they differ by half of it times the squared mean
+from . import distributions
+from .distributions import domain, moments, thresholds, whole
+from .loss import AbstractSharedLoss, positive
 
 
 class AbstractScaleLoss(AbstractSharedLoss):
@@ -30,22 +28,42 @@ class AbstractScaleLoss(AbstractSharedLoss):
 
     parameter: ClassVar[str]
 
-    def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
-        return {self.parameter: jnp.exp(tau[0])}
+    def natural(self, tau: Float[Arrays, "own ..."]) -> dict[str, Arrays]:
+        return {self.parameter: numpy_of(tau).exp(tau[0])}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
-        return np.log(positive(f"Regression: {self.parameter}", parameters[self.parameter]))[None]
+        return np.log(positive(f"{type(self).__name__}: {self.parameter}", parameters[self.parameter]))[None]
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return eta
 
 
-def _moments(y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
-    mean = float(np.average(y, weights=weight))
-    return mean, float(np.average((y - mean) ** 2, weights=weight))
+class AbstractFamilyScale(AbstractScaleLoss):
+    """−log of the density of a family whose own parameter is estimated."""
+
+    family: ClassVar[distributions.Family]
+
+    @property
+    def parameter(self) -> str:  # type: ignore[override]
+        return self.family.parameter
+
+    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
+        return self.family.loss(self.inverse_link(eta, tau), eta, jnp.exp(tau[0]), tau[0], y)
+
+    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
+        return eta if self.family.link == "identity" else jnp.exp(eta)
+
+    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
+        return self.family.start(y, weight)
+
+    def check(self, y: np.ndarray) -> None:
+        self.family.check(y)
+
+    def scale(self, y: np.ndarray) -> str:
+        return self.family.scale
 
 
-class NegativeBinomialDispersion(AbstractScaleLoss):
+class NegativeBinomialDispersion(AbstractFamilyScale):
     """Negative binomial loss whose dispersion α is estimated, for `lo.Regression`; the link is log.
 
     The variance of y is `μ + α μ²`, or `μ + α μ` if `linear`.
@@ -66,26 +84,21 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
     1.386
     """
 
-    parameter = "dispersion"
-
+    family = distributions.NEGATIVE_BINOMIAL
     linear: bool = static(default=False)
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
-        return negative_binomial(jnp.exp(eta), eta, tau[0] - eta if self.linear else tau[0], y)
+        return super().__call__(eta, tau - eta if self.linear else tau, y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        mean, variance = _moments(y, weight)
-        excess = max(variance / max(mean, 1e-3) - 1, 0.1)
-        return float(np.log(max(mean, 1e-3))), np.log([excess if self.linear else max(excess / max(mean, 1e-3), 0.05)])
-
-    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
-        return jnp.exp(eta)
-
-    def check(self, y: np.ndarray) -> None:
-        domain(y, (y >= 0) & (y == np.floor(y)), "negative binomial", "whole and not negative")
+        if not self.linear:
+            return super().start(y, weight)
+        mean, variance = moments(y, weight)
+        mean = max(mean, 1e-3)
+        return float(np.log(mean)), np.log([max(variance / mean - 1, 0.1)])
 
     def limit(self, tau: np.ndarray) -> str:
-        if tau[0] > np.log(NONE):
+        if tau[0] > np.log(1e-6):  # a dispersion that can be told from zero
             return ""
         return (
             "the dispersion of the negative binomial goes to zero: the counts scatter no more than Poisson's, its limit. "
@@ -93,10 +106,8 @@ class NegativeBinomialDispersion(AbstractScaleLoss):
         )
 
     def at_limit(self, tau: np.ndarray) -> np.ndarray:
-        return np.log([POISSON]) if self.limit(tau) else tau
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_PROBABILITY
+        # losses of this dispersion are Poisson's, as they differ by half of it times the squared mean
+        return np.log([1e-16]) if self.limit(tau) else tau
 
 
 class Beta(AbstractScaleLoss):
@@ -120,7 +131,7 @@ class Beta(AbstractScaleLoss):
         return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        mean, variance = _moments(y, weight)
+        mean, variance = moments(y, weight)
         return float(np.log(mean / (1 - mean))), np.log([max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)])
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
@@ -133,7 +144,7 @@ class Beta(AbstractScaleLoss):
         return LOG_DENSITY
 
 
-class GaussianScale(AbstractScaleLoss):
+class GaussianScale(AbstractFamilyScale):
     """Gaussian loss whose standard deviation σ is estimated, for `lo.Regression`: −log of the density of mean η.
 
     See Also
@@ -147,20 +158,10 @@ class GaussianScale(AbstractScaleLoss):
     1.419
     """
 
-    parameter = "scale"
-
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
-        return 0.5 * ((y - eta) * jnp.exp(-tau[0])) ** 2 + tau[0] + 0.5 * jnp.log(2 * jnp.pi)
-
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        mean, variance = _moments(y, weight)
-        return mean, np.log([np.sqrt(max(variance, 1e-12))])
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_DENSITY
+    family = distributions.GAUSSIAN
 
 
-class GammaShape(AbstractScaleLoss):
+class GammaShape(AbstractFamilyScale):
     """Gamma loss whose shape ν is estimated, for `lo.Regression`: −log of the density of mean μ = e^η.
 
     The variance of y is `μ² / ν`.
@@ -176,24 +177,7 @@ class GammaShape(AbstractScaleLoss):
     2.0
     """
 
-    parameter = "shape"
-
-    def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
-        nu = jnp.exp(tau[0])
-        return nu * (eta + y * jnp.exp(-eta)) - (nu - 1) * jnp.log(y) - nu * tau[0] + jspecial.gammaln(nu)
-
-    def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
-        mean, variance = _moments(y, weight)
-        return float(np.log(mean)), np.log([mean**2 / max(variance, 1e-12)])
-
-    def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
-        return jnp.exp(eta)
-
-    def check(self, y: np.ndarray) -> None:
-        domain(y, y > 0, "gamma", "positive")
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_DENSITY
+    family = distributions.GAMMA
 
 
 class HuberScale(AbstractScaleLoss):
@@ -274,6 +258,7 @@ class Ordinal(AbstractSharedLoss):
     [0.269, 0.462, 0.269]
     """
 
+    family = distributions.ORDINAL
     num_levels: int = static()
     intercept = False
 
@@ -283,7 +268,7 @@ class Ordinal(AbstractSharedLoss):
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         k = y.astype(int)
-        cut = jnp.concatenate([jnp.zeros(1), _thresholds(tau), jnp.zeros(1)])
+        cut = jnp.concatenate([jnp.zeros(1), thresholds(tau), jnp.zeros(1)])
         upper, lower = cut[k + 1] - eta, cut[k] - eta
         above, below, last = k > 0, k < self.num_levels - 1, self.num_levels - 2
         gap = jnp.where(k <= last, jnp.exp(tau)[jnp.minimum(k, last)], 1.0)  # c_k − c_{k−1}, for 0 < k
@@ -291,7 +276,7 @@ class Ordinal(AbstractSharedLoss):
         return jnp.where(below, jax.nn.softplus(-upper), 0.0) + jnp.where(above, jax.nn.softplus(lower), 0.0) + between
 
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
-        return {"thresholds": _thresholds(tau)}
+        return {"thresholds": thresholds(tau)}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         cut = np.asarray(parameters["thresholds"], np.float64)
@@ -312,7 +297,7 @@ class Ordinal(AbstractSharedLoss):
         ----------
         eta : array of float, shape (...)
             Linear predictors.
-        tau : array of float, shape (levels - 1,)
+        tau : array of float, shape (levels - 1,) or (levels - 1, ...)
             First threshold, and the logs of the gaps between thresholds.
 
         Returns
@@ -320,12 +305,13 @@ class Ordinal(AbstractSharedLoss):
         array of float, shape (..., levels)
             The probabilities.
         """
-        seen = jax.nn.sigmoid(_thresholds(tau) - eta[..., None])
-        edge = jnp.zeros((*eta.shape, 1))
-        return jnp.diff(jnp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
+        xp, cut = numpy_of(eta), thresholds(tau)
+        seen = special_of(eta).expit(xp.moveaxis((cut.reshape(-1, *[1] * eta.ndim) if cut.ndim == 1 else cut) - eta, 0, -1))
+        edge = xp.zeros((*seen.shape[:-1], 1))
+        return xp.diff(xp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
 
     def check(self, y: np.ndarray) -> None:
-        domain(y, (y >= 0) & (y < self.num_levels) & (y == np.floor(y)), "ordinal", f"among 0, …, {self.num_levels - 1}")
+        domain(y, whole(y) & (y < self.num_levels), "ordinal", f"among 0, …, {self.num_levels - 1}")
 
     def scale(self, y: np.ndarray) -> str:
         return LOG_PROBABILITY
@@ -333,7 +319,3 @@ class Ordinal(AbstractSharedLoss):
     @property
     def own(self) -> int:  # type: ignore[override]
         return self.num_levels - 1
-
-
-def _thresholds(tau: Arrays) -> Array:
-    return tau[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(tau[1:]))])

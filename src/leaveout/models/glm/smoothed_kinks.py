@@ -20,7 +20,8 @@ import scipy
 from jaxtyping import Float
 
 from ..._runtime.jax import Scalar, jax, jnp
-from .loss import AbstractLoss, Formulas, domain, positive
+from .distributions import Formulas, domain
+from .loss import AbstractLoss, positive
 
 Array = np.ndarray
 Kinks = tuple[tuple[float, Any, Any], ...]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from .effects import GroupingFactor
 from .grouped import split
 from .quadrature import backward, cholesky, forward, marginal_losses
-from .responses import AbstractResponse, ResponseRows
+from .responses import Response, ResponseRows
 
 # of Newton's method: largest number of steps, length of a last step, and of a step that is rounding
 STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10
@@ -485,9 +485,7 @@ class CrossedFactors:
         return right.T @ self.solve(solution, right)
 
 
-def joint_density(
-    response: AbstractResponse, mean: np.ndarray, covariance: np.ndarray, tau: np.ndarray, data: ResponseRows
-) -> float:
+def joint_density(response: Response, mean: np.ndarray, covariance: np.ndarray, tau: np.ndarray, data: ResponseRows) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
     eta, pull, step, lowest = mean, np.zeros(len(mean)), np.zeros(len(mean)), np.inf  # η = m + K pull, for any K
     fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)

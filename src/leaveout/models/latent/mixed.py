@@ -34,7 +34,7 @@ from .crossed import CrossedFactors
 from .effects import EffectBlock, GroupingFactor, align_groupings, factors, given_blocks, read_formula, sharing
 from .grouped import split
 from .quadrature import marginal_means, with_coefficients
-from .responses import AbstractResponse, ResponseRows, response, ways
+from .responses import Response, ResponseRows, response, ways
 from .tables import coefficients, components, modes, predict_rows
 
 COLLINEAR_SHARE = 1e-10  # residual of a column, relative to its size, below which it is a combination of the columns before it
@@ -233,9 +233,7 @@ class Mixed(AbstractMixedModel):
                 "row each."
             )
 
-    def _data(
-        self, X: np.ndarray, y: np.ndarray, own: AbstractResponse, offset: Any, trials: Any
-    ) -> tuple[ResponseRows, np.ndarray]:
+    def _data(self, X: np.ndarray, y: np.ndarray, own: Response, offset: Any, trials: Any) -> tuple[ResponseRows, np.ndarray]:
         """Return the rows in coordinates of unit size, and the matrix that maps coefficients in these to the natural ones."""
         n, unit = len(y), self.unit
         shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)

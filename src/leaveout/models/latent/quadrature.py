@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .responses import AbstractResponse, ResponseRows
+from .responses import Response, ResponseRows
 
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
 # distances: their reach from the mode, the first and the largest number of intervals, the change of the logarithm at which
@@ -130,7 +130,7 @@ class Clusters:
     of ℓ that does not depend on θ, `[rows]`.
     """
 
-    response: AbstractResponse
+    response: Response
     rows: RaggedRows
     e: NDArray[np.float64]
     a: NDArray[np.float64]
@@ -328,7 +328,7 @@ def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, 
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
-def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
+def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
     """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row; for an ordinal response the last axis has the levels' probabilities."""
     if response.quadratic:
         return mean
@@ -342,16 +342,14 @@ def marginal_means(response: AbstractResponse, mean: np.ndarray, variance: np.nd
     return found
 
 
-def _expected_response(
-    response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int
-) -> NDArray[np.float64]:
+def _expected_response(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> NDArray[np.float64]:
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
     each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
     return np.asarray(sum(each))
 
 
 def _evenly_expected(
-    response: AbstractResponse, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
+    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """Expectation over the linear predictor of listed rows, by sums over even nodes.
 

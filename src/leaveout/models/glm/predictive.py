@@ -1,0 +1,99 @@
+"""The distributions that regressions predict: a family, and its own parameter in every refit.
+
+Under squared loss the variance is φ = Σ w r² / Σ w over the rows that a refit sees, for every link. A shape or a dispersion
+that the user gives to the loss is used as it is, and printed.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ...objectives.objective import LOG_PROBABILITY, Distribution
+from ...plans.plan import RefitRows
+from . import losses
+from .distributions import GAMMA, GAUSSIAN, INVERSE_GAUSSIAN
+
+Array = np.ndarray
+
+
+def distribution(
+    loss: losses.AbstractLoss, scale: str, variance: "Callable[[], ResidualVariance] | None" = None
+) -> Distribution | None:
+    """Distribution of the response that a loss on this scale states; None if it states none.
+
+    The variance of squared loss is estimated by `variance`, unless the response is the code of a class.
+    """
+    family: Any = loss.family
+    tweedie = isinstance(loss, losses.Tweedie)
+    if tweedie:
+        family = {0: GAUSSIAN, 2: GAMMA, 3: INVERSE_GAUSSIAN}.get(float(loss.power))
+    if family is None or (family.scale == LOG_PROBABILITY and scale != LOG_PROBABILITY):
+        return None
+    if isinstance(loss, losses.Squared):
+        residual = None if variance is None else variance()
+        return None if residual is None else Distribution(lambda rows, theta: residual(rows, theta) ** 0.5, family.scores)
+    if loss.own:
+        usual = family.crps is not None and not getattr(loss, "linear", False)
+        return Distribution(lambda rows, theta: np.exp(theta[:, -1:]), family.scores) if usual else None
+    name, value = ("dispersion", loss.dispersion) if tweedie else (family.parameter, getattr(loss, family.parameter, 1.0))
+    own = value if not tweedie else 1 / value if loss.power else value**0.5
+    note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it" if loss.has_dispersion else ""
+    return Distribution(lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, note)
+
+
+def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
+    """Number of classes, if y holds the number of a class; else zero."""
+    match loss:
+        case losses.Multinomial():
+            return outputs
+        case losses.Ordinal(num_levels=levels):
+            return levels
+        case losses.Binomial() if scale == LOG_PROBABILITY:
+            return 2
+    return 0
+
+
+class ResidualVariance:
+    """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
+
+    rows: Any
+    y: np.ndarray
+    offset: float | np.ndarray
+    weight: np.ndarray
+    mean: Callable[[Any], Any]
+    linear: bool
+
+    def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
+        self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
+        self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
+        self.mean, self.linear = loss.inverse_link, loss.convex
+
+    @functools.cached_property
+    def _gram(self) -> Float[Array, "params params"]:
+        return self.rows.products(self.weight[None])[0]
+
+    def __call__(self, rows: RefitRows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
+        index = np.minimum(rows.index, len(self.y) - 1)
+        left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
+        squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+        for k in np.flatnonzero(np.isnan(squares)):
+            seen = self.weight.copy()
+            np.subtract.at(seen, index[k], left[k])
+            squares[k] = seen @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
+        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
+
+    def _quadratic(
+        self, index: Int[Array, "refits width"], remainder: Float[Array, "refits width"], theta: Float[Array, "refits params"]
+    ) -> Float[Array, " refits"]:
+        """Compute Σ w r² without the left-out rows from its value at a nearby θ; NaN if little of it remains."""
+        start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
+        move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
+        own = r[index] - self.rows.at(index, move)
+        total = self.weight @ r**2
+        whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
+        squares = whole - np.sum(remainder * own**2, axis=1)
+        # below this share digits cancel, and the sum is computed as one
+        return np.where(squares > 1e-3 * np.maximum(total, whole), squares, np.nan)
