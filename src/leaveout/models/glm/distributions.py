@@ -75,8 +75,8 @@ class Family(abc.ABC):
         """Compute the variance of y."""
         raise NotImplementedError
 
-    def start(self, y: Array, weight: Array) -> tuple[float, Array]:
-        """Return an η without regressors and τ, from moments, from which a fit starts."""
+    def start(self, y: Array, weight: Array, share: float = 1.0) -> tuple[float, Array]:
+        """Return an η without regressors and τ, from which a fit starts: moments, with φ times a share."""
         raise NotImplementedError
 
     def formulas(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
@@ -117,12 +117,12 @@ class Gaussian(Family):
     def variance(self, mean, phi):
         return phi**2 + 0.0 * mean
 
-    def start(self, y, weight):
+    def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
-        return mean, np.log([np.sqrt(max(variance, 1e-12))])
+        return mean, np.log([np.sqrt(max(variance, 1e-12)) * share])
 
     def formulas(self, eta, phi, tau, y):
-        precision, r = phi**-2.0, y - eta
+        precision, r = np.exp(-2 * tau), y - eta
         bend, zero = lambda: np.broadcast_to(precision, r.shape), lambda: np.zeros_like(r)
         return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: bend, 3: zero}
 
@@ -130,7 +130,7 @@ class Gaussian(Family):
         return tau + 0.5 * np.log(2 * np.pi)
 
     def formulas_of_tau(self, eta, phi, tau, y):
-        precision, r = phi**-2.0, y - eta
+        precision, r = np.exp(-2 * tau), y - eta
         bend = lambda: np.broadcast_to(-2 * precision, r.shape)
         return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: bend}
 
@@ -152,9 +152,9 @@ class Gamma(Family):
     def variance(self, mean, nu):
         return mean**2 / nu
 
-    def start(self, y, weight):
+    def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
-        return float(np.log(mean)), np.log([max(mean**2 / max(variance, 1e-12 * mean**2), 0.1)])
+        return float(np.log(mean)), np.log([max(mean**2 / max(variance, 1e-12 * mean**2), 0.1) * share])
 
     def formulas(self, eta, nu, tau, y):
         term = nu * y * exponential(-eta)
@@ -248,10 +248,10 @@ class NegativeBinomial(Family):
     def variance(self, mean, alpha):
         return mean + alpha * mean**2
 
-    def start(self, y, weight):
+    def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
         mean = max(mean, 1e-3)
-        return float(np.log(mean)), np.log([max(max(variance / mean - 1, 0.1) / mean, 0.05)])
+        return float(np.log(mean)), np.log([max(max(variance / mean - 1, 0.1) / mean, 0.05) * share])
 
     def formulas(self, eta, alpha, tau, y):
         s, x = 1 / alpha, eta + tau

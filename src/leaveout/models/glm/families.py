@@ -27,19 +27,28 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     @property
     def given(self) -> tuple[Any, Any]:
         """The parameter of the family and its logarithm."""
-        value = getattr(self, self.family.parameter) if self.family.parameter else 1.0
+        if not self.family.parameter:
+            return 1.0, 0.0
+        value = getattr(self, self.family.parameter)
+        value = float(value) if isinstance(value, np.ndarray) else value
         return value, numpy_of(value).log(value)
 
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         return self.family.loss(mean, log_mean, *self.given, y)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        if self.link_name != self.family.link:
-            return {}
+        link = self.link_name
+        if link != self.family.link:
+            return self._formulas_under(link, eta, y)
         given = self.given
         known = self.family.formulas(eta, *given, y)
         value = known[0]
-        return known | {0: lambda: value() + self.family.constant(*given, y)}
+        known[0] = lambda: value() + self.family.constant(*given, y)
+        return known
+
+    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        """Return `formulas` under a link that is not that of the family."""
+        return {}
 
     def check(self, y: np.ndarray) -> None:
         self.family.check(y)
@@ -133,9 +142,9 @@ class Poisson(AbstractFamilyLoss):
     def __init__(self, link: str | links.AbstractLink = "log"):
         self.link = links.resolve(link)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
+    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         constant = lambda: scipy.special.gammaln(y + 1.0)
-        if self.link_name == "sqrt":
+        if link == "sqrt":
             x = np.copysign(np.maximum(np.abs(eta), SMALLEST_PREDICTOR), eta)
             return {
                 0: lambda: eta**2 - 2 * scipy.special.xlogy(y, np.abs(eta)) + constant(),
@@ -143,11 +152,11 @@ class Poisson(AbstractFamilyLoss):
                 2: lambda: 2 * (1 + y / x**2),
                 3: lambda: -4 * y / x**3,
             }
-        if self.link_name == "identity":
+        if link == "identity":
             x = np.maximum(eta, SMALLEST_PREDICTOR)
             known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
             return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
-        return super().formulas(eta, y)
+        return {}
 
 
 class Gamma(AbstractFamilyLoss):
@@ -188,9 +197,9 @@ class Gamma(AbstractFamilyLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        if self.link_name != "inverse":
-            return super().formulas(eta, y)
+    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        if link != "inverse":
+            return {}
         (nu, tau), x = self.given, np.maximum(eta, SMALLEST_PREDICTOR)
         value = lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y)
         known = {0: value, 1: lambda: nu * (y - 1 / x), 2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3}
@@ -231,8 +240,8 @@ class InverseGaussian(AbstractFamilyLoss):
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
         self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
 
-    def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        if not self.convex:
+    def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
+        if link != "inverse_squared":
             return {}
         half, x = float(self.shape) / 2, np.maximum(eta, SMALLEST_PREDICTOR)
         known = {

@@ -79,11 +79,11 @@ class Response:
 
     def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         """Return an intercept and τ to start from, where random effects take a share of what scatters."""
-        found = self.loss.start(y, np.ones(len(y)))
-        if not self.own:
-            return float(found), np.zeros(0)
-        share = {"gaussianscale": 0.7, "negativebinomialdispersion": 0.5}.get(self.title, 1.0)
-        return found[0], found[1] + np.log(share)
+        family, weight = self.loss.family, np.ones(len(y))
+        if family is not None and self.own and family.parameter:
+            return family.start(y, weight, {"scale": 0.7, "dispersion": 0.5}.get(family.parameter, 1.0))
+        found = self.loss.start(y, weight)
+        return found if self.own else (float(found), np.zeros(0))
 
     def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
         """Return τ in natural parameters, by name."""
