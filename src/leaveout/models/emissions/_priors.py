@@ -12,13 +12,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Scalar
+from jaxtyping import Scalar
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays, Module, PyTree, static
 from ...objectives.objective import as_stored
 from ._base import AbstractEmission, Observations, Parameters
 from ._covariance import inverse
+
+Numbers = Any  # a number or an array of hyperparameters, which is stored as an array of NumPy
 
 
 class AbstractPrior(Module):
@@ -52,8 +54,8 @@ class AbstractPrior(Module):
 class GammaPrior(AbstractPrior):
     """`(a − 1) log v − b v`, shape a and rate b."""
 
-    shape: Float[np.ndarray, "..."]
-    rate: Float[np.ndarray, "..."]
+    shape: Numbers
+    rate: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.shape - 1) * jnp.log(value) - self.rate * value)
@@ -62,8 +64,8 @@ class GammaPrior(AbstractPrior):
 class InverseGamma(AbstractPrior):
     """`−(a + 1) log v − b / v`, shape a and scale b."""
 
-    shape: Float[np.ndarray, "..."]
-    scale: Float[np.ndarray, "..."]
+    shape: Numbers
+    scale: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum(-(self.shape + 1) * jnp.log(value) - self.scale / value)
@@ -74,8 +76,8 @@ class InverseWishart(AbstractPrior):
 
     signed = "scale"
 
-    freedom: Float[np.ndarray, ""]
-    scale: Float[np.ndarray, "channels channels"]
+    freedom: Numbers
+    scale: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         precision, log_det = inverse(value)
@@ -88,8 +90,8 @@ class Normal(AbstractPrior):
 
     signed = "mean"
 
-    mean: Float[np.ndarray, "..."]
-    sd: Float[np.ndarray, "..."]
+    mean: Numbers
+    sd: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         return -0.5 * jnp.sum(((value - self.mean) / self.sd) ** 2)
@@ -103,8 +105,8 @@ class MatrixNormal(AbstractPrior):
 
     signed = "identity"
 
-    identity: Float[np.ndarray, ""]
-    sd: Float[np.ndarray, "..."]
+    identity: Numbers
+    sd: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         centre = np.zeros(value.shape[-3:])
@@ -115,8 +117,8 @@ class MatrixNormal(AbstractPrior):
 class BetaPrior(AbstractPrior):
     """`(a − 1) log v + (b − 1) log(1 − v)`."""
 
-    a: Float[np.ndarray, "..."]
-    b: Float[np.ndarray, "..."]
+    a: Numbers
+    b: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.a - 1) * jnp.log(value) + (self.b - 1) * jnp.log1p(-value))
@@ -125,7 +127,7 @@ class BetaPrior(AbstractPrior):
 class DirichletPrior(AbstractPrior):
     """`Σ (α − 1) log v` over the last axis, for any sum."""
 
-    concentration: Float[np.ndarray, "..."]
+    concentration: Numbers
 
     def __call__(self, value: Arrays) -> Scalar:
         return jnp.sum((self.concentration - 1) * jnp.log(value))

@@ -86,7 +86,7 @@ class AbstractCounts(AbstractWithPrior):
 
     regressors: Regressors
 
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+    def _bind(self, prior: Choice, exposure: ArrayLike | None, covariates: ArrayLike | None) -> None:
         self.regressors = Regressors(type(self).__name__, exposure, covariates)
         self._choose_prior(prior)
 
@@ -160,6 +160,9 @@ class Poisson(AbstractCounts):
 
     named = "rate"
 
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+        self._bind(prior, exposure, covariates)
+
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data.regressors)
         expected = jnp.broadcast_to(jnp.exp(factor), data.count.shape) @ rate.T
@@ -209,6 +212,9 @@ class NegativeBinomial(AbstractCounts):
     """
 
     named = "mean"
+
+    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+        self._bind(prior, exposure, covariates)
 
     def default_prior(self, x: Observations) -> Priors:
         mean, *rest = super().default_prior(x).items()

@@ -24,8 +24,6 @@ from .glm import GLM, AbstractRegression
 from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
-SCALED_ENTRIES = 2**21  # numbers of columns that are scaled at a time
-EIGENVALUE_ROUNDING = 1e-15  # times the number of rows, the share of the largest eigenvalue below which one counts as zero
 
 
 class DualGLM(AbstractRegression):
@@ -40,7 +38,7 @@ class DualGLM(AbstractRegression):
         vars(self).update(vars(whole))
         ridge = _ridge(whole)
         values, vectors = np.linalg.eigh(_gram(whole, ridge))
-        good = values > EIGENVALUE_ROUNDING * len(values) * values[-1]
+        good = values > 1e-15 * len(values) * values[-1]  # what is less is rounding
         root = np.sqrt(values[good])
         rows = vectors[:, good] * root
         new: dict[str, Any] = {"whole": whole, "ridge": ridge, "back": as_stored(vectors[:, good] / root)}
@@ -55,7 +53,9 @@ class DualGLM(AbstractRegression):
         u, p = theta[..., : self.num_features], len(self.ridge)
         weights = u @ self.back.T
         known = isinstance(weights, np.ndarray)
-        coef = (_pull_rows(self.whole, weights) if known else weights @ jnp.asarray(self.whole.design)[:, :p]) / self.ridge
+        flat = self.whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p] if known else None
+        coef = weights @ jnp.asarray(self.whole.design)[:, :p] if flat is None else flat.reshape(*weights.shape[:-1], -1)
+        coef = coef / self.ridge
         return {"intercept": theta[..., -1] if self.intercept else np.zeros(theta.shape[:-1]), "coef": coef}
 
     def _to_unconstrained(self, parameters):
@@ -97,19 +97,13 @@ def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[
     if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
         return (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
-    out, step = np.zeros((n, n)), max(1, SCALED_ENTRIES // n)
+    out, step = np.zeros((n, n)), max(1, 2**21 // n)
     source = whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))
         part = np.asarray(source[:, some], float) / np.sqrt(ridge[some])
         out += part @ part.T
     return out
-
-
-def _pull_rows(whole: AbstractRegression, weights: Float[Array, "*refits units"]) -> Float[Array, "*refits features"]:
-    """Multiply numbers of the rows by Xᵀ."""
-    flat = whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, : whole.num_features]
-    return flat.reshape(*weights.shape[:-1], -1)
 
 
 def _with_ones(rows: Float[Array, "rows rank"], intercept: bool) -> Float[Array, "rows coefficients"]:

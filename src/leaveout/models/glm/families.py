@@ -14,7 +14,7 @@ from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives.objective import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential
-from .loss import AbstractLoss, AbstractMeanLoss, Convex, positive, probability, within
+from .loss import AbstractLoss, AbstractMeanLoss, Convex, members_of, positive, probability, within
 
 SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
 
@@ -83,6 +83,7 @@ class Squared(AbstractMeanLoss):
     """
 
     family = distributions.GAUSSIAN
+    scale_name = "half the squared error"
     has_dispersion = True
     convex_links: ClassVar[Convex] = {"identity": 0.0}
     fourth: ClassVar[float] = 0.0
@@ -104,9 +105,6 @@ class Squared(AbstractMeanLoss):
 
     def variance(self, mean: Arrays) -> Arrays:
         return jnp.ones_like(mean)
-
-    def scale(self, y: np.ndarray) -> str:
-        return "half the squared error"
 
     @property
     def ceiling(self) -> float:
@@ -445,39 +443,18 @@ class AbstractQuasiLoss(AbstractLoss):
     def ceiling(self) -> float:
         return self.likelihood.ceiling / float(self.dispersion)
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
-        return self.likelihood.peak(y)
-
-    def inverse_link(self, eta: Arrays) -> Arrays:
-        return self.likelihood.inverse_link(eta)
-
-    def check(self, y: np.ndarray) -> None:
-        self.likelihood.check(y)
-
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        return self.likelihood.start(y, weight)
-
     def variance(self, mean: Arrays) -> Arrays:
         return self.dispersion * self.likelihood.variance(mean)
 
     def scale(self, y: np.ndarray) -> str:
         return f"half the {type(self.likelihood).__name__} deviance over {float(self.dispersion):g}"
 
-    @property
-    def inside(self) -> float:
-        return self.likelihood.inside
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
+        return self.likelihood.peak(y)
 
-    @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
-        return self.likelihood.self_concordance
-
-    @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
-        return self.likelihood.fourth
-
-    @property
-    def convex(self) -> bool:
-        return self.likelihood.convex
+    inverse_link, check, start, inside, self_concordance, fourth, convex = members_of(
+        "likelihood", "inverse_link", "check", "start", "inside", "self_concordance", "fourth", "convex"
+    )
 
 
 class QuasiPoisson(AbstractQuasiLoss):

@@ -33,7 +33,7 @@ from .predictive import ResidualVariance, classes, distribution
 from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
-PRODUCTS_FROM = 12_000  # columns beyond which a diagonal matrix is not written out, as `fit` then uses products
+PRODUCTS_FROM = 12_000  # columns beyond which the diagonal matrix of a penalty is sparse, as `fit` then uses products
 
 
 class AbstractRegression(AbstractLinearPredictor):
@@ -114,6 +114,8 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def parameters(self) -> Parameters:
+        own: Any = self.loss_function
+        tau = lambda theta: theta[len(theta) - self.own :]
         return Parameters(
             natural=self._natural,
             unconstrained=self._to_unconstrained,
@@ -121,13 +123,9 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: cast(Any, self.loss_function).limit(theta[len(theta) - self.own :]) if self.own else "",
-            at_limit=self._at_limit,
+            limit=lambda theta: own.limit(tau(theta)) if self.own else "",
+            at_limit=lambda theta: np.r_[theta[: -self.own], own.at_limit(tau(theta))] if self.own else theta,
         )
-
-    def _at_limit(self, theta):
-        free = len(theta) - self.own
-        return np.r_[theta[:free], self.loss_function.at_limit(theta[free:])] if self.own else theta
 
     def _start(self, seed):
         del seed  # the usual losses are convex
@@ -343,7 +341,12 @@ class AbstractRegression(AbstractLinearPredictor):
         if function.self_concordance is None and function.peak(self.y) is None:  # without these nothing can be proved
             return None
         pad = self.design.shape[1] - self.num_features
-        matrix, offset = self._quadratic(pad), self.offset
+        offset, wide = self.offset, self.num_features > PRODUCTS_FROM and not self.classes
+        diagonal = self.penalty.diagonal(self.num_features) if wide else None
+        matrix: Any = self.penalty.second(self.num_features) if diagonal is None else diagonal
+        matrix = np.pad(matrix, (0, pad)) if pad else matrix
+        if diagonal is not None:
+            matrix = scipy.sparse.diags_array(matrix, format="csr")
         rows: DenseDesign | SparseDesign | MappedDesign | Resident | MultiOutputDesign = self.lines
         own: Loss = function if self.classes else CachedLoss(function)
         loss = own
@@ -357,18 +360,6 @@ class AbstractRegression(AbstractLinearPredictor):
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
         parts = rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
         return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
-
-    def _quadratic(self, pad: int) -> Any:
-        """Quadratic part of the penalty, of all parameters of an output.
-
-        It is sparse where there are very many columns and the penalty is one number for each.
-        """
-        wide = self.num_features > PRODUCTS_FROM and not self.classes
-        diagonal = self.penalty.diagonal(self.num_features) if wide else None
-        if diagonal is not None:
-            return scipy.sparse.diags_array(np.pad(diagonal, (0, pad)), format="csr")
-        matrix = self.penalty.second(self.num_features)
-        return np.pad(matrix, (0, pad)) if pad else matrix
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute ω and κ of many refits; ω of the penalty's rows, which is κ times theirs, follows that of the units."""

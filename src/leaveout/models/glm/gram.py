@@ -6,19 +6,14 @@ from ..._runtime.jax import Array, Arrays, jax, jnp, make_on_first_call
 from ...linalg.sparse_design import SparseDesign
 from .rows import pick
 
-SMALL_OUTER_ENTRIES = 2**21  # numbers in all x xᵀ together below which they are formed
 WEIGHTED_ROWS = 8192  # rows that are weighted at a time
-WRITTEN_ENTRIES = 2**20  # numbers of compressed rows that are written out at a time
 
 
 def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
     """Weighted sum of x xᵀ over rows, for `curvature` `[units]` or `[units, outputs, outputs]`."""
-    return _gram_of_sparse(design, curvature) if isinstance(design, SparseDesign) else _weighted_gram(design, curvature)
-
-
-def _gram_of_sparse(design: SparseDesign, curvature: Arrays) -> Array:
-    """Sum over compressed rows, a block of which is written out at a time."""
-    size = max(1, WRITTEN_ENTRIES // design.shape[1])
+    if not isinstance(design, SparseDesign):
+        return _weighted_gram(design, curvature)
+    size = max(1, 2**20 // design.shape[1])  # compressed rows that are written out at a time
 
     def add(k, total):
         units = k * size + jnp.arange(size)
@@ -41,7 +36,7 @@ def _gram_by_blocks(design: Array, curvature: Arrays) -> Array:
 def _mapped_gram(axis_size, in_batched, design, curvature):
     """Compute the sums of many refits, by one product of all curvatures with all x xᵀ if these fit into memory."""
     n, q = design.shape[-2:]
-    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= SMALL_OUTER_ENTRIES:
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= 2**21:  # so many numbers are formed
         i, j = np.triu_indices(q)
         place = np.zeros((q, q), int)
         place[i, j] = place[j, i] = np.arange(len(i))

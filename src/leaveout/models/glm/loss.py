@@ -4,6 +4,7 @@ A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with p
 """
 
 import abc
+from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -18,6 +19,12 @@ Convex = dict[str, float | None]  # the M of |ℓ‴| ≤ M ℓ″ by the links 
 OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
 
 
+def members_of(part: str, *names: str) -> Iterator[Any]:
+    """Yield properties that are members of a part of the object, by name."""
+    for name in names:
+        yield property(lambda self, name=name: getattr(getattr(self, part), name))
+
+
 class AbstractLoss(Module):
     """Loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, in JAX.
 
@@ -26,6 +33,7 @@ class AbstractLoss(Module):
     """
 
     family: ClassVar[Family | None] = None  # distribution of y, of which the loss is −log density up to a factor
+    scale_name: ClassVar[str | None] = None  # scale of ℓ, if it is the same for all y
 
     @abc.abstractmethod
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
@@ -237,7 +245,7 @@ class AbstractLoss(Module):
             Name of the scale, such as "−log probability"; "" where it is not known.
         """
         del y
-        return f"{type(self).__name__} loss"
+        return f"{type(self).__name__} loss" if self.scale_name is None else self.scale_name
 
 
 class AbstractMeanLoss(AbstractLoss):

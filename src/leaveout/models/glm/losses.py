@@ -371,7 +371,24 @@ class QuasiBinomial(AbstractQuasiLoss):
         return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
 
 
-class Huber(AbstractLoss):
+class AbstractRobust(AbstractLoss):
+    """Loss of a residual that is squared near zero and linear beyond `delta`."""
+
+    delta: Float[np.ndarray, ""]
+    ceiling: ClassVar[float] = 1.0
+    title: ClassVar[str]
+
+    def peak(self, y: np.ndarray) -> np.ndarray | None:
+        return y
+
+    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
+        return float(np.median(y))
+
+    def scale(self, y: np.ndarray) -> str:
+        return f"{self.title} loss of δ = {float(self.delta):g}"
+
+
+class Huber(AbstractRobust):
     """Huber loss of a fixed scale: `½ r²` for |r| ≤ δ and `δ |r| − ½ δ²` beyond, with r = y − η.
 
     Its second derivative jumps at |r| = δ.
@@ -402,9 +419,8 @@ class Huber(AbstractLoss):
     array([0.125, 0.5  , 9.5  ])
     """
 
-    delta: Float[np.ndarray, ""]
+    title = "Huber"
     smooth = False
-    ceiling: ClassVar[float] = 1.0
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("Huber: delta", delta)
@@ -423,17 +439,8 @@ class Huber(AbstractLoss):
             3: lambda: np.zeros_like(r),
         }
 
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
-        return y
 
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        return float(np.median(y))
-
-    def scale(self, y: np.ndarray) -> str:
-        return f"Huber loss of δ = {float(self.delta):g}"
-
-
-class PseudoHuber(AbstractLoss):
+class PseudoHuber(AbstractRobust):
     """Pseudo-Huber loss, `δ² (√(1 + (r/δ)²) − 1)` with r = y − η: squared near zero, linear far away, and smooth.
 
     Parameters
@@ -457,8 +464,7 @@ class PseudoHuber(AbstractLoss):
     array([0.118, 0.414, 9.05 ])
     """
 
-    delta: Float[np.ndarray, ""]
-    ceiling: ClassVar[float] = 1.0
+    title = "pseudo-Huber"
 
     def __init__(self, delta: float = 1.345):
         self.delta = positive("PseudoHuber: delta", delta)
@@ -476,15 +482,6 @@ class PseudoHuber(AbstractLoss):
             2: lambda: root**-3,
             3: lambda: -3 * t * root**-5 / delta,
         }
-
-    def peak(self, y: np.ndarray) -> np.ndarray | None:
-        return y
-
-    def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        return float(np.median(y))
-
-    def scale(self, y: np.ndarray) -> str:
-        return f"pseudo-Huber loss of δ = {float(self.delta):g}"
 
     @property
     def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
@@ -534,6 +531,7 @@ class SquaredHinge(AbstractLoss):
     array([1.  , 0.25, 0.  ])
     """
 
+    scale_name = "squared hinge"
     smooth = False
     ceiling: ClassVar[float] = 2.0
 
@@ -555,9 +553,6 @@ class SquaredHinge(AbstractLoss):
     def peak(self, y: np.ndarray) -> np.ndarray | None:
         return -np.inf * y  # ℓ″ is two up to the margin, and zero beyond
 
-    def scale(self, y: np.ndarray) -> str:
-        return "squared hinge"
-
 
 class Custom(AbstractLoss):
     """Loss that a user gives as a JAX function. It has no link and no domain, and its second derivative may jump.
@@ -576,14 +571,12 @@ class Custom(AbstractLoss):
     """
 
     function: Callable[[Scalar, Scalar], Scalar]
+    scale_name = ""
     smooth = False
     convex = False
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return call_traced("GLM: loss", self.function, eta, y)
-
-    def scale(self, y: np.ndarray) -> str:
-        return ""
 
 
 NAMED: dict[str, Callable[[], AbstractLoss]] = {
@@ -613,7 +606,8 @@ SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameter
 }
 
 
-def _key(loss: str) -> str:
+def canonical_name(loss: str) -> str:
+    """Return a name of a loss as users may write it in the form of `NAMED`."""
     return loss.lower().replace("-", "_").replace(" ", "_")
 
 
@@ -624,7 +618,7 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
-        name = _key(loss)
+        name = canonical_name(loss)
         if name in NAMED:
             return NAMED[name]()
         if name in SHARED or name == "ordinal":
@@ -648,9 +642,9 @@ def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:
             f"Regression: loss must be a name, or a loss of lo.losses with parameters of its own such as "
             f"lo.losses.Beta(); got {type(loss).__name__}. Losses without are for lo.GLM."
         )
-    if _key(loss) not in SHARED:
+    if canonical_name(loss) not in SHARED:
         raise ValueError(
             f"Regression: no loss with parameters of its own is called {loss!r}; choose one of "
             f"{', '.join([*SHARED, 'ordinal'])}. Losses without are for lo.GLM."
         )
-    return SHARED[_key(loss)]()
+    return SHARED[canonical_name(loss)]()

@@ -23,6 +23,7 @@ class Multinomial(AbstractLoss):
     array([1.099, 1.099])
     """
 
+    scale_name = LOG_PROBABILITY
     self_concordance: ClassVar[float] = 1.0  # |E[(s − s̄)(v − v̄)²]| ≤ (max s − min s) Var v
 
     def __call__(self, eta: Array, y: Array) -> Array:
@@ -30,9 +31,6 @@ class Multinomial(AbstractLoss):
 
     def inverse_link(self, eta: Arrays) -> Arrays:
         return special_of(eta).softmax(eta, axis=-1)
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_PROBABILITY
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
@@ -56,10 +54,17 @@ class Multinomial(AbstractLoss):
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
         own = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
+
+        def second() -> np.ndarray:  # diag(p) − p pᵀ
+            p, rest = e / total, e @ (1 - np.eye(e.shape[-1])) / total
+            out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
+            out[..., k, k] = p * rest
+            return out
+
         return {
             0: lambda: np.where(own == 0, np.log1p(others), np.log(total) - own)[..., 0],
             1: lambda: np.where(hot, -others, e) / total,
-            2: lambda: _covariance(e / total, e @ (1 - np.eye(e.shape[-1])) / total),
+            2: second,
         }
 
     def roots(self, eta: np.ndarray) -> np.ndarray:
@@ -154,10 +159,3 @@ def _exponentials(eta: np.ndarray) -> np.ndarray:
     """Compute the probabilities up to their sum."""
     e = eta - eta.max(-1, keepdims=True)
     return np.exp(e, out=e)
-
-
-def _covariance(p: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Compute diag(p) − p pᵀ, with `rest` equal to 1 − p."""
-    out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
-    out[..., k, k] = p * rest
-    return out

@@ -12,6 +12,7 @@ per_weight(R)    Σ_n w_n s_n · R: for hosts that average the loss, whose penal
 per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the number of rows
 """
 
+import abc
 import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from ...linalg.group_norms import Norms
 from ...objectives.objective import as_stored
 from .losses import Straight
 from .penalty import (
+    AbstractCurved,
     AbstractPenalty as AbstractPenalty,
     CurvedTerms as CurvedTerms,
     Custom as Custom,
@@ -37,7 +39,6 @@ from .penalty import (
 )
 
 Model = TypeVar("Model")
-PENALTY_PROBES = 32  # probes of the diagonal of a penalty's Hessian
 
 
 class Ridge(AbstractPenalty):
@@ -66,6 +67,7 @@ class Ridge(AbstractPenalty):
     """
 
     alpha: Float[np.ndarray, "..."]
+    quadratic = True
 
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Ridge: alpha", alpha)
@@ -79,10 +81,6 @@ class Ridge(AbstractPenalty):
 
     def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return np.broadcast_to(self.alpha, features)
-
-    @property
-    def quadratic(self) -> bool:
-        return True
 
     def check(self, features: int) -> None:
         _one_each("Ridge", self.alpha, features)
@@ -116,6 +114,7 @@ class Quadratic(AbstractPenalty):
     """
 
     matrix: Float[np.ndarray, "features features"]
+    quadratic = True
 
     def __init__(self, matrix: ArrayLike):
         if is_traced(matrix):
@@ -138,16 +137,41 @@ class Quadratic(AbstractPenalty):
         del features
         return self.matrix
 
-    @property
-    def quadratic(self) -> bool:
-        return True
-
     def check(self, features: int) -> None:
         if len(self.matrix) != features:
             raise ValueError(f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients.")
 
 
-class Lasso(AbstractPenalty):
+class AbstractKinked(AbstractCurved):
+    """Penalty with terms that have kinks, of the weights `steepness`; without these it is quadratic."""
+
+    @property
+    @abc.abstractmethod
+    def steepness(self) -> Float[np.ndarray, "..."]:
+        """Weights of the kinks, a number or one a coefficient or group."""
+
+    @property
+    def has_kinks(self) -> bool:
+        return bool(is_traced(self.steepness) or np.any(self.steepness > 0))
+
+    @property
+    def quadratic(self) -> bool:
+        return not self.has_kinks
+
+
+class AbstractAbsolute(AbstractKinked):
+    """Penalty with a term `steepness_j |coef_j|` for each coefficient, of the strength `alpha`."""
+
+    alpha: Float[np.ndarray, "..."]
+
+    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
+        return numpy_of(self.steepness).broadcast_to(self.steepness, (features,)).copy()
+
+    def check(self, features: int) -> None:
+        _one_each(type(self).__name__, self.alpha, features)
+
+
+class Lasso(AbstractAbsolute):
     """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients are exactly zero.
 
     It is supported for `lo.GLM` with a convex loss of one output.
@@ -177,33 +201,18 @@ class Lasso(AbstractPenalty):
     array([1.94, 0.  , 0.  ])
     """
 
-    alpha: Float[np.ndarray, "..."]
-
     def __init__(self, alpha: ArrayLike = 1.0):
         self.alpha = _not_negative("Lasso: alpha", alpha)
 
     def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * jnp.abs(coef))
 
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
-        return numpy_of(self.alpha).broadcast_to(self.alpha, (features,)).copy()
-
-    def second(self, features: int) -> np.ndarray:
-        return np.zeros((features, features))
-
     @property
-    def has_kinks(self) -> bool:
-        return bool(is_traced(self.alpha) or np.any(self.alpha > 0))
-
-    @property
-    def quadratic(self) -> bool:
-        return not self.has_kinks
-
-    def check(self, features: int) -> None:
-        _one_each("Lasso", self.alpha, features)
+    def steepness(self) -> Float[np.ndarray, "..."]:
+        return self.alpha
 
 
-class ElasticNet(AbstractPenalty):
+class ElasticNet(AbstractAbsolute):
     """Elastic-net penalty, `α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`.
 
     It is supported for `lo.GLM` with a convex loss of one output.
@@ -231,7 +240,6 @@ class ElasticNet(AbstractPenalty):
     5.25
     """
 
-    alpha: Float[np.ndarray, "..."]
     l1_ratio: Float[np.ndarray, ""]
 
     def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
@@ -243,27 +251,16 @@ class ElasticNet(AbstractPenalty):
         share = self.l1_ratio
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
-        each = self.alpha * self.l1_ratio
-        return numpy_of(each).broadcast_to(each, (features,)).copy()
+    @property
+    def steepness(self) -> Float[np.ndarray, "..."]:
+        return self.alpha * self.l1_ratio
 
     def second(self, features: int) -> np.ndarray:
         each = self.alpha * (1 - self.l1_ratio)
         return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
 
-    @property
-    def has_kinks(self) -> bool:
-        return bool(is_traced([self.alpha, self.l1_ratio]) or np.any(self.alpha * self.l1_ratio > 0))
 
-    @property
-    def quadratic(self) -> bool:
-        return not self.has_kinks
-
-    def check(self, features: int) -> None:
-        _one_each("ElasticNet", self.alpha, features)
-
-
-class GroupLasso(AbstractPenalty):
+class GroupLasso(AbstractKinked):
     """Group-lasso penalty, `α Σ_g c_g ‖coef_g‖`: coefficients of a group are zero together.
 
     It is supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`.
@@ -322,23 +319,16 @@ class GroupLasso(AbstractPenalty):
         some = np.asarray(self.weights > 0)
         return Norms(self.alpha * self.weights[some], self.member[some])
 
-    def second(self, features: int) -> np.ndarray:
-        return np.zeros((features, features))
-
     @property
-    def has_kinks(self) -> bool:
-        return bool(is_traced(self.alpha) or np.any(self.alpha * self.weights > 0))
-
-    @property
-    def quadratic(self) -> bool:
-        return not self.has_kinks
+    def steepness(self) -> Float[np.ndarray, "..."]:
+        return self.alpha * self.weights
 
     def check(self, features: int) -> None:
         if self.member.shape[1] != features:
             raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
 
 
-class Box(AbstractPenalty):
+class Box(AbstractCurved):
     """Bounds `low ≤ coef ≤ high` on the coefficients; by default coefficients are not negative.
 
     They are supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or `ElasticNet`.
@@ -367,6 +357,8 @@ class Box(AbstractPenalty):
 
     low: Float[np.ndarray, "..."]
     high: Float[np.ndarray, "..."]
+    has_kinks = True
+    quadratic = False
 
     def __init__(self, low: ArrayLike = 0.0, high: ArrayLike = np.inf):
         self.low, self.high = _read_bound("low", low), _read_bound("high", high)
@@ -378,19 +370,8 @@ class Box(AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
 
-    def second(self, features: int) -> np.ndarray:
-        return np.zeros((features, features))
-
-    @property
-    def has_kinks(self) -> bool:
-        return True
-
     def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
         return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
-
-    @property
-    def quadratic(self) -> bool:
-        return False
 
     def check(self, features: int) -> None:
         _one_each("Box", self.low, features, "low")
@@ -429,6 +410,7 @@ class Tilted(AbstractPenalty):
     ridge: Float[np.ndarray, " features"]
     weight: Float[np.ndarray, " groups"]
     member: Bool[np.ndarray, "groups features"]
+    quadratic = False
 
     def __call__(self, coef: Array) -> Array:
         lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
@@ -446,15 +428,11 @@ class Tilted(AbstractPenalty):
         tilted = bool(self.slope.any())
         return CurvedTerms(self.slope[None][:tilted], np.ones(int(tilted)), Straight())
 
-    @property
-    def quadratic(self) -> bool:
-        return False
-
     def __repr__(self) -> str:
         return repr(self.whole)
 
 
-class PseudoHuber(AbstractPenalty):
+class PseudoHuber(AbstractCurved):
     """Pseudo-Huber penalty, `α Σ δ² (√(1 + (coef/δ)²) − 1)`: smooth, and close to `α δ |coef|` beyond δ.
 
     Parameters
@@ -482,6 +460,7 @@ class PseudoHuber(AbstractPenalty):
 
     alpha: Float[np.ndarray, "..."]
     delta: Float[np.ndarray, ""]
+    quadratic = False
 
     def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):
         self.alpha, self.delta = _not_negative("PseudoHuber: alpha", alpha), _not_negative("PseudoHuber: delta", delta)
@@ -491,16 +470,9 @@ class PseudoHuber(AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         return jnp.sum(self.alpha * self.delta**2 * (jnp.sqrt(1 + (coef / self.delta) ** 2) - 1))
 
-    def second(self, features: int) -> np.ndarray:
-        return np.zeros((features, features))
-
     def curved_terms(self, features: int) -> CurvedTerms | None:
         weight = np.broadcast_to(self.alpha * self.delta**2, features)
         return CurvedTerms((np.eye(features) / self.delta)[weight > 0], weight[weight > 0])
-
-    @property
-    def quadratic(self) -> bool:
-        return False
 
 
 def per_weight(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
@@ -577,7 +549,7 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
 
     It is exact if the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
     """
-    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (PENALTY_PROBES, len(vector))))
+    signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (32, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
 
 

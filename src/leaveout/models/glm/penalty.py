@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from ..._runtime.jax import Array, Arrays, Module, Scalar, call_traced, jnp, static
 from ...linalg.group_norms import Norms
+from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
 
@@ -186,7 +187,14 @@ class AbstractPenalty(Module):
         return Sum((*terms_of(self), *terms_of(resolve(other))))
 
 
-class Zero(AbstractPenalty):
+class AbstractCurved(AbstractPenalty):
+    """Penalty without a quadratic part."""
+
+    def second(self, features: int) -> np.ndarray:
+        return np.zeros((features, features))
+
+
+class Zero(AbstractCurved):
     """Absence of a penalty.
 
     Examples
@@ -196,18 +204,13 @@ class Zero(AbstractPenalty):
     0.0
     """
 
+    quadratic = True
+
     def __call__(self, coef: Array) -> Array:
         return jnp.zeros(())
 
-    def second(self, features: int) -> np.ndarray:
-        return np.zeros((features, features))
-
     def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
         return np.zeros(features)
-
-    @property
-    def quadratic(self) -> bool:
-        return True
 
 
 class Custom(AbstractPenalty):
@@ -226,13 +229,10 @@ class Custom(AbstractPenalty):
     """
 
     function: Callable[[Array], Scalar]
+    quadratic = False
 
     def __call__(self, coef: Array) -> Array:
         return call_traced("penalty", self.function, coef)
-
-    @property
-    def quadratic(self) -> bool:
-        return False
 
 
 class Sum(AbstractPenalty):
@@ -327,34 +327,9 @@ class PerWeight(AbstractPenalty):
     def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
         return (weights if self.rows else weighted).sum(-1)
 
-    def second(self, features: int) -> np.ndarray:
-        return self.penalty.second(features)
-
-    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
-        return self.penalty.diagonal(features)
-
-    def curved_terms(self, features: int) -> CurvedTerms | None:
-        return self.penalty.curved_terms(features)
-
-    @property
-    def has_kinks(self) -> bool:
-        return self.penalty.has_kinks
-
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
-        return self.penalty.kinks(features)
-
-    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
-        return self.penalty.bounds(features)
-
-    def norms(self, features: int) -> Norms | None:
-        return self.penalty.norms(features)
-
-    @property
-    def quadratic(self) -> bool:
-        return self.penalty.quadratic
-
-    def check(self, features: int) -> None:
-        self.penalty.check(features)
+    second, diagonal, curved_terms, has_kinks, kinks, bounds, norms, quadratic, check = members_of(
+        "penalty", "second", "diagonal", "curved_terms", "has_kinks", "kinks", "bounds", "norms", "quadratic", "check"
+    )
 
 
 def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:

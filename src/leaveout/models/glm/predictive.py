@@ -27,9 +27,10 @@ def distribution(
     The variance of squared loss is estimated by `variance`, unless the response is the code of a class.
     """
     family: Any = loss.family
+    given: Any = loss
     tweedie = isinstance(loss, losses.Tweedie)
     if tweedie:
-        family = {0: GAUSSIAN, 2: GAMMA, 3: INVERSE_GAUSSIAN}.get(float(loss.power))
+        family = {0.0: GAUSSIAN, 2.0: GAMMA, 3.0: INVERSE_GAUSSIAN}.get(float(given.power))
     if family is None or (family.scale == LOG_PROBABILITY and scale != LOG_PROBABILITY):
         return None
     if isinstance(loss, losses.Squared):
@@ -38,8 +39,8 @@ def distribution(
     if loss.own:
         usual = family.crps is not None and not getattr(loss, "linear", False)
         return Distribution(lambda rows, theta: np.exp(theta[:, -1:]), family.scores) if usual else None
-    name, value = ("dispersion", loss.dispersion) if tweedie else (family.parameter, getattr(loss, family.parameter, 1.0))
-    own = value if not tweedie else 1 / value if loss.power else value**0.5
+    name, value = ("dispersion", given.dispersion) if tweedie else (family.parameter, getattr(loss, family.parameter, 1.0))
+    own = value if not tweedie else 1 / value if given.power else value**0.5
     note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it" if loss.has_dispersion else ""
     return Distribution(lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, note)
 

@@ -42,7 +42,11 @@ def design(
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
         raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
-    array = _read_rows(caller, X)
+    array = compress_rows(caller, "X", X)
+    if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
+        there = on_device(caller, "X", X)
+        array = None if there is None else device_copy(there)
+    array = numbers(caller, "X", X) if array is None else array
     if array.ndim != 2:
         raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
     if array.shape[0] < 2:
@@ -51,16 +55,6 @@ def design(
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
     _check_finite(caller, "X", array, names)
     return _with_ones(array, intercept), names or _default_names(array.shape[1])
-
-
-def _read_rows(caller: str, X: Any) -> Any:
-    """Return compressed rows if X is sparse, JAX's array for many rows on a device, and NumPy's otherwise."""
-    sparse = compress_rows(caller, "X", X)
-    if sparse is not None:
-        return sparse
-    there = on_device(caller, "X", X)
-    many = None if there is None else device_copy(there)
-    return numbers(caller, "X", X) if many is None else many
 
 
 def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -78,7 +72,8 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
             return
         array = np.asarray(array)
     values = array.data if scipy.sparse.issparse(array) else array
-    if array.dtype.kind != "f" or all(np.isfinite(values[some]).all() for some in _blocks(values)):
+    step = max(1, DENSE_BLOCK // max(1, values[:1].size))
+    if array.dtype.kind != "f" or all(np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)):
         return
     finite = np.isfinite(values)
     where = np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
@@ -87,12 +82,6 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
     raise ValueError(
         f"{caller}: {name} holds {np.sum(~finite)} NaN or infinite values, in columns {bad[:5]}{first}; drop or impute."
     )
-
-
-def _blocks(values: np.ndarray) -> list[slice]:
-    """Slice the rows into blocks."""
-    step = max(1, DENSE_BLOCK // max(1, values[:1].size))
-    return [slice(start, start + step) for start in range(0, len(values), step)]
 
 
 def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | MappedDesign | Resident:

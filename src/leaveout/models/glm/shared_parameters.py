@@ -123,6 +123,7 @@ class Beta(AbstractScaleLoss):
     """
 
     parameter = "precision"
+    scale_name = LOG_DENSITY
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
@@ -139,9 +140,6 @@ class Beta(AbstractScaleLoss):
 
     def check(self, y: np.ndarray) -> None:
         domain(y, (y > 0) & (y < 1), "beta", "strictly between 0 and 1")
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_DENSITY
 
 
 class GaussianScale(AbstractFamilyScale):
@@ -259,6 +257,7 @@ class Ordinal(AbstractSharedLoss):
     """
 
     family = distributions.ORDINAL
+    scale_name = LOG_PROBABILITY
     num_levels: int = static()
     intercept = False
 
@@ -312,9 +311,6 @@ class Ordinal(AbstractSharedLoss):
 
     def check(self, y: np.ndarray) -> None:
         domain(y, whole(y) & (y < self.num_levels), "ordinal", f"among 0, …, {self.num_levels - 1}")
-
-    def scale(self, y: np.ndarray) -> str:
-        return LOG_PROBABILITY
 
     @property
     def own(self) -> int:  # type: ignore[override]

@@ -47,8 +47,9 @@ class Response:
 
     def _family(self, tau: np.ndarray) -> tuple[Any, Any, Any]:
         """Return the family, its parameter φ and log φ = τ; a family of one parameter has no axis for it."""
-        tau = tau[0] if self.own and self.loss.family.parameter else tau
-        return self.loss.family, np.exp(tau), tau
+        family: Any = self.loss.family
+        tau = tau[0] if self.own and family.parameter else tau
+        return family, np.exp(tau), tau
 
     def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
@@ -85,7 +86,7 @@ class Response:
         found = self.loss.start(y, weight)
         return found if self.own else (float(found), np.zeros(0))
 
-    def natural(self, tau: np.ndarray) -> dict[str, np.ndarray]:
+    def natural(self, tau: np.ndarray) -> dict[str, Any]:
         """Return τ in natural parameters, by name."""
         return self.loss.natural(tau)
 
@@ -151,7 +152,7 @@ FAMILIES: dict[str, Callable[[], Response]] = {
 def response(family: Any, y: ArrayLike) -> Response:
     """Return the response of a name, an ordinal one with as many levels as y, or that of a loss of `lo.losses`."""
     if isinstance(family, str):
-        name = family.lower().replace("-", "_").replace(" ", "_").replace("negativebinomial", "negative_binomial")
+        name = losses.canonical_name(family).replace("negativebinomial", "negative_binomial")
         if name in ("ordinal", "cumulative"):
             return Response(losses.Ordinal(len(np.unique(np.asarray(y)))))
         if name in FAMILIES:
