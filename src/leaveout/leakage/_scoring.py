@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import sklearn.metrics
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, xlog1py, xlogy
 from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 
 from ..interop.sklearn import inner
 from ..models.glm import losses
+from ..models.glm.distributions import BERNOULLI
 from ..models.glm.losses import NAMED, AbstractLoss
 from ..optimize.fit import Fit
 from ._score import (
@@ -58,7 +58,8 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
 
 def deviance(y: NDArray, mu: NDArray) -> NDArray:
     """Compute the deviance; a probability that rounds to one becomes the largest number below one."""
-    return -(xlogy(y, mu) + xlog1py(1 - y, -np.minimum(mu, np.nextafter(1.0, 0.0))))
+    mean = np.minimum(mu, np.nextafter(1.0, 0.0))
+    return BERNOULLI.loss(mean, None, None, None, y)
 
 
 def surprise(y: NDArray, p: NDArray) -> NDArray:
@@ -75,22 +76,13 @@ def _pick(p: NDArray, y: NDArray) -> NDArray:
     return np.take_along_axis(p, code[..., None], -1)[..., 0]
 
 
-def _poisson(y: NDArray, mu: NDArray) -> NDArray:
-    return mu - xlogy(y, mu) + gammaln(y + 1)
+def _of_mean(y: NDArray, mu: NDArray, loss: losses.Poisson | losses.Gamma) -> NDArray:
+    """Compute −log density of a mean, which may be zero where y is."""
+    return loss.family.loss(mu, np.log(np.where((mu == 0) & (y == 0), 1.0, mu)), *loss.given, y)
 
 
-def _huber(y: NDArray, eta: NDArray, delta: float) -> NDArray:
-    r = np.abs(y - eta)
-    return np.where(r <= delta, 0.5 * r**2, delta * (r - 0.5 * delta))
-
-
-def _pseudo_huber(y: NDArray, eta: NDArray, delta: float) -> NDArray:
-    return delta**2 * (np.sqrt(1 + ((y - eta) / delta) ** 2) - 1)
-
-
-def _gamma(y: NDArray, mu: NDArray, shape: float) -> NDArray:
-    constant = gammaln(shape) - shape * np.log(shape)
-    return shape * (np.log(mu) + y / mu) - (shape - 1) * np.log(y) + constant
+def _of_residual(y: NDArray, eta: NDArray, loss: losses.Huber | losses.PseudoHuber) -> NDArray:
+    return loss.derivatives(eta, y, (0,))[0]
 
 
 def _of(loss: losses.AbstractLoss) -> Score:
@@ -104,13 +96,12 @@ def _of(loss: losses.AbstractLoss) -> Score:
         case losses.Multinomial():
             return Score("−log p̂(y)", "probabilities", Mean(surprise))
         case losses.Poisson():
-            return response("ŷ − y log ŷ + log y!", _poisson)
+            return response("ŷ − y log ŷ + log y!", functools.partial(_of_mean, loss=loss))
         case losses.Gamma():
-            return response("the gamma density", functools.partial(_gamma, shape=float(loss.shape)), None)
-        case losses.Huber():
-            return response("Huber's", functools.partial(_huber, delta=float(loss.delta)))
-        case losses.PseudoHuber():
-            return response("pseudo-Huber", functools.partial(_pseudo_huber, delta=float(loss.delta)))
+            return response("the gamma density", functools.partial(_of_mean, loss=loss), None)
+        case losses.Huber() | losses.PseudoHuber():
+            name = "Huber's" if isinstance(loss, losses.Huber) else "pseudo-Huber"
+            return response(name, functools.partial(_of_residual, loss=loss))
     raise TypeError(f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function.")
 
 
