@@ -129,7 +129,7 @@ FAULTS = (
     ),
     Fault(
         "audit: flat directions have no curvature",
-        "audit._along",
+        "repeat_minimiser",
         "whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))",
         "whitened(product(move))",
         "test_null_space",

@@ -87,20 +87,23 @@ def lists_all_units(objective: AbstractObjective) -> bool:
 
 def passes(objective: AbstractObjective) -> int:
     """Number of refits that share one pass over the data."""
-    if objective.costs.lanes is not None:
-        return objective.costs.lanes
+    lanes = objective.costs.lanes
+    if lanes is not None:
+        return lanes
     outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
     return max(4, PASS_ENTRIES // (objective.num_units * outputs))
 
 
 def own_passes(objective: AbstractObjective, width: int) -> int:
     """Number of refits that share one pass if each needs its own units only."""
-    return max(passes(objective), JOINT_UNITS // width) if objective.local else passes(objective)
+    every = passes(objective)
+    return max(every, JOINT_UNITS // width) if objective.local else every
 
 
 def work(objective: AbstractObjective, size: int) -> float:
     """Number of operations of one gradient of one refit with `size` parameters."""
-    return 4.0 * objective.num_units * size if objective.costs.work is None else objective.costs.work
+    known = objective.costs.work
+    return 4.0 * objective.num_units * size if known is None else known
 
 
 class LinearBatch:
@@ -288,6 +291,13 @@ class DerivedBatch:
         found, rows = padded_batch(self.objective, self.rows)
         return found, resident((found, rows))[1]
 
+    @functools.cached_property
+    def _costs(self) -> tuple[int, int, float]:
+        """Refits that share a pass over all units, and over their own units only; operations of one gradient."""
+        objective, rows = self._padded_batch
+        params = sum(map(np.size, jax.tree.leaves(self.like)))
+        return passes(objective), own_passes(objective, rows.index.shape[1]), work(objective, params)
+
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Drop the losses of units that are padding."""
         return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
@@ -297,8 +307,8 @@ class DerivedBatch:
     ) -> Any:
         """Run a program for the selected refits in groups of few sizes, the last refit repeated where a group is not full."""
         objective, rows = self._padded_batch
-        own = own_passes(objective, rows.index.shape[1])
-        together = _power(2, max(1, own // 4) if held else own if local else passes(objective))
+        every, own, _ = self._costs
+        together = _power(2, max(1, own // 4) if held else own if local else every)
         size = self._size(together, dear)
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
@@ -316,10 +326,9 @@ class DerivedBatch:
         It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
         of refits, and at least a number that does not depend on that, so that other plans find the same program.
         """
-        objective, total = self._padded_batch[0], len(self.rows.index)
-        operations = work(objective, sum(map(np.size, jax.tree.leaves(self.like))))
-        few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / operations, 1)) / 3)))
-        always = min(few(MAX_PADDING_WORK), objective.num_units) if total > 1 else 1
+        total = len(self.rows.index)
+        few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
+        always = min(few(MAX_PADDING_WORK), self._padded_batch[0].num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 

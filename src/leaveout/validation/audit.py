@@ -35,11 +35,18 @@ PROGRAM_ROUNDING = 1e-8  # relative difference of a loss that two programs may h
 REASONS = ("longest step", "largest error", "random")
 
 
-def _chance(refit: Int[Array, " some"]) -> Float[Array, " some"]:
-    """Draw a pseudo-random number for each refit by hashing its number, so that it does not depend on the other refits."""
-    mixed = refit.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+def foremost_by_reason(
+    refits: Int[Array, " some"], move: Float[Array, " some"], error: Float[Array, " some"], is_proved: Array, number: int
+) -> list[Int[Array, " number"]]:
+    """Return the positions of the foremost refits by each of `REASONS`, estimated errors before proved ones.
+
+    The random order hashes the number of each refit, so that it does not depend on the other refits.
+    """
+    mixed = refits.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(31)
-    return (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
+    chance = (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
+    orders = [*(np.lexsort((-key, is_proved)) for key in (move, error)), np.argsort(-chance, kind="stable")]
+    return [order[:number] for order in orders]
 
 
 class Candidates:
@@ -64,19 +71,17 @@ class Candidates:
         self.step_length[refits], self.exists[refits] = move, True
         if theta is None or not self.number:
             return
-        best = set().union(*_orders(*self._facts, self.number))  # the best refits of a batch are among its `foremost`
+        known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
+        best = set().union(*_orders(*known, self.number))  # those of a batch are among its own foremost
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
-    @property
-    def _facts(self) -> tuple[Array, Array, Array, Array]:
-        return self.exists, self.step_length, self.estimate.error, self.estimate.proved
-
     def choose(self, number: int) -> dict[int, str]:
         """Choose at most `number` refits, and no more than the caller allowed; return the reason for each."""
-        return choose_refits(*self._facts, min(number, self.number))
+        known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
+        return choose_refits(*known, min(number, self.number))
 
 
 def choose_refits(
@@ -95,24 +100,10 @@ def choose_refits(
 
 
 def _orders(exists: Array, move: Array, error: Array, is_proved: Array, number: int) -> list[list[int]]:
-    """List the foremost refits by each reason."""
+    """List the foremost of the refits that exist, by each reason."""
     refits = np.flatnonzero(exists)
-    places = _places(refits, move[refits], error[refits], is_proved[refits], number)
+    places = foremost_by_reason(refits, move[refits], error[refits], is_proved[refits], number)
     return [refits[order].tolist() for order in places]
-
-
-def _places(refits: Array, move: Array, error: Array, is_proved: Array, number: int) -> list[Int[Array, " number"]]:
-    """Return the positions of the foremost refits by each reason, estimated errors before proved ones.
-
-    The random order uses `_chance`, one number for each refit.
-    """
-    orders = [np.lexsort((-key, is_proved)) for key in (move, error)]
-    return [order[:number] for order in (*orders, np.argsort(-_chance(refits), kind="stable"))]
-
-
-def foremost(refits: Array, move: Array, error: Array, is_proved: Array, number: int) -> Int[Array, " some"]:
-    """Return the positions, in order, of those refits of a batch that may be among the foremost of all."""
-    return np.unique(np.concatenate(_places(refits, move, error, is_proved, number)))
 
 
 def affordable(gradients: float, operations: float) -> int:
@@ -143,8 +134,12 @@ def repeat_minimiser(
         if not size:
             return u, True
         product = F.products(fit.at(u))
-        along = lambda v, of=product: _along(of, flat, fit.unwhiten(np.ravel(v)), whitened)
-        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), along, dtype=float)
+
+        def multiply(v, product=product):  # by ∇²F, with the curvature of the coordinates along flat directions
+            move = fit.unwhiten(np.ravel(v))
+            return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
+
+        hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), multiply, dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):  # rounding along undetermined directions
             step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
         step = step if step @ gradient < 0 else -gradient
@@ -161,11 +156,6 @@ def repeat_minimiser(
             return u, False
         u, value, gradient = u + length * step, new, slope
     return u, False
-
-
-def _along(product: Callable[[Array], Array], flat: Array, move: Array, whitened: Callable[[Array], Array]) -> Array:
-    """Multiply a move by ∇²F, with the curvature of the coordinates along flat directions."""
-    return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
 
 
 def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
@@ -196,24 +186,6 @@ def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Flo
     return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear
 
 
-def _from(fit: Fit, weights: Float[Array, " units"], start: Float[Array, " params"]) -> tuple[Float[Array, " params"], bool]:
-    """Descend from θ; return the minimiser, and whether it was reached."""
-    if (solved := _solve_least_squares(fit, weights)) is not None:
-        return solved
-    u, reached = repeat_minimiser(fit, weights, fit.back(start - fit.vector))
-    return fit.at(u), reached
-
-
-def _from_scratch(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool]:
-    """Minimise under a penalty with kinks by coordinate descent from zero; return θ, and whether it was reached."""
-    try:
-        known = kinks(fit.objective)
-        assert known is not None
-        return minimise_with_kinks(known.whole, weights).theta, True
-    except NoMinimiser:
-        return fit.vector, False
-
-
 @dataclass(frozen=True, eq=False)
 class RepeatedRefit:
     """Repeat one refit: descend from its candidate to its minimiser, and return the losses there and their places."""
@@ -225,8 +197,16 @@ class RepeatedRefit:
         asked, fit = self.held_out_loss, self.held_out_loss.fit
         _, place, rows = asked.plan.one(refit, lists_all_units(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
-        kinked = kinks(fit.objective) is not None
-        theta, reached = _from_scratch(fit, weights) if kinked else _from(fit, weights, self.start.get(refit, fit.vector))
+        if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
+            try:
+                theta, reached = minimise_with_kinks(kinked.whole, weights).theta, True
+            except NoMinimiser:
+                theta, reached = fit.vector, False
+        elif (solved := _solve_least_squares(fit, weights)) is not None:
+            theta, reached = solved
+        else:
+            u, reached = repeat_minimiser(fit, weights, fit.back(self.start.get(refit, fit.vector) - fit.vector))
+            theta = fit.at(u)
         value = asked.losses(rows, theta[None])[0]
         exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
         return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}

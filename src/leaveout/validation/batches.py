@@ -147,7 +147,12 @@ class BatchRunner:
 
         `estimate` has the losses with no update, if they are known already.
         """
-        scale, number = np.asarray(self._scale(estimate)), np.asarray(self.times * self.plan.num_refits)
+        number, scale = np.asarray(self.times * self.plan.num_refits), 0.0
+        if estimate is None and self.refit.in_standard_errors:  # else the tolerance does not need it
+            own = HeldOutLoss(self.fit, self.plan, None)
+            estimate = blank(own, self.refit, self.baseline(own))
+        if estimate is not None:
+            scale = estimate.scale  # the naive standard error of the mean with no update
 
         def merged(batch, told):
             merge(batch._replace(rows=batch.rows._replace(held=told["held"])), told)
@@ -155,7 +160,7 @@ class BatchRunner:
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
-            self.over(Refitter(self.fit, self.refit, scale, number, losses, tell), merged)
+            self.over(Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell), merged)
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:
@@ -180,15 +185,6 @@ class BatchRunner:
         self.over(WholeFitLosses(loss), lambda batch, told: put_losses(baseline, batch, told["losses"]))
         return baseline
 
-    def _scale(self, estimate: Estimate | None) -> float:
-        """Return the naive standard error of the no-update mean, or zero if the strategy's tolerance does not need it."""
-        if estimate is not None:
-            return estimate.scale
-        if not self.refit.in_standard_errors:
-            return 0.0
-        own = HeldOutLoss(self.fit, self.plan, None)
-        return blank(own, self.refit, self.baseline(own)).scale
-
 
 def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
     """Limit BLAS to one thread if more threads save no time and would wait for each other on a busy core."""
@@ -208,7 +204,8 @@ def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
 def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
     fit, count = loss.fit, loss.plan.num_refits
-    weight = fit.objective.units.weight
+    units = fit.objective.units
+    response = units.target if units.response is None else units.response
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(
@@ -217,19 +214,13 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]
         result=np.zeros(count, np.int64),
         plan=loss.plan,
         baseline=baseline,
-        unit_weight=None if weight is None else np.asarray(weight),
+        unit_weight=None if units.weight is None else np.asarray(units.weight),
         score=loss.title,
-        response=_response(fit),
-        classes=fit.objective.units.classes > 0,
+        response=None if response is None else np.asarray(response),
+        classes=units.classes > 0,
         fit=replace(fit),  # without the results that its refits cache
         call=(refit, loss.evaluate),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
         elsewhere=np.full_like(baseline, np.nan) if minima.has_other_minima(fit) else None,
     )
-
-
-def _response(fit: Fit) -> NDArray | None:
-    units = fit.objective.units
-    found = units.target if units.response is None else units.response
-    return None if found is None else np.asarray(found)

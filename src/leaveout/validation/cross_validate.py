@@ -34,7 +34,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
-from .audit import Candidates, affordable, audit_table, foremost
+from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Merge, blank, one_thread, put_losses
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Predictions
@@ -142,40 +142,21 @@ def cross_validate(
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpen()
             estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
-    estimate.labels["asked"] = _describe_call(evaluate, metrics, audit)
-    if callable(evaluate):
-        estimate.labels["function"] = _way(evaluate)
-    elif not estimate.score or _own_loss(fit.objective):
-        estimate.labels["function"] = _way(_defining(fit.objective))
-    return estimate
-
-
-def _defining(objective: AbstractObjective) -> Callable:
-    """Return the part of a user's model that defines its losses."""
-    parts = (getattr(objective, name, None) for name in ("unit_loss", "score_function", "loss_function"))
-    return next((part for part in parts if part is not None), type(objective))
-
-
-def _own_loss(objective: AbstractObjective) -> bool:
-    """Tell whether the loss of rows is of a user's own class."""
-    loss = type(getattr(objective, "loss_function", None))
-    return issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
-
-
-def _way(evaluate: Callable) -> str:
-    """Return a text that identifies a function by its code, whatever data it holds."""
-    try:
-        return fingerprint(evaluate, data=False)
-    except TypeError:
-        return repr(evaluate)
-
-
-def _describe_call(evaluate: Evaluate | ScoreName | None, metrics: tuple[Metric, ...], audit: int) -> str:
-    """Write the arguments of a call that differ from the defaults, beside plan and strategy."""
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
     usual = {"evaluate": "None", "metric": "()", "audit": "5"}
-    return ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
+    estimate.labels["asked"] = ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
+    loss = type(getattr(fit.objective, "loss_function", None))
+    of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
+    if callable(evaluate) or not estimate.score or of_user:
+        parts_of_model = ("unit_loss", "score_function", "loss_function")  # those in which a user's model defines its losses
+        defined = (getattr(fit.objective, name, None) for name in parts_of_model)
+        chosen = evaluate if callable(evaluate) else next((part for part in defined if part is not None), type(fit.objective))
+        try:
+            estimate.labels["function"] = fingerprint(chosen, data=False)  # of its code, whatever data it holds
+        except TypeError:
+            estimate.labels["function"] = repr(chosen)
+    return estimate
 
 
 def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dict[str, object]:
@@ -523,17 +504,13 @@ class BatchSummary:
                 "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
             }
         found |= {} if self.predictions is None else self.predictions.predict(asked.fit, rows, outcome, result)
-        return found | self._starts(batch, outcome, found)
-
-    def _starts(self, batch: Batch, outcome: RefitBatch, result: StepResult) -> StepResult:
-        """Return the parameters of refits that may be repeated, with their positions among the refits that exist."""
-        formed = self.held_out_loss.fit.predictors is None and outcome.common_error is None
-        if not self.audit or (not formed and batch.rows.index.shape[1] == 1):  # their θ is not formed
-            return {}
-        some = np.flatnonzero(result["exists"])
-        moved, error, proved = (result[name][some] for name in ("moved", "error", "proved"))
-        places = foremost(batch.refits[some], moved, error, proved, self.audit)
-        return {"places": places, "start": outcome.theta[some[places]]}
+        formed = asked.fit.predictors is None and outcome.common_error is None
+        if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
+            some = np.flatnonzero(exists)
+            facts = (found[name][some] for name in ("moved", "error", "proved"))
+            found["places"] = np.unique(np.concatenate(foremost_by_reason(batch.refits[some], *facts, self.audit)))
+            found["start"] = outcome.theta[some[found["places"]]]
+        return found
 
 
 class EstimateBuilder:
@@ -558,7 +535,14 @@ class EstimateBuilder:
 
     @functools.cached_property
     def emptied_refits(self) -> NDArray[np.bool_]:
-        return _emptied_refits(self.held_out_loss.fit, self.held_out_loss.plan)
+        """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
+        fit, plan = self.held_out_loss.fit, self.held_out_loss.plan
+        shares = fit.objective.parameters.shares(fit.theta)
+        if shares is None:
+            return np.zeros(plan.num_refits, bool)
+        change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
+        total = np.asarray(shares).sum(0)
+        return np.any((total + change @ shares < MIN_OBSERVATIONS) & (total >= 2 * MIN_OBSERVATIONS), axis=1)
 
     def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""
@@ -672,13 +656,3 @@ def overwrite_refits(estimate: Estimate, some: Estimate, refits: NDArray[np.int6
     estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = some.losses
     for name in ("error", "result", "proved"):
         getattr(estimate, name)[refits] = getattr(some, name)
-
-
-def _emptied_refits(fit: Fit, plan: Plan) -> NDArray[np.bool_]:
-    """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
-    shares = fit.objective.parameters.shares(fit.theta)
-    if shares is None:
-        return np.zeros(plan.num_refits, bool)
-    change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
-    total = np.asarray(shares).sum(0)
-    return np.any((total + change @ shares < MIN_OBSERVATIONS) & (total >= 2 * MIN_OBSERVATIONS), axis=1)
