@@ -916,9 +916,9 @@ FAULTS = (
     ),
     Fault(
         "one function of other data counts as another score",
-        "_way",
-        "fingerprint(evaluate, data=False)",
-        "fingerprint(evaluate)",
+        "cross_validate",
+        "fingerprint(chosen, data=False)",
+        "fingerprint(chosen)",
         "test_named_scores",
     ),
     Fault(
