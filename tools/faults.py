@@ -916,7 +916,7 @@ FAULTS = (
     ),
     Fault(
         "one function of other data counts as another score",
-        "cross_validate",
+        "validation.cross_validate.cross_validate",
         "fingerprint(chosen, data=False)",
         "fingerprint(chosen)",
         "test_named_scores",
