@@ -1428,9 +1428,9 @@ FAULTS = (
     ),
     Fault(
         "an audit compares a refit with itself",
-        "_from",
-        "return fit.at(u), reached",
-        "return fit.at(0 * u), reached",
+        "RepeatedRefit.__call__",
+        "theta = fit.at(u)",
+        "theta = fit.at(0 * u)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
