@@ -30,11 +30,7 @@ from .objective import (
     unravel,
 )
 
-PASS_ENTRIES = 2**19  # numbers that one pass over the data computes for a group of refits: about the size of a cache
-JOINT_UNITS = 256  # units that refits of few units evaluate together
-SMALL_NUM_UNITS = 512  # units up to which every refit lists all of them, so that there is one shape
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
-MAX_PADDING_WORK = 4e6  # operations of padding, in every call, that are accepted so that other plans find the same programs
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 
@@ -82,7 +78,8 @@ def lists_all_units(objective: AbstractObjective) -> bool:
 
     This is so if units are few and every pass goes over all of them.
     """
-    return not objective.local and objective.num_units <= SMALL_NUM_UNITS
+    # units up to which every refit lists all of them, so that there is one shape
+    return not objective.local and objective.num_units <= 512
 
 
 def passes(objective: AbstractObjective) -> int:
@@ -91,13 +88,15 @@ def passes(objective: AbstractObjective) -> int:
     if lanes is not None:
         return lanes
     outputs = objective.outputs if isinstance(objective, AbstractLinearPredictor) else 1
-    return max(4, PASS_ENTRIES // (objective.num_units * outputs))
+    # numbers that one pass over the data computes for a group of refits: about the size of a cache
+    return max(4, 2**19 // (objective.num_units * outputs))
 
 
 def own_passes(objective: AbstractObjective, width: int) -> int:
     """Number of refits that share one pass if each needs its own units only."""
     every = passes(objective)
-    return max(every, JOINT_UNITS // width) if objective.local else every
+    # units that refits of few units evaluate together
+    return max(every, 256 // width) if objective.local else every
 
 
 def work(objective: AbstractObjective, size: int) -> float:
@@ -328,7 +327,8 @@ class DerivedBatch:
         """
         total = len(self.rows.index)
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
-        always = min(few(MAX_PADDING_WORK), self._padded_batch[0].num_units) if total > 1 else 1
+        # operations of padding, in every call, that are accepted so that other plans find the same programs
+        always = min(few(4e6), self._padded_batch[0].num_units) if total > 1 else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 

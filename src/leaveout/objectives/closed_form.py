@@ -22,9 +22,7 @@ from .objective import AbstractObjective
 
 GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
 WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
-STATE_ENTRIES = 2**21  # entries of weights and states that are in memory together
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and weights of a first derivative
-BENDS = ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12))  # places and weights of a second derivative
 
 State = np.ndarray | None
 ValueAndGradient = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]
@@ -403,7 +401,12 @@ class ClosedFormBatch:
         This is the first derivative, or the second if `direction`, the first derivative of the path, is given.
         """
         lanes, at = np.arange(len(self.rows.index)), self._center()
-        move, (places, shares) = (np.zeros_like(at), STENCIL) if direction is None else (direction, BENDS)
+        # places and weights of a second derivative
+        move, (places, shares) = (
+            (np.zeros_like(at), STENCIL)
+            if direction is None
+            else (direction, ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)))
+        )
 
         def one(move, some):
             delta, start = self.weigh(some) - 1.0, self._anchor_states(len(some))
@@ -444,8 +447,7 @@ class ClosedFormBatch:
     ) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
         usual = self._anchor_states()
-        each = self.objective.costs.lanes or max(
-            1, STATE_ENTRIES // (self.objective.num_units + (0 if usual is None else usual.size))
-        )
+        # entries of weights and states that are in memory together
+        each = self.objective.costs.lanes or max(1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size)))
         pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))

@@ -19,7 +19,6 @@ from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, repeatable, unravel
 
 LENGTH = 0.05  # step of differences along a direction; their error goes with its square
-PUSHED_TANGENTS = 2**16  # units times derivatives that one call pushes forward: the fastest size
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 RunScores = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
@@ -96,7 +95,8 @@ class Runs:
         The last place is repeated to fill a group.
         """
         params = sum(map(np.size, jax.tree.leaves(self.like)))
-        size = max(1, min(PUSHED_TANGENTS // self.objective.num_units, params * (params + 1) // 2))
+        # units times derivatives that one call pushes forward: the fastest size
+        size = max(1, min(2**16 // self.objective.num_units, params * (params + 1) // 2))
         for start in range(0, count, size):
             yield np.minimum(np.arange(start, start + size), count - 1), min(size, count - start)
 

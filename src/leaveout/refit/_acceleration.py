@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 DEPTH = 5  # number of moves in memory
-SMALLEST_RESOLVED_EIGENVALUE = 1e-13  # least eigenvalue of the correlations of the changes that is used
 
 
 class Acceleration:
@@ -48,6 +47,7 @@ class Acceleration:
         self.u[lanes], self.last_step[lanes], self.has_begun[lanes] = u, request, True
         changes = self.changes[lanes]
         gram = changes @ changes.swapaxes(1, 2)
-        weight = np.linalg.pinv(gram, SMALLEST_RESOLVED_EIGENVALUE, hermitian=True) @ (changes @ request[:, :, None])
+        # least eigenvalue of the correlations of the changes that is used
+        weight = np.linalg.pinv(gram, 1e-13, hermitian=True) @ (changes @ request[:, :, None])
         ahead = (self.moves[lanes] - changes).swapaxes(1, 2) @ weight
         return request + ahead[:, :, 0], ratio

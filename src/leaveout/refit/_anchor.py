@@ -23,13 +23,7 @@ from ._least_norm import cut_floor, least_norm
 Array = np.ndarray
 PASS = 2**15  # numbers `[refits, units]` at a time, which fit into a cache
 GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, or p divided by it; largest number of entries
-# largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
-CACHED_ROW_ENTRIES = 2**22
-WHITEN_TOGETHER = 4  # all rows are whitened if this times the listed ones exceeds their number
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
-PLAIN = 1e-8  # share of the largest eigenvalue of H above which an eigenvalue is not rounding
-NORMAL_EQUATIONS_SHARE = 1e-7  # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
-REPEATED_COLUMNS_FROM = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
@@ -91,7 +85,8 @@ class LinearFitCache:
     @property
     def few(self) -> bool:
         """Whether all rows may stay in memory whitened."""
-        return self.eta.size * len(self.root) <= CACHED_ROW_ENTRIES
+        # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
+        return self.eta.size * len(self.root) <= 2**22
 
     @functools.cached_property
     def rows(self) -> Float[Array, "units ..."]:
@@ -128,7 +123,8 @@ class LinearFitCache:
 
     def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        kept = "rows" in vars(self) or (self.few and WHITEN_TOGETHER * units.size > len(self.eta))
+        # all rows are whitened if this times the listed ones exceeds their number
+        kept = "rows" in vars(self) or (self.few and 4 * units.size > len(self.eta))
         z = self.rows[units] if kept else self.model.design.whiten(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
@@ -176,7 +172,8 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
     blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
     off, condition = _root_rounding(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
-    if condition > REPEATED_COLUMNS_FROM * len(root):
+    # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+    if condition > 100.0 * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
@@ -227,7 +224,8 @@ def _required_information(fit: Fit, condition: float) -> float:
     known = least_norm(fit)
     if known is None:
         return 0.0
-    return np.inf if known.has_penalty and len(fit.null_space) else NORMAL_EQUATIONS_SHARE * condition
+    # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
+    return np.inf if known.has_penalty and len(fit.null_space) else 1e-7 * condition
 
 
 def _cut(fit: Fit) -> float:
@@ -240,7 +238,8 @@ def _cut(fit: Fit) -> float:
     if objective.intercept:
         hessian = hessian[:-1, :-1] - np.outer(hessian[-1, :-1], hessian[-1, :-1]) / hessian[-1, -1]
     values = np.linalg.eigvalsh(hessian)
-    if values[0] > PLAIN * values[-1]:
+    # share of the largest eigenvalue of H above which an eigenvalue is not rounding
+    if values[0] > 1e-8 * values[-1]:
         return cut_floor(cut, np.sqrt(values))
     known = least_norm(fit)
     return np.inf if known is None else known.floor

@@ -40,9 +40,6 @@ from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache
 from ._refit_batch import RefitBatch
 
 Array = np.ndarray
-LOCAL = 0.25  # largest share of the units in a refit whose gradient is computed from the changed units
-LONG_MOVE = 50.0  # M s, beyond which nothing is decided
-MAX_ACTIVE_CHANGES = 4  # parameters that are released or held one after another before coordinate descent decides
 
 
 Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, values of the others
@@ -208,7 +205,8 @@ class Conditions:
     @property
     def _few(self) -> bool:
         """Whether the touched units and a bound of the other units' curvature can decide."""
-        narrow = self.rows.index.shape[1] <= LOCAL * self.own.units
+        # largest share of the units in a refit whose gradient is computed from the changed units
+        narrow = self.rows.index.shape[1] <= 0.25 * self.own.units
         return bool(self.own.at.model.separate and narrow and np.isfinite(self.own.concordance))
 
     def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
@@ -337,7 +335,8 @@ class Conditions:
         coming = own.others[column[asking]]
         left = np.zeros(len(own.place), bool)
         left[own.limited_parameters] = self.is_outside[lane]
-        if not (left.any() or len(coming)) or left.sum() + len(coming) > MAX_ACTIVE_CHANGES:
+        # parameters that are released or held one after another before coordinate descent decides
+        if not (left.any() or len(coming)) or left.sum() + len(coming) > 4:
             return None
         rest, beyond = own.rest.copy(), np.zeros(len(own.rest))
         beyond[coming] = excess[asking]
@@ -354,7 +353,8 @@ def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
     """Compute (eᵗ − 1 − t)/t²."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         exact = (np.expm1(t) - t) / t**2
-    return np.where(t < 1e-2, 0.51, np.where(t > LONG_MOVE, np.inf, exact))
+    # M s, beyond which nothing is decided
+    return np.where(t < 1e-2, 0.51, np.where(t > 50.0, np.inf, exact))
 
 
 def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple[Array, Array]:

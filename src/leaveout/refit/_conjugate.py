@@ -20,7 +20,6 @@ Array = np.ndarray
 # largest number of steps; of products for one step; share of its length that may remain unsolved
 ROUNDS, PRODUCTS, PART = 12, 24, 0.1
 FALL, SHORTEST = 1e-4, 1e-6  # share of the predicted fall that a step must reach; shortest step
-SMALLEST_RITZ_SHARE = 1e-3  # least Ritz value; few products cannot measure a smaller curvature
 
 Enough = Callable[[Array], Bool[Array, " lanes"]]
 
@@ -70,7 +69,8 @@ class _Group:
             step, least = self._solve(gradient, change)
             self.least = np.minimum(self.least, least)
             moved = self._move(step, np.einsum("rp,rp->r", gradient, step))
-            good = moved & (self.least > SMALLEST_RITZ_SHARE) & (size > 2 * noise)
+            # least Ritz value; few products cannot measure a smaller curvature
+            good = moved & (self.least > 1e-3) & (size > 2 * noise)
             lost.append(self.lanes[~good])
             self._keep(good)
         return np.concatenate([*lost, self.lanes])

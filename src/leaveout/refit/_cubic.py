@@ -30,8 +30,6 @@ from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
 Array = np.ndarray
-WORK = 2e7  # numbers in the products of all rows: a millisecond
-SUM_ROUNDING = 1e-12  # rounding error of the sums of T
 
 
 def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
@@ -39,7 +37,8 @@ def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
     known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
-    return known and n * p * p * (p + 1) <= 2 * WORK and p * p * (p + 1) <= each * lanes
+    # numbers in the products of all rows: a millisecond
+    return known and n * p * p * (p + 1) <= 2 * 2e7 and p * p * (p + 1) <= each * lanes
 
 
 @functools.cache
@@ -68,7 +67,8 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " re
     leftover = float(np.linalg.norm(anchor.leftover))
     with np.errstate(over="ignore", invalid="ignore"):
         size, reach = look.step_length + leftover, longest * look.distance / root
-        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + SUM_ROUNDING * size**2
+        # rounding error of the sums of T
+        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + 1e-12 * size**2
         off = look.after + leftover
         for _ in range(2):
             rest = concordance * (size + 0.5 * off) * off + beyond

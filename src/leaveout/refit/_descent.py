@@ -56,27 +56,14 @@ NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops f
 # distance was 5 to 30 times as large; with factors of 1 and 10 checks and products take as long in all); its largest number of
 # moves.
 NEXT_LOOK_RATIO, LEARNED_DISTANCE_FACTOR, MOST = 0.25, 3.0, 3000
-QUARTER = 0.25  # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
-NEAR_STEP_SHARE = 0.1  # refits whose last step was shorter than this share of the first continue from their place
-HESSIANS = 10  # approximate number of Hessians that Newton's method takes
-# Operations of a gradient from which Newton's method takes refits one by one. For a chain of 5,000 steps and 11 parameters
-# (2e5) a refit took 30 ms, and 130 ms side by side.
-SINGLY = 1e5
 HURRY = 2  # steps to estimate the error of a refit whose reported losses are at another candidate
-SOLVE_REST_FACTOR = 2.0  # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
-ASTRAY = 0.5  # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
 # Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the
 # first ratio is half of it (and less if there are few units for each parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
-SECANT = 1e-5  # step of secants, relative to a length along which F changes by about one; 1e-9 of that length is noise
-MAX_SINGLE_RATIO = 0.01  # largest ratio of steps at which a refit is judged after one step
-LONG_FOLD = 8  # units for each parameter from which a fold counts as long
 LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
-BORDER = 16  # accepted refits of largest error whose gradients measure how good the estimates are
 EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
 EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
-EQUAL_ERROR_SHARE = 0.01  # share of the largest accepted error for each scored unit below which errors count as equal
 # length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
 LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
@@ -185,7 +172,8 @@ class RefitDescent:
             return self.error[lanes]
         reach = np.where(known, remainder, 0.0)[:, None]
         directions = [reach * _unit(self.step[lanes])]
-        if self.linear or not fit.objective.pointwise or width < LONG_FOLD * fit.num_params:
+        # units for each parameter from which a fold counts as long
+        if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
             slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
@@ -236,10 +224,12 @@ class RefitDescent:
             self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
-            ready = (k > 0) | (contraction[lanes] <= MAX_SINGLE_RATIO)
+            # largest ratio of steps at which a refit is judged after one step
+            ready = (k > 0) | (contraction[lanes] <= 0.01)
             done, beyond = self._accept(lanes, left, ready, enough)
             done |= floor & (progress > 0.3) & ~beyond
-            astray = (k == 0) & (progress > ASTRAY) & (self.dear and not self.fit.objective.convex)
+            # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
+            astray = (k == 0) & (progress > 0.5) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
             rejected.append(lanes[slow])
             self.open[lanes[done]] = False
@@ -263,7 +253,8 @@ class RefitDescent:
 
     def _unsolved_part(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
-        return SOLVE_REST_FACTOR * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
+        # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
+        return 2.0 * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
 
     @property
     def _is_newton(self) -> bool:
@@ -309,7 +300,8 @@ class RefitDescent:
         Contractions of the steps themselves are not enough: if a metric is far too steep in some direction, both the step along
         it and the change of that step are small.
         """
-        length = SECANT * self.natural
+        # step of secants, relative to a length along which F changes by about one; 1e-9 of that length is noise
+        length = 1e-5 * self.natural
         u, here = self.u[lanes], self.gradient(lanes)
         v = np.random.default_rng(0).standard_normal(u.shape[1]) * np.ones_like(u)
         v, largest = _unit(v), np.zeros(len(lanes))
@@ -358,7 +350,9 @@ class RefitDescent:
         """
         params = self.fit.num_params
         each = work(self.fit.objective, params)
-        alone = each >= SINGLY or len(lanes) * HESSIANS * params * each <= COMPILING
+        # Newton's method takes about ten Hessians. A chain of 5,000 steps and 11 parameters (2e5 operations for a gradient) took
+        # 30 ms a refit, and 130 ms side by side.
+        alone = each >= 1e5 or len(lanes) * 10 * params * each <= COMPILING
         size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
         finite, converged = np.zeros((2, len(self.u)), bool)
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
@@ -392,7 +386,8 @@ class RefitDescent:
 
     def _start(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
         """Start of Newton's method: the candidates if they are nearly converged and lower than θ̂, else θ̂."""
-        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= NEAR_STEP_SHARE * self.first[some]
+        # refits whose last step was shorter than this share of the first continue from their place
+        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= 0.1 * self.first[some]
         if near.any():
             there = self.theta(some[near])
             lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]
@@ -471,7 +466,8 @@ class RefitDescent:
             self._stand(one, theta, step)
             kept = SAFETY * max(rest, (max(float(gradient @ learnt), 0.0) / before) ** 0.5)
             floor = self.size[one] <= shortest
-            if not (kept <= QUARTER or floor):
+            # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
+            if not (kept <= 0.25 or floor):
                 return False
             self.distance_left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
             if enough(one, DescentLook(self, one, self.distance_left[one]))[0] or floor:
@@ -569,7 +565,8 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
         found.losses[some],
         False,
     )
-    state.error[some] = np.maximum(error, EQUAL_ERROR_SHARE * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
+    # share of the largest accepted error for each scored unit below which errors count as equal
+    state.error[some] = np.maximum(error, 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
     state.metric = ExpandedMetric(state, lanes)
     lanes = state.steps(lanes, enough, most)
@@ -589,7 +586,8 @@ def _calibration(
     while True:
         done = enough(lanes, ScaledExpansion(batch, lanes, times))
         border = lanes[done & ~seen[lanes]]
-        border = border[np.argsort(-batch.error[border], kind="stable")[:BORDER]]
+        # accepted refits of largest error whose gradients measure how good the estimates are
+        border = border[np.argsort(-batch.error[border], kind="stable")[:16]]
         if not border.size:
             return times, done
         seen[border] = True

@@ -21,15 +21,11 @@ from ..objectives.contiguous_folds import Runs, runs
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
-DERIVATIVE_ENTRIES = 2**27  # largest number of entries in derivatives of all folds: a gigabyte
-FOLD_CURVATURE_ENTRIES = 2**20  # entries in the curvatures of folds that are solved at once
 COMPILING_COST = 1e8  # operations of full passes that take less time than compiling the expansion
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
-PUSH_COST = 16.0  # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
 THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
-MAX_QUADRATIC_STEPS = 20  # steps of Newton's method on the quadratic
 MAX_CURVATURE_CHANGE = 0.9  # largest difference between the fold's curvature and the full fit's at which the expansion is used
 
 
@@ -41,7 +37,8 @@ def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
     steps, units = MIN_REFIT_PASSES * count, fit.objective.num_units
     if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < COMPILING_COST:
         return None
-    if rows.index.size * size**2 > DERIVATIVE_ENTRIES:
+    # largest number of entries in derivatives of all folds: a gigabyte
+    if rows.index.size * size**2 > 2**27:
         return None
     found = runs(fit.objective, fit.theta, rows)
     return found if found is not None and found.width <= max(1, MIN_UNIT_SHARE * units) else None
@@ -128,7 +125,8 @@ class Expansion:
         self.slopes, self.curves, self.joint_curves = slopes, curves, joint_curves
         self.third = fit.whiten(result.bends(at))[self.pair]
         self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
-        self.gradients = PUSH_COST * (len(i) + 2 * size)
+        # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
+        self.gradients = 16.0 * (len(i) + 2 * size)
 
     def whole_fit_losses(self) -> Float[np.ndarray, "refits ..."]:
         """Held-out losses at θ̂."""
@@ -145,7 +143,8 @@ class Expansion:
     def solve(self) -> ExpandedBatch:
         """Solve the expansion of all refits."""
         count = len(self.losses)
-        group = max(1, FOLD_CURVATURE_ENTRIES // (self.fit.num_params**2 * self.runs.width))
+        # entries in the curvatures of folds that are solved at once
+        group = max(1, 2**20 // (self.fit.num_params**2 * self.runs.width))
         groups = [np.arange(k, min(k + group, count)) for k in range(0, count, group)]
         u = np.concatenate([self._root(lanes) for lanes in groups])
         beyond = self._beyond(u)
@@ -169,7 +168,8 @@ class Expansion:
         start, size = self.start[lanes], self.fit.num_params
         u, curves = -start, self._square(self.joint_curves[:, lanes])
         moving = np.ones(len(u), bool)
-        for _ in range(MAX_QUADRATIC_STEPS):
+        # steps of Newton's method on the quadratic
+        for _ in range(20):
             bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
             residual = start + u + np.einsum("nij,nj->ni", 0.5 * bent - curves, u)
             with np.errstate(all="ignore"):

@@ -24,8 +24,6 @@ from ..optimize.hessian_products import Solve
 from ..plans.plan import RefitRows
 
 SINGULAR_SHARE = 1e-10  # a fold that keeps less than this share of the information along a direction does not determine it
-MIN_STATEFUL_REFITS = 2  # refits at different θ whose products are computed together, as the model keeps data of so many
-GATHERED_ROW_ENTRIES = 2**20  # numbers in the rows that a group of refits gathers
 
 
 class RefitMetric(Protocol):
@@ -85,7 +83,8 @@ class Products:
     def solve(self, gradient, u, lanes):
         fit, theta, step = self.fit, self.fit.at(u), np.empty_like(gradient)
         apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
-        size = MIN_STATEFUL_REFITS if apart else max(len(lanes), 1)
+        # refits at different θ whose products are computed together, as the model keeps data of so many
+        size = 2 if apart else max(len(lanes), 1)
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
             solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learned_inverse)
             step[some] = solve(theta[some], gradient[some], lanes[some], self.tol)
@@ -153,7 +152,8 @@ def _parts(objective: AbstractLinearPredictor, theta: PyTree, index: Arrays) -> 
 
 
 def _dense(fit: Fit, rows: RefitRows) -> tuple[DenseMetric, Bool[np.ndarray, " refits"]]:
-    chunk = max(1, GATHERED_ROW_ENTRIES // (rows.index.shape[1] * fit.num_params))
+    # numbers in the rows that a group of refits gathers
+    chunk = max(1, 2**20 // (rows.index.shape[1] * fit.num_params))
     change = derive_batch(fit.objective, fit.theta, rows).hessian_changes(chunk)
     whitener = np.asarray(fit.whitener)
     hessians = np.eye(fit.num_params) + whitener @ change @ whitener.T

@@ -13,10 +13,7 @@ from ._anchor import CONDITION, PASS, rounding_scale, unsure
 from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
-NEWTON = 100  # largest number of steps of a refit
 PRODUCTS = 6  # products to estimate a ratio of lengths
-VANISHING_GROUP_SHARE = 1e-4  # length, relative to that in the fit, below which a group is on its way to zero
-RUNAWAY = 1e7  # displacement, in lengths of the first step, from which a refit diverges
 
 
 def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
@@ -55,7 +52,8 @@ class DampedNewton:
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
-        for _ in range(NEWTON):
+        # largest number of steps of a refit
+        for _ in range(100):
             which = np.flatnonzero(self.open)
             if not which.size:
                 return
@@ -126,7 +124,8 @@ class DampedNewton:
         if norms is None:
             return np.zeros(len(which), bool)
         length = norms.lengths(np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])]))
-        return (length[1:] < VANISHING_GROUP_SHARE * length[0]).any(1)
+        # length, relative to that in the fit, below which a group is on its way to zero
+        return (length[1:] < 1e-4 * length[0]).any(1)
 
     def _advance(
         self,
@@ -168,7 +167,8 @@ class DampedNewton:
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach
         self.open[which[floor]] = False
-        off = np.linalg.norm(self.u[which], axis=1) > RUNAWAY * (1 + state.first[lanes])
+        # displacement, in lengths of the first step, from which a refit diverges
+        off = np.linalg.norm(self.u[which], axis=1) > 1e7 * (1 + state.first[lanes])
         far = ~(done | floor) & (off | self._vanishing_groups(which))
         for k in which[far | ~np.isfinite(new) | (floor & ~np.isfinite(after))]:
             self._fail(k, RESULTS.not_converged)

@@ -33,18 +33,11 @@ from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settle_wide, wide
 
 Array = np.ndarray
 SIZE, FEWEST, MOST = 8, 8, 64  # probes in a group; least and largest number of groups
-MAX_ROW_PAIR_PRODUCTS = 4e8  # largest number of products for A_jk²; the fullest columns are left out of A
-LEVERAGE_BLOCK = 2**22  # number of entries of A computed at a time
 PROBE_RESIDUAL = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
-SMALLEST_PROBED_CURVATURE = 1e-2  # least curvature with which rows are probed, relative to the mean
 SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added to the error of a row, and of the mean
-TENTH = 0.1  # error of the mean, in its standard errors, that is always allowed to probes
 # numbers of rows, random and of longest steps, that are refitted, and of their steps after the first
 RANDOM, LONGEST, FEW = 32, 8, 2
 TWICE = 2.0  # factor on the largest error of the step in these rows
-MAX_REFITTED_SHARE = 0.02  # largest share of rows that are refitted because probes are too inaccurate for them
-PRODUCT_COST = 0.1  # cost of a product of many vectors side by side, in gradients
-MAX_LOSS_DEVIATION = 1.0  # largest error of a loss, in standard deviations of losses, that is accepted
 
 
 def by_probes(fit: Fit) -> bool:
@@ -62,7 +55,8 @@ def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
     """Mark the columns with fewest entries, which A uses."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
-    out[order[np.cumsum(count[order].astype(float) ** 2) <= MAX_ROW_PAIR_PRODUCTS]] = True
+    # largest number of products for A_jk²; the fullest columns are left out of A
+    out[order[np.cumsum(count[order].astype(float) ** 2) <= 4e8]] = True
     return out
 
 
@@ -93,7 +87,8 @@ class Probes:
     def __init__(self, at: WideModel):
         self.at, self.groups = at, list[tuple[Array, ...]]()
         weight = at.curvature
-        self.scale = np.sqrt(np.maximum(weight, SMALLEST_PROBED_CURVATURE * max(float(weight.mean()), 1e-300)))
+        # least curvature with which rows are probed, relative to the mean
+        self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
         own = at.kappa * at.own
         self.inverse = np.where(_light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0)
         self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
@@ -107,7 +102,8 @@ class Probes:
         rows.eliminate_zeros()
         back, out = rows.T.tocsr(), np.zeros(self.at.units)
         each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # upper bound of the entries of A
-        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), LEVERAGE_BLOCK))
+        # number of entries of A computed at a time
+        bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), 2**22))
         for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
             block = rows[start:stop] @ back
             block.data = block.data**2 * t[block.indices]
@@ -134,7 +130,8 @@ class Probes:
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
                 self.groups.append(self._draw())
-            if self._error(count) <= max(rtol, TENTH):
+            # error of the mean, in its standard errors, that is always allowed to probes
+            if self._error(count) <= max(rtol, 0.1):
                 break
         return self.leverages(count)
 
@@ -271,8 +268,10 @@ def refit_by_probes(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WID
     losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
     error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
     result = np.full(len(units), int(RESULTS.successful))
-    far = np.flatnonzero(~(error <= MAX_LOSS_DEVIATION * told.deviation) & ~itself)
-    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(MAX_REFITTED_SHARE * len(units)))]
+    # largest error of a loss, in standard deviations of losses, that is accepted
+    far = np.flatnonzero(~(error <= 1.0 * told.deviation) & ~itself)
+    # largest share of rows that are refitted because probes are too inaccurate for them
+    far = far[np.argsort(-error[far], kind="stable")][: max(RANDOM, int(0.02 * len(units)))]
     if far.size:
         own = exactly(fit, rows.take(far))
         assert own.scores is not None
@@ -283,4 +282,5 @@ def refit_by_probes(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WID
     make = lambda: settle_wide(at, rows, steps=steps).theta
     shared = CommonError(np.where(rows.held, draws.T, 0.0), told.distance_left, len(told.without) * SIZE)
     none = np.zeros(len(units), bool)
-    return RefitBatch(make, error, result, scored, none, None, moved, PRODUCT_COST * (at.products - before), shared)
+    # cost of a product of many vectors side by side, in gradients
+    return RefitBatch(make, error, result, scored, none, None, moved, 0.1 * (at.products - before), shared)

@@ -25,12 +25,9 @@ from ._one_row import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
-SAMPLE_BLOCK = 2**19  # numbers at a time, for several outputs
 SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
-TILE = 2**17  # numbers in float32: half a core's cache
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
 SAMPLE_SAFETY = 3.0  # standard errors of a sample that are added
-MAX_SAMPLED_MOVE = 1.0  # M max k ‖u‖, beyond which the terms after the next are not small
 
 
 class Term(NamedTuple):
@@ -105,7 +102,8 @@ def _of_one(
     along, common = single(along), single(anchor.common[index])
     squared, size, images = third**2, np.abs(third), single(anchor.whiten(index) @ anchor.root).T  # H⁻¹x
     sums, (itself, place) = np.empty((3, len(look.unit))), _itself(index, look.unit)
-    step = max(1, TILE // len(index))
+    # numbers in float32: half a core's cache
+    step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
         gram = cast(DenseDesign, anchor.model.design).ahead(look.unit[some], images)
@@ -140,7 +138,8 @@ def _of_several(
         grams = across(some)
         common, eta = (np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta))
         (itself, place), (count, outputs) = _itself(index[some], look.unit), eta.shape
-        for mine in _parts(len(look.unit), max(1, SAMPLE_BLOCK // (count * outputs**2))):
+        # numbers at a time, for several outputs
+        for mine in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
             gram = grams(mine).reshape(-1, outputs, outputs, count)
             move = along[mine, None] @ gram.reshape(len(gram), outputs, -1)
             bend = loss.third(eta, move.reshape(len(gram), outputs, count).swapaxes(1, 2) - common)
@@ -187,7 +186,8 @@ def _far(turn: Float[Array, " refits"] | float, look: OneRow) -> Float[Array, " 
 
 def short(turn: Float[Array, " refits"] | float, look: OneRow) -> Bool[Array, " refits"]:
     """Tell whether the step is short enough for the term to be valid."""
-    return look.is_determined & (_far(turn, look) < MAX_SAMPLED_MOVE)
+    # M max k ‖u‖, beyond which the terms after the next are not small
+    return look.is_determined & (_far(turn, look) < 1.0)
 
 
 def half(turn: Float[Array, " refits"] | float, look: OneRow, term: Term, sampled: bool) -> Float[Array, " refits"]:

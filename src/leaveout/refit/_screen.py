@@ -21,8 +21,6 @@ from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
 
 SIZES = (64, 512)  # units drawn: few for every refit, more for refits that these do not settle
-SCREEN_SAFETY = 3.0  # standard errors of a sample that are added
-MIN_SIDE_REFITS = 64  # least number of refits in one call
 MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
 
@@ -79,7 +77,8 @@ def whitened_gradients(
 
 def _pad_lanes(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
     """Repeat the last lane up to a power of eight, or up to the total."""
-    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), MIN_SIDE_REFITS), few_size(max(total, len(lanes))))
+    # least number of refits in one call
+    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), 64), few_size(max(total, len(lanes))))
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
@@ -103,6 +102,7 @@ def _chunked_gradients(
         each = (both.mean(0) - sample.influence @ towards) * sample.weight  # weight of one draw
         total = jnp.sum(sample.times * each)
         spread = jnp.sqrt(m * jnp.sum(sample.times * (each - total / m) ** 2) / (m - 1))
-        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + SCREEN_SAFETY * spread
+        # standard errors of a sample that are added
+        return u + whitener @ (fit.gradient + moved), jnp.abs(total) + 3.0 * spread
 
     return jax.lax.map(one, (index, weight, held, u), batch_size=chunk)

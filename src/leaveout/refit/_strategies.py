@@ -27,8 +27,6 @@ from ._probes import alone, refit_by_probes
 from ._refit_batch import RefitBatch
 from ._wide import exactly, one_step, wide
 
-COARSEST = 0.1  # largest error of parameters, relative to the first step
-ERROR_RESOLUTION = 1e-4  # share of the tolerance below which errors are not told apart
 CLOSE_ENOUGH = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
 
@@ -267,7 +265,8 @@ class Certified(AbstractRefit):
             share("Certified: rtol", self.rtol)
 
     def of_parameters(self) -> "AbstractRefit":
-        return Exact(min(self.rtol, COARSEST))
+        # largest error of parameters, relative to the first step
+        return Exact(min(self.rtol, 0.1))
 
     def refit_penalties(self, stack: Stack, scale: np.ndarray) -> PathRefit | None:
         return Settling(stack, self.rtol * scale, hurry=False).run()
@@ -284,7 +283,8 @@ class Certified(AbstractRefit):
         _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
         lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]))
-        return _batch_of(state, np.maximum(state.error, ERROR_RESOLUTION * allowed * rows.held.any(1)), state.scores)
+        # share of the tolerance below which errors are not told apart
+        return _batch_of(state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores)
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:

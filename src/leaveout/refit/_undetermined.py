@@ -21,11 +21,6 @@ from ..plans.plan import RefitRows
 from ._least_norm import DEAR, least_norm
 from ._refit_batch import RefitBatch
 
-UNDETERMINED_SHARE = (
-    1e-9  # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
-)
-DEPENDENCE_SHARE = 1e-6  # share of a unit's row along undetermined directions: a thousand times its rounding error
-
 
 def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """Complete a batch with the results of its undetermined refits: θ, errors, and as `held` the units that they predict."""
@@ -103,11 +98,13 @@ def _within(
     assert model is not None and factor is not None
     F, start = function(fit.objective, fit.theta, weights), fit.vector
     values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
-    null = vectors[:, values < UNDETERMINED_SHARE].T
+    # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
+    null = vectors[:, values < 1e-9].T
     units = np.where(index < len(weights), index, 0)
     rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
-    inside = held & (along <= DEPENDENCE_SHARE * np.sqrt(np.sum(rows**2, axis=(1, 2))))
+    # share of a unit's row along undetermined directions: a thousand times its rounding error
+    inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
     if not inside.any():
         return None
     flat = np.concatenate([fit.null_space, null @ factor.T])

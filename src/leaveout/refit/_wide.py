@@ -23,11 +23,8 @@ from ..plans.plan import RefitRows
 from ._refit_batch import RefitBatch
 
 Array = np.ndarray
-MAX_REFIT_PRODUCTS = 1000  # largest number of products in a solve
-VECTOR_ENTRIES = 2**23  # numbers in the vectors of one array
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
-REFIT_STEP_SHARE = 1e-9  # length of the last step, relative to the displacement
 FALL, SHORTEST = 1e-4, 1e-8  # share of the predicted fall that a step must reach; shortest step
 FLOOR = 1e-13  # relative rounding error of F
 
@@ -94,7 +91,8 @@ class WideModel:
         square = np.einsum("pk,pk->k", residual, towards)
         enough, open_ = np.square(tol) * square, np.flatnonzero(square > 0)
         towards = towards[:, open_]
-        for _ in range(MAX_REFIT_PRODUCTS):
+        # largest number of products in a solve
+        for _ in range(1000):
             if not open_.size:
                 break
             part = lambda each, open_=open_: each[:, open_] if each.shape[1] > 1 else each
@@ -150,15 +148,17 @@ class WideRefit(NamedTuple):
     converged: Bool[Array, " lanes"]
 
 
+# length of the last step, relative to the displacement
 def settle_wide(
     at: WideModel,
     rows: RefitRows,
     start: Float[Array, "lanes params"] | None = None,
-    tol: float = REFIT_STEP_SHARE,
+    tol: float = 1e-9,
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
     """Bring refits to their minima by Newton steps of their own, from θ̂ or from their candidates."""
-    size = max(1, VECTOR_ENTRIES // len(at.theta))
+    # numbers in the vectors of one array
+    size = max(1, 2**23 // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
