@@ -23,6 +23,11 @@ from .objective import (
     AbstractLinearPredictor,
     AbstractObjective,
     DiagonalBlocks,
+    Lanes,
+    Matrices,
+    PerLane,
+    Points,
+    Vector,
     padded_weights,
     ravel,
     repeatable,
@@ -34,9 +39,7 @@ COMPILING = 5e7  # operations that cost less than compiling a program for fewer 
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
 
 
-def weights_of(
-    rows: RefitRows, n: int, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
-) -> Float[np.ndarray, "lanes units"]:
+def weights_of(rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
     """Weights of the selected refits over all units."""
     index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
     if index.shape[1] == n:
@@ -124,16 +127,12 @@ class LinearBatch:
             parts = [weight_terms(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
         return parts, kappa
 
-    def look(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         (loss, slope), kappa = self._at(theta, lanes, (0, 1))
         return _assemble(self.model, loss, slope, kappa, self.model.penalty_terms(theta))
 
-    def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], design: Any = None
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def hessian(self, theta: Points, lanes: Lanes, design: Any = None) -> Matrices:
         """Compute ∇²F, with the rows of `design` if these are given in another precision."""
         if self.constant is not None:
             return np.repeat(self.constant()[None], len(theta), axis=0)
@@ -154,15 +153,13 @@ class LinearBatch:
         kept = isinstance(each, Resident) and each.source.dtype == np.float32
         return design.single() if kept and self.constant is None else None
 
-    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+    def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one."""
         (curvature,), kappa = self._at(theta[None], np.zeros(1, int), (2,))
         penalty = np.asarray(self.model.penalty.diagonal())
         return (self.model.design**2).pull(curvature)[0] + kappa[0] * penalty
 
-    def products(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+    def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
         norms = self.model.norms
@@ -188,14 +185,12 @@ class PenaltyBatch:
     theta: np.ndarray
     curvature: np.ndarray
 
-    def __init__(self, model: Predictors, num_units: int, second: Float[np.ndarray, "lanes params params"]):
+    def __init__(self, model: Predictors, num_units: int, second: Matrices):
         self.model, self.second = model, second
         self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
         self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), self.weight.shape[1]))
 
-    def look(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
         self.theta[lanes], self.curvature[lanes] = theta, curvature
@@ -203,9 +198,7 @@ class PenaltyBatch:
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
         return _assemble(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
 
-    def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         if not np.array_equal(self.theta[lanes], theta):
             self.look(theta, lanes)
@@ -229,56 +222,41 @@ class DerivedBatch:
     like: PyTree
     rows: RefitRows
 
-    def look(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
         return self._map_lanes(_looks, lanes, theta)
 
-    def gradient(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, theta: Points, lanes: Lanes) -> Points:
         """Evaluate ∇F alone."""
         return self._map_lanes(_gradients, lanes, theta)
 
-    def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._map_lanes(_hessians, lanes, theta, dear=theta.shape[1])
 
-    def products(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+    def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         return lambda vector: self._map_lanes(_products, lanes, theta, vector)
 
-    def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
+    def hessian_changes(self, chunk: int) -> Matrices:
         """Compute the change of ∇²F at `like` when units are left out, `chunk` refits at a time."""
         objective, rows = self._padded_batch
         return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
 
-    def weight_gradient(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+    def weight_gradient(self, lanes: Lanes) -> Points:
         """Compute the change of ∇F at `like` from weights of one, for models where only the left-out units matter."""
         return self._map_lanes(_weight_gradients, lanes, local=True)
 
-    def losses(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
         return self._own(self._map_lanes(_losses, lanes, theta, held=True))
 
-    def slopes(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params"]:
+    def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
         return self._map_lanes(_slopes, lanes, theta, held=True)
 
     def around(
-        self,
-        theta: Float[np.ndarray, "lanes params"],
-        moves: Float[np.ndarray, "lanes moves params"],
-        lanes: Int[np.ndarray, " lanes"],
+        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         losses, changes = self._map_lanes(_around, lanes, theta, moves, held=True)
@@ -339,21 +317,15 @@ class HostBatch(DerivedBatch):
     def arrays(self) -> AbstractByArrays:
         return cast(Any, self.objective.costs.arrays)()
 
-    def look(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
-    def gradient(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, theta: Points, lanes: Lanes) -> Points:
         return self.look(theta, lanes)[1]
 
-    def products(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+    def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
@@ -386,21 +358,21 @@ class Function:
     of: Functions
     like: PyTree
 
-    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+    def look(self, vector: Vector) -> tuple[float, Vector]:
         """Evaluate F and its gradient at raveled parameters."""
         value, gradient = self.of.look(vector[None], ONE)
         return float(value[0]), gradient[0]
 
-    def hessian(self, vector: Float[np.ndarray, " params"]) -> Float[np.ndarray, "params params"]:
+    def hessian(self, vector: Vector) -> Float[np.ndarray, "params params"]:
         """Compute ∇²F at raveled parameters."""
         return self.of.hessian(vector[None], ONE)[0]
 
-    def products(self, vector: Float[np.ndarray, " params"]) -> Callable[[np.ndarray], Float[np.ndarray, " params"]]:
+    def products(self, vector: Vector) -> Callable[[np.ndarray], Vector]:
         """Return the function that multiplies ∇²F at raveled parameters by a vector."""
         of = self.of.products(vector[None], ONE)
         return lambda along: of(along[None])[0]
 
-    def to_tree(self, vector: Float[np.ndarray, " params"]) -> PyTree:
+    def to_tree(self, vector: Vector) -> PyTree:
         """Reshape raveled parameters to the tree `like`."""
         return unflatten(vector, self.like)
 

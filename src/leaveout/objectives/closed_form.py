@@ -18,38 +18,30 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar
 from ..plans.plan import RefitRows
-from .objective import AbstractObjective
+from .objective import AbstractObjective, Lanes, Matrices, PerLane, Points, Vector
 
 GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
 WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and weights of a first derivative
 
 State = np.ndarray | None
-ValueAndGradient = tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits params"], State]
-Points = Float[np.ndarray, "refits params"]
-Weights = Float[np.ndarray, "refits units"]
+ValueAndGradient = tuple[PerLane, Points, State]
+Weights = Float[np.ndarray, "lanes units"]
 
 
 class AbstractByArrays(abc.ABC):
     """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives."""
 
     @abc.abstractmethod
-    def look(
-        self, theta: Float[np.ndarray, " params"], weights: Float[np.ndarray, " units"]
-    ) -> tuple[float, Float[np.ndarray, " params"]]:
+    def look(self, theta: Vector, weights: Float[np.ndarray, " units"]) -> tuple[float, Vector]:
         """Evaluate F and its gradient; F is infinite where it has no value."""
 
     @abc.abstractmethod
-    def product(
-        self,
-        theta: Float[np.ndarray, " params"],
-        weights: Float[np.ndarray, " units"],
-        vector: Float[np.ndarray, " params"],
-    ) -> Float[np.ndarray, " params"]:
+    def product(self, theta: Vector, weights: Float[np.ndarray, " units"], vector: Vector) -> Vector:
         """Multiply ∇²F by a vector."""
 
     @abc.abstractmethod
-    def diagonal(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+    def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, exact or approximate, positive."""
 
 
@@ -105,10 +97,10 @@ class AbstractClosedForm(AbstractObjective):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
+        index: Int[np.ndarray, "lanes width"],
+        held: Bool[np.ndarray, "lanes width"],
         state: State = None,
-    ) -> Float[np.ndarray, "refits ..."]:
+    ) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses of the listed units given all units that are seen, or one joint number a refit.
 
         The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
@@ -140,8 +132,8 @@ class AbstractClosedForm(AbstractObjective):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
+        index: Int[np.ndarray, "lanes width"],
+        held: Bool[np.ndarray, "lanes width"],
         state: State = None,
     ) -> Points:
         """Gradients of the summed held-out losses, by central differences.
@@ -175,12 +167,10 @@ class AbstractClosedForm(AbstractObjective):
         return found
 
     @staticmethod
-    def _sum_held(
-        losses: Float[np.ndarray, "refits ..."], held: Bool[np.ndarray, "refits width"]
-    ) -> Float[np.ndarray, " refits"]:
+    def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Bool[np.ndarray, "lanes width"]) -> PerLane:
         return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
 
-    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "refits params params"]:
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "lanes params params"]:
         """Compute ∇²F of each refit, by central differences of exact gradients.
 
         Parameters
@@ -223,8 +213,8 @@ class AbstractClosedForm(AbstractObjective):
         return np.array(found)
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
-    ) -> Float[np.ndarray, "refits width"]:
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "lanes width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "lanes width"]:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -255,7 +245,7 @@ class AbstractClosedForm(AbstractObjective):
             "Use cross_validate(..., evaluate=) or fold_parameters()."
         )
 
-    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[np.ndarray, "units units"] | None:
         """Posterior covariance of the units' linear predictors at weights one, if each unit has a Gaussian one.
 
         Parameters
@@ -316,9 +306,7 @@ class ClosedFormBatch:
     def __copy__(self) -> "ClosedFormBatch":
         return replace(self, states={})  # each start of a fit has states of its own
 
-    def look(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes params"]]:
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
 
         def one(theta, some):
@@ -330,37 +318,29 @@ class ClosedFormBatch:
 
         return self._by_group(one, lanes, theta)
 
-    def gradient(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, theta: Points, lanes: Lanes) -> Points:
         """Evaluate ∇F alone."""
         return self.look(theta, lanes)[1]
 
-    def hessian(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._by_group(
             lambda at, some: (self.objective.hessians(at, self.weigh(some), self._start_states(some)),), lanes, theta
         )[0]
 
-    def hessian_changes(self, chunk: int) -> Float[np.ndarray, "lanes params params"]:
+    def hessian_changes(self, chunk: int) -> Matrices:
         """Difference between ∇²F at `like` with the weights of each refit and with weights of one."""
         del chunk
         at, lanes = self._center(), np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
         return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(at, ones, self._anchor_states())
 
-    def products(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Callable[[Float[np.ndarray, "lanes params"]], Float[np.ndarray, "lanes params"]]:
+    def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         hessian = self.hessian(theta, lanes)
         return lambda vector: np.einsum("lij,lj->li", hessian, vector)
 
-    def losses(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes ..."]:
+    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
 
         def one(theta, some):
@@ -372,9 +352,7 @@ class ClosedFormBatch:
 
         return self._by_group(one, lanes, theta)[0]
 
-    def slopes(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params"]:
+    def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
 
         def one(theta, some):
@@ -385,17 +363,14 @@ class ClosedFormBatch:
         return self._by_group(one, lanes, theta)[0]
 
     def around(
-        self,
-        theta: Float[np.ndarray, "lanes params"],
-        moves: Float[np.ndarray, "lanes moves params"],
-        lanes: Int[np.ndarray, " lanes"],
+        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         at = self.losses(theta, lanes)
         apart = [np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1) for move in moves.swapaxes(0, 1)]
         return at, np.stack(apart, axis=1)
 
-    def path(self, direction: Float[np.ndarray, "lanes params"] | None = None) -> Float[np.ndarray, "lanes params"]:
+    def path(self, direction: Points | None = None) -> Points:
         """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
 
         This is the first derivative, or the second if `direction`, the first derivative of the path, is given.
@@ -418,9 +393,7 @@ class ClosedFormBatch:
 
         return self._by_group(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
 
-    def predictions(
-        self, theta: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], kind: str
-    ) -> Float[np.ndarray, "lanes width"]:
+    def predictions(self, theta: Points, lanes: Lanes, kind: str) -> Float[np.ndarray, "lanes width"]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
         one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._start_states(some)),)
@@ -435,16 +408,11 @@ class ClosedFormBatch:
             self.states[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
         return None if self.states[-1] is None else np.repeat(self.states[-1], count, axis=0)
 
-    def _start_states(self, lanes: Int[np.ndarray, " lanes"]) -> State:
+    def _start_states(self, lanes: Lanes) -> State:
         usual = self._anchor_states()
         return None if usual is None else np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
 
-    def _by_group(
-        self,
-        one: Callable[..., Sequence[np.ndarray]],
-        lanes: Int[np.ndarray, " lanes"],
-        theta: Float[np.ndarray, "lanes params"],
-    ) -> Any:
+    def _by_group(self, one: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
         usual = self._anchor_states()
         # entries of weights and states that are in memory together

@@ -16,13 +16,13 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from ..plans.plan import RefitRows, few_more
 from .closed_form import AbstractClosedForm
-from .objective import AbstractObjective, Arrays, repeatable, unravel
+from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, unravel
 
 LENGTH = 0.05  # step of differences along a direction; their error goes with its square
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 RunScores = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
-Points = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
+Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Runs:
     first: Int[np.ndarray, " folds"]
     width: int
 
-    def scores(self, theta: Float[np.ndarray, " params"]) -> Scores:
+    def scores(self, theta: Vector) -> Scores:
         """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o `[folds]`.
 
         Entries behind the end of a run or without an observation have an arbitrary value.
@@ -47,7 +47,7 @@ class Runs:
         return self._alike(self.scores_at(theta) if given else _scores(self.scores_at, self.like, theta))
 
     def place_scores(
-        self, each: Float[np.ndarray, "lanes width"], rows: RefitRows, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)
+        self, each: Float[np.ndarray, "lanes width"], rows: RefitRows, lanes: Lanes | slice = slice(None)
     ) -> Float[np.ndarray, "lanes entries"]:
         """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
@@ -57,7 +57,7 @@ class Runs:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
-    def derivatives(self, at: Points) -> Iterator[tuple[Scores, Scores]]:
+    def derivatives(self, at: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
         if isinstance(self.objective, AbstractClosedForm):
             scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
@@ -71,7 +71,7 @@ class Runs:
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
                 yield self._alike(first), self._alike(second)
 
-    def bends(self, at: Points) -> Float[np.ndarray, "some params"]:
+    def bends(self, at: Directions) -> Float[np.ndarray, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
         if isinstance(self.objective, AbstractClosedForm):
             objective, ones = self.objective, np.ones((1, self.objective.num_units))
@@ -118,7 +118,7 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
     return None if told is None else Runs(found, like, told, first, int(length.max()))
 
 
-def _differences(function: Callable[[np.ndarray], np.ndarray], at: Points) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivatives of a function at each θ along its first direction and along both, by central differences.
 
     The function is evaluated once at each place.
@@ -147,17 +147,17 @@ def _scores(answer: RunScores, like: PyTree, theta: Arrays):
     return answer(unravel(jnp.asarray(theta), like))
 
 
-def _twice(function: Callable[[Array], PyTree], at: Points) -> tuple[PyTree, PyTree]:
+def _twice(function: Callable[[Array], PyTree], at: Directions) -> tuple[PyTree, PyTree]:
     """Derivatives at each θ along its first direction, and along both."""
     return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
 
 
 @compile_static
-def _directional_derivatives(answer: RunScores, like: PyTree, at: Points):
+def _directional_derivatives(answer: RunScores, like: PyTree, at: Directions):
     return _twice(lambda v: answer(unravel(v, like)), at)
 
 
 @compile_static
-def _bends(objective: AbstractObjective, like: PyTree, at: Points):
+def _bends(objective: AbstractObjective, like: PyTree, at: Directions):
     ones = np.ones(objective.num_units)
     return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]

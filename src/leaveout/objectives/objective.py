@@ -21,6 +21,15 @@ from ..data.arrays import Names, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite
 
+# Arrays of the refits in a batch that are computed together, its lanes, or of all its refits.
+Lanes = Int[np.ndarray, " lanes"]  # their places in the batch
+Flags = Bool[np.ndarray, " lanes"]
+PerLane = Float[np.ndarray, " lanes"]
+PerRefit = Float[np.ndarray, " refits"]
+Points = Float[np.ndarray, "lanes params"]  # parameters, gradients or steps
+RefitPoints = Float[np.ndarray, "refits params"]
+Matrices = Float[np.ndarray, "lanes params params"]
+Vector = Float[np.ndarray, " params"]
 LINE = 64  # bytes
 
 

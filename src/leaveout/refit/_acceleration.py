@@ -7,7 +7,9 @@ steps from there: u ← ū − r̄. On a quadratic F this is GMRES, which does n
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
+
+from ..objectives.objective import Lanes, PerLane, Points, RefitPoints
 
 DEPTH = 5  # number of moves in memory
 
@@ -15,21 +17,14 @@ DEPTH = 5  # number of moves in memory
 class Acceleration:
     """Last moves of each refit, and the changes of its steps along them, each pair scaled to a change of length one."""
 
-    def __init__(
-        self,
-        u: Float[np.ndarray, "refits params"],
-        step: Float[np.ndarray, "refits params"],
-        state: Bool[np.ndarray, " refits"],
-    ):
+    def __init__(self, u: RefitPoints, step: RefitPoints, state: Bool[np.ndarray, " refits"]):
         """Start from the plain steps at `u`, for refits that have `state`."""
         self.u, self.last_step, self.has_begun = u, step, state
         self.moves = np.zeros((len(u), DEPTH, u.shape[1]))
         self.changes = np.zeros_like(self.moves)
         self.count = np.zeros(len(u), int)
 
-    def step(
-        self, lanes: Int[np.ndarray, " lanes"], u: Float[np.ndarray, "lanes params"], request: Float[np.ndarray, "lanes params"]
-    ) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
+    def step(self, lanes: Lanes, u: Points, request: Points) -> tuple[Points, PerLane]:
         """Accelerate the plain steps `request` of refits at `u`.
 
         Returns the steps, and the contraction ‖Δu − Δr‖ / ‖Δu‖ of the plain steps along the last moves, infinite if there was

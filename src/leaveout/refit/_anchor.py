@@ -16,6 +16,7 @@ from ..linalg.design import DenseDesign, Extent, LossOfSeveral, MultiOutputDesig
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
 from ..linalg.sparse_design import SparseDesign
+from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._least_norm import cut_floor, least_norm
@@ -36,23 +37,23 @@ class LinearFitCache:
 
     model: Predictors
     units: int  # number of units among the rows; rows of the penalty follow
-    theta: Float[Array, " params"]
-    root: Float[Array, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
-    eta: Float[Array, "units ..."]
-    weight: Float[Array, " units"]  # ω at w = 1
-    loss: Float[Array, " units"]  # ℓ
-    slope: Float[Array, "units ..."]  # ℓ′
-    curvature: Float[Array, "units ..."]  # ℓ″
-    reference: Float[Array, " units"]  # ℓ″, or one if gaps are relative to it
-    roots: Float[Array, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
-    norm: Float[Array, " units"]
-    size: Float[Array, " units"]
-    length: Float[Array, " units"]
-    inner: Float[Array, "units ..."]  # U H⁻¹Uᵀ
-    flat: Float[Array, "params params"] | float  # curvature added along flat directions
-    leftover: Float[Array, " rank"]
+    theta: Vector
+    root: Float[np.ndarray, "rank params"]  # L⁻¹: θ − θ̂ = u @ root
+    eta: Float[np.ndarray, "units ..."]
+    weight: Float[np.ndarray, " units"]  # ω at w = 1
+    loss: Float[np.ndarray, " units"]  # ℓ
+    slope: Float[np.ndarray, "units ..."]  # ℓ′
+    curvature: Float[np.ndarray, "units ..."]  # ℓ″
+    reference: Float[np.ndarray, " units"]  # ℓ″, or one if gaps are relative to it
+    roots: Float[np.ndarray, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
+    norm: Float[np.ndarray, " units"]
+    size: Float[np.ndarray, " units"]
+    length: Float[np.ndarray, " units"]
+    inner: Float[np.ndarray, "units ..."]  # U H⁻¹Uᵀ
+    flat: Float[np.ndarray, "params params"] | float  # curvature added along flat directions
+    leftover: Float[np.ndarray, " rank"]
     noise: float
-    scale: Float[Array, " params"]  # √H_jj
+    scale: Vector  # √H_jj
     blur: float  # rounding error of a move, relative to it, which grows as columns repeat one another
     floor: float  # share of the information along a direction that a fold must keep to determine it
     table: RadiusTable
@@ -60,21 +61,21 @@ class LinearFitCache:
     reach: Reach | None  # reach of these norms
 
     @functools.cached_property
-    def bulk(self) -> Float[Array, " units"]:
+    def bulk(self) -> Float[np.ndarray, " units"]:
         """Upper bound of Σ_j |x_ij θ̂_j|, by |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj; rounding is 1e-16 of it."""
         return self.length * (np.abs(self.theta) @ self.scale)
 
     @functools.cached_property
-    def common(self) -> Float[Array, "units ..."]:
+    def common(self) -> Float[np.ndarray, "units ..."]:
         """Products z_i · leftover."""
         return self.model.design.predictors((self.leftover @ self.root)[None])[0]
 
     @functools.cached_property
-    def inverse(self) -> Float[Array, "params params"]:
+    def inverse(self) -> Float[np.ndarray, "params params"]:
         """H⁻¹ without common shifts, for several outputs."""
         return cast(MultiOutputDesign, self.model.design).inverse(self.root)
 
-    def norm_share(self, theta: Float[Array, "lanes params"], radius: Float[Array, " lanes"]) -> Float[Array, " lanes"] | float:
+    def norm_share(self, theta: Points, radius: PerLane) -> PerLane | float:
         """Share of H that norms of groups add to C within a radius around other parameters."""
         norms, reach = self.norms, self.reach
         if norms is None or reach is None:
@@ -89,7 +90,7 @@ class LinearFitCache:
         return self.eta.size * len(self.root) <= 2**22
 
     @functools.cached_property
-    def rows(self) -> Float[Array, "units ..."]:
+    def rows(self) -> Float[np.ndarray, "units ..."]:
         """All rows, whitened."""
         return self.model.design.whiten(np.arange(len(self.eta)), self.root)
 
@@ -100,17 +101,17 @@ class LinearFitCache:
         return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
-    def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[Array, "rank params"] | None]:
+    def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[np.ndarray, "rank params"] | None]:
         """Rows and L⁻¹ in float32, or whitened rows if these are no larger."""
         design, root = self.model.design.single(), self.root.astype(np.float32)
         return (DenseDesign(design.x @ root.T), None) if isinstance(design, DenseDesign) else (design, root)
 
-    def ahead(self, moves: Float[Array, "lanes rank"]) -> Float[Array, "lanes units ..."]:
+    def ahead(self, moves: Float[np.ndarray, "lanes rank"]) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
         (design, root), moves = self.single, moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def back(self, slopes: Float[Array, "lanes units ..."]) -> Float[Array, "lanes rank"]:
+    def back(self, slopes: Float[np.ndarray, "lanes units ..."]) -> Float[np.ndarray, "lanes rank"]:
         """Whitened gradient of slopes, by products in float32."""
         design, root = self.single
         pulled = design.pull(slopes.astype(np.float32))
@@ -121,21 +122,21 @@ class LinearFitCache:
         """Rounding error of such products: nine units of float32, and more as columns repeat one another."""
         return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur))
 
-    def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+    def whiten(self, units: Int[np.ndarray, "*refits width"]) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
         # all rows are whitened if this times the listed ones exceeds their number
         kept = "rows" in vars(self) or (self.few and 4 * units.size > len(self.eta))
         z = self.rows[units] if kept else self.model.design.whiten(units, self.root)
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
-    def carrying(self, units: Array, z: Float[Array, "*refits touched rank"]) -> Float[Array, "*refits touched rank"]:
+    def carrying(self, units: Array, z: Float[np.ndarray, "*refits touched rank"]) -> Float[np.ndarray, "*refits touched rank"]:
         """Rows with one curvature each, to which `lost` applies: the rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″."""
         if self.roots is None:
             return z
         each = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ each).reshape(z.shape)
 
-    def lost_curvature(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
+    def lost_curvature(self, units: Array, weight: Array) -> Float[np.ndarray, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
             return weight * (self.weight * self.curvature)[units]
@@ -245,7 +246,7 @@ def _cut(fit: Fit) -> float:
     return np.inf if known is None else known.floor
 
 
-def unsure(root: Float[Array, "... rank params"], scale: Float[Array, "... params"], n: int) -> Any:
+def unsure(root: Float[np.ndarray, "... rank params"], scale: Float[np.ndarray, "... params"], n: int) -> Any:
     """Bound the distance of R H Rᵀ from the identity for a Cholesky factor: δ ≤ (n + 4p + 8) u ‖|R| s‖², s² the diagonal of H.
 
     This covers the rounding of a sum of n products, of its factor and of the inverse. If δ ≥ ½, H is not known to have an
@@ -290,7 +291,7 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[Array, "... units"]:
+def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
     """Scale of the rounding error of a unit's slope: its own size, and the curvature times the size of its predictors."""
     if curvature.ndim == eta.ndim:
         return np.abs(slope) + curvature * (1 + np.abs(eta))
@@ -300,10 +301,10 @@ def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[Array, "
 class Entries(NamedTuple):
     """Units whose weights a batch changes, one after another."""
 
-    refit: Int[Array, " entries"]
-    place: Int[Array, " entries"]
-    unit: Int[Array, " entries"]
-    weight: Float[Array, " entries"]
+    refit: Int[np.ndarray, " entries"]
+    place: Int[np.ndarray, " entries"]
+    unit: Int[np.ndarray, " entries"]
+    weight: Float[np.ndarray, " entries"]
 
 
 def entries(rows: RefitRows, n: int) -> Entries:
@@ -372,7 +373,7 @@ class FoldMetric:
         values = np.where(self.kept_share[:, None] > 0, values, 1.0)
         self.inverse = (vectors / values[:, None, :]) @ vectors.swapaxes(1, 2)
 
-    def solve(self, gradient: Float[Array, "refits rank"], which: Array) -> Float[Array, "refits rank"]:
+    def solve(self, gradient: Float[np.ndarray, "refits rank"], which: Array) -> Float[np.ndarray, "refits rank"]:
         if self.inverse is not None:
             return np.einsum("rij,rj->ri", self.inverse[which], gradient)
         z = self.carrying[which]
@@ -380,7 +381,7 @@ class FoldMetric:
         return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
 
 
-def weights(each: Entries, count: int, n: int) -> Float[Array, "refits units"]:
+def weights(each: Entries, count: int, n: int) -> Float[np.ndarray, "refits units"]:
     out = np.ones((count, n))
     out[each.refit, each.unit] = each.weight
     return out

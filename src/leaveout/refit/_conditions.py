@@ -33,6 +33,7 @@ from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import weights_of
+from ..objectives.objective import PerRefit, RefitPoints, Vector
 from ..optimize.active_set import TIE_DISTANCE
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
@@ -51,34 +52,34 @@ class Active:
 
     fit: Fit
     full_model: FullModel
-    place: Int[Array, " active"]
-    sign: Float[Array, " active"]
-    rest: Float[Array, " params"]
+    place: Int[np.ndarray, " active"]
+    sign: Float[np.ndarray, " active"]
+    rest: Vector
 
     @functools.cached_property
-    def others(self) -> Int[Array, " others"]:
+    def others(self) -> Int[np.ndarray, " others"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
     @functools.cached_property
-    def gates(self) -> tuple[Float[Array, " others"], Float[Array, " others"]]:
+    def gates(self) -> tuple[Float[np.ndarray, " others"], Float[np.ndarray, " others"]]:
         """Least and greatest ∇L that hold these parameters, for κ = 1."""
         least, most = gates(self.full_model, self.rest)
         return least[self.others], most[self.others]
 
     @functools.cached_property
-    def tie(self) -> Float[Array, " others"]:
+    def tie(self) -> Float[np.ndarray, " others"]:
         """Distance from its bound within which a gradient may be at that bound."""
         a, slope = self.full_model.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
         return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.others])
 
     @functools.cached_property
-    def limited_parameters(self) -> Int[Array, " limited"]:
+    def limited_parameters(self) -> Int[np.ndarray, " limited"]:
         """Active parameters that a kink or a bound may hold."""
         return np.flatnonzero(np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0))
 
     @functools.cached_property
-    def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
+    def segment(self) -> tuple[Float[np.ndarray, " limited"], Float[np.ndarray, " limited"]]:
         """Ends of the intervals of the active parameters."""
         return segments(self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters])
 
@@ -87,7 +88,7 @@ class Active:
         """Penalised groups among the held parameters."""
         return None if self.full_model.norms is None else self.full_model.norms.of(self.others)
 
-    def stays(self, theta: Float[Array, "refits active"], radius: Float[Array, " refits"]) -> Bool[Array, " refits"]:
+    def stays(self, theta: Float[np.ndarray, "refits active"], radius: PerRefit) -> Bool[np.ndarray, " refits"]:
         """Whether no active group is zero within a radius."""
         norms, reach = self.at.model.norms, self.at.reach
         if norms is None or reach is None:
@@ -97,7 +98,7 @@ class Active:
 
     def near(
         self, gradient: Array, off: Array, least: Array, most: Array, kappa: Array | float = 1.0
-    ) -> Bool[Array, "... others"]:
+    ) -> Bool[np.ndarray, "... others"]:
         """Held parameters that could be released, for gradients with error `off`."""
         if self.groups is None:
             return ~((gradient - off > least) & (gradient + off < most))
@@ -113,24 +114,24 @@ class Active:
         return self.fit.objective.num_units
 
     @functools.cached_property
-    def bend(self) -> Float[Array, " units"]:
+    def bend(self) -> Float[np.ndarray, " units"]:
         """Curvatures ω ℓ″."""
         return (self.at.weight * self.at.curvature)[: self.units]
 
     @functools.cached_property
-    def gradient(self) -> Float[Array, " others"]:
+    def gradient(self) -> Float[np.ndarray, " others"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         pulled = (self.at.weight * self.at.slope)[: self.units]
         return (self.full_model.smooth.design.pull(pulled[None])[0] + self.full_model.ridge * self.rest)[self.others]
 
     @functools.cached_property
-    def size(self) -> Float[Array, " others"]:
+    def size(self) -> Float[np.ndarray, " others"]:
         """Norms √(x_jᵀWx_j), no less than ‖X_SᵀWx_j‖_{H⁻¹}."""
         x = self.full_model.smooth.design.x
         return np.sqrt(np.einsum("n,nj,nj->j", self.bend, x, x)[self.others])
 
     @functools.cached_property
-    def gradient_rounding(self) -> Float[Array, " others"]:
+    def gradient_rounding(self) -> Float[np.ndarray, " others"]:
         """Rounding error of a gradient."""
         slope = self.at.weight @ np.abs(self.at.slope)
         return GRADIENT_ROUNDING * float(slope) * self.full_model.largest[self.others]
@@ -142,16 +143,16 @@ class Active:
         return np.inf if found is None else float(np.max(found))
 
     @functools.cached_property
-    def spread(self) -> Float[Array, " active"]:
+    def spread(self) -> Float[np.ndarray, " active"]:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.at.root**2, axis=0))
 
-    def beside(self, some: Int[Array, " some"]) -> Float[Array, "rank some"]:
+    def beside(self, some: Int[np.ndarray, " some"]) -> Float[np.ndarray, "rank some"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
         bent = self.bend[:, None] * self.full_model.smooth.design.x[:, self.others[some]]
         return self.at.root @ (self.at.model.design.x[: self.units].T @ bent)
 
-    def whole(self, theta: Float[Array, "refits active"]) -> Float[Array, "refits params"]:
+    def whole(self, theta: Float[np.ndarray, "refits active"]) -> RefitPoints:
         """Parameters θ of the whole model."""
         out = np.tile(self.rest, (len(theta), 1))
         out[:, self.place] = theta
@@ -280,12 +281,12 @@ class Conditions:
             self._judge(some, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
-    def joining(self) -> Float[Array, "pairs 6"]:
+    def joining(self) -> Float[np.ndarray, "pairs 6"]:
         """Parameters that may be released, by refits."""
         found = np.concatenate(self.pairs)
         return found[np.argsort(found[:, 0], kind="stable")]
 
-    def moves(self) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+    def moves(self) -> tuple[PerRefit, PerRefit]:
         """Estimate the moves of single rows' predictors if each parameter that violates its condition moved by itself.
 
         A parameter is released, or held. Returns the sum of the moves, and the sum of their sizes.
@@ -349,7 +350,7 @@ class Conditions:
         return place, tuple(sign[k] for k in place), rest.tobytes()
 
 
-def _psi(t: Float[Array, " refits"]) -> Float[Array, " refits"]:
+def _psi(t: PerRefit) -> PerRefit:
     """Compute (eᵗ − 1 − t)/t²."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         exact = (np.expm1(t) - t) / t**2

@@ -9,10 +9,11 @@ steps).
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from ..linalg.design import apply_curvature, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
+from ..objectives.objective import Flags, Lanes, PerLane
 from ._anchor import passes, tiles, total
 from ._enclosure import CAUTION, CertifiedBatch
 
@@ -21,10 +22,10 @@ Array = np.ndarray
 ROUNDS, PRODUCTS, PART = 12, 24, 0.1
 FALL, SHORTEST = 1e-4, 1e-6  # share of the predicted fall that a step must reach; shortest step
 
-Enough = Callable[[Array], Bool[Array, " lanes"]]
+Enough = Callable[[Array], Flags]
 
 
-def conjugate(state: CertifiedBatch, lanes: Int[Array, " lanes"], enough: Enough) -> Int[Array, " open"]:
+def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
     """Run the steps; returns the lanes that are still open."""
     lanes = lanes[state.metric.kept_share[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
@@ -47,13 +48,13 @@ class _Group:
     def _theta(self, u: Array) -> Array:
         return self.state.anchor.theta + u @ self.state.anchor.root
 
-    def _value(self, omega: Array, eta: Array, theta: Array) -> Float[Array, " lanes"]:
+    def _value(self, omega: Array, eta: Array, theta: Array) -> PerLane:
         with np.errstate(over="ignore", invalid="ignore"):
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
             value = weight_terms(omega, loss).sum(1) + 0.5 * np.einsum("rp,rp->r", theta @ self.model.penalty, theta)
         return np.where(np.isnan(value), np.inf, value)
 
-    def run(self, enough: Enough) -> Int[Array, " open"]:
+    def run(self, enough: Enough) -> Int[np.ndarray, " open"]:
         """Run the steps; returns the lanes that are not near enough, as F stops falling or is too flat."""
         lost = [np.zeros(0, int)]
         for _ in range(ROUNDS):
@@ -75,7 +76,7 @@ class _Group:
             self._keep(good)
         return np.concatenate([*lost, self.lanes])
 
-    def _keep(self, some: Bool[Array, " lanes"]) -> None:
+    def _keep(self, some: Flags) -> None:
         for name in ("lanes", "omega", "u", "eta", "F", "least"):
             setattr(self, name, getattr(self, name)[some])
 
@@ -92,7 +93,7 @@ class _Group:
         self.state.gradients += len(theta)
         return gradient, change, noise / np.sqrt(self.state.metric.kept_share[self.lanes])
 
-    def _judge(self, gradient: Array, noise: Array) -> Float[Array, " lanes"]:
+    def _judge(self, gradient: Array, noise: Array) -> PerLane:
         """Write candidates and their distances into the batch."""
         state, lanes = self.state, self.lanes
         size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
@@ -132,7 +133,7 @@ class _Group:
             known, open_ = (ratio / share)[left], open_[left]
         return step, least
 
-    def _move(self, step: Array, slope: Float[Array, " lanes"]) -> Bool[Array, " lanes"]:
+    def _move(self, step: Array, slope: PerLane) -> Flags:
         """Take the steps, shortened until F falls, and mark the lanes in which it falls."""
         theta, along = self._theta(self.u), step @ self.state.anchor.root
         away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))
@@ -153,7 +154,7 @@ class _Group:
         return good
 
 
-def _smallest(diagonal: Float[Array, "lanes some"], beside: Float[Array, "lanes rest"]) -> Float[Array, " lanes"]:
+def _smallest(diagonal: Float[np.ndarray, "lanes some"], beside: Float[np.ndarray, "lanes rest"]) -> PerLane:
     """Least eigenvalue of each tridiagonal matrix."""
     size = diagonal.shape[1]
     whole, k = np.zeros((len(diagonal), size, size)), np.arange(size)

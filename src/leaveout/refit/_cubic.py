@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.cache import cached_on
 from ..linalg.design import weight_terms
+from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
@@ -42,12 +43,12 @@ def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
 
 
 @functools.cache
-def _pairs(p: int) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
+def _pairs(p: int) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
     return np.triu_indices(p)
 
 
 @cached_on
-def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
+def third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
     """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal doubled."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
@@ -55,7 +56,7 @@ def third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
     return pairs * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[Float[Array, " refits"], Float[Array, " refits"]]:
+def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefit]:
     """Predictors of rows that lose weight, and their errors, infinite for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
     i, j = _pairs(z.shape[1])

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.codes import RESULTS
 from ..objectives.batch_functions import (
@@ -35,7 +35,7 @@ from ..objectives.batch_functions import (
     weights_of,
     work,
 )
-from ..objectives.objective import AbstractLinearPredictor
+from ..objectives.objective import AbstractLinearPredictor, Flags, Lanes, PerLane, Points, RefitPoints
 from ..optimize.bfgs import BFGS, curves_down, newton_step
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
@@ -73,10 +73,10 @@ class DescentLook(NamedTuple):
     """Selected refits at their candidates, and the remaining distance of each."""
 
     state: "RefitDescent"
-    lanes: Int[np.ndarray, " lanes"]
-    distance_left: Float[np.ndarray, " lanes"]
+    lanes: Lanes
+    distance_left: PerLane
 
-    def error(self) -> Float[np.ndarray, " lanes"]:
+    def error(self) -> PerLane:
         """Errors of their summed held-out losses."""
         return self.state.loss_change(self.lanes, self.distance_left)
 
@@ -85,7 +85,7 @@ class DescentLook(NamedTuple):
         return self.state.scores[self.lanes]
 
 
-Enough = Callable[[Int[np.ndarray, " lanes"], "DescentLook | ScaledExpansion"], Bool[np.ndarray, " lanes"]]
+Enough = Callable[[Lanes, "DescentLook | ScaledExpansion"], Flags]
 
 
 class RefitDescent:
@@ -125,11 +125,11 @@ class RefitDescent:
     def _width(self) -> tuple[int, ...]:
         return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
 
-    def theta(self, lanes: Int[np.ndarray, " lanes"] | slice = slice(None)) -> Float[np.ndarray, "lanes params"]:
+    def theta(self, lanes: Lanes | slice = slice(None)) -> Points:
         """Raveled parameters of the candidates."""
         return self.center + self.fit.unwhiten(self.u[lanes])
 
-    def gradient(self, lanes: Int[np.ndarray, " lanes"], u: np.ndarray | None = None) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, lanes: Lanes, u: np.ndarray | None = None) -> Points:
         """Whitened gradients of each refit's own F."""
         theta = self.theta(lanes) if u is None else self.center + self.fit.unwhiten(u)
         return self.fit.whiten(self.F.gradient(theta, lanes))
@@ -148,13 +148,11 @@ class RefitDescent:
         self.u = np.where(self.open[:, None], -step, 0.0)
         self.step, self.first = step, np.linalg.norm(self.u, axis=1)
 
-    def stand(self, u: Float[np.ndarray, "refits params"]) -> None:
+    def stand(self, u: RefitPoints) -> None:
         """Begin at given displacements instead."""
         self.u = np.array(u)
 
-    def loss_change(
-        self, lanes: Int[np.ndarray, " lanes"], remainder: Float[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, " lanes"]:
+    def loss_change(self, lanes: Lanes, remainder: PerLane) -> PerLane:
         """Largest change of the summed losses of each refit within a given distance, evaluated at the ends and not by a slope.
 
         A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the worst case. For many units
@@ -192,9 +190,7 @@ class RefitDescent:
 
     # the rungs
 
-    def steps(
-        self, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False
-    ) -> Int[np.ndarray, " open"]:
+    def steps(self, lanes: Lanes, enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False) -> Int[np.ndarray, " open"]:
         """Take accelerated steps with one metric, or Newton steps by products; returns the refits that are still open.
 
         `fresh` tells that no step was taken with this metric yet.
@@ -251,7 +247,7 @@ class RefitDescent:
         """Whether a refit's own Hessian costs too much, or is never formed."""
         return self.fit.factor is None or is_dear(self.fit.objective, self.fit.num_params)
 
-    def _unsolved_part(self, lanes: np.ndarray) -> float | Float[np.ndarray, " lanes"]:
+    def _unsolved_part(self, lanes: np.ndarray) -> float | PerLane:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
         # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
         return 2.0 * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
@@ -285,7 +281,7 @@ class RefitDescent:
         done[near] = True
         return done, beyond
 
-    def _plain_distance(self, lanes: np.ndarray) -> Float[np.ndarray, " lanes"]:
+    def _plain_distance(self, lanes: np.ndarray) -> PerLane:
         """Remaining distances after plain steps, by the curvature at the candidates; infinite if it is uninformative.
 
         A distance above the length of the first step counts as uninformative too.
@@ -294,7 +290,7 @@ class RefitDescent:
         left = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
         return np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)
 
-    def contractions(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, " lanes"]:
+    def contractions(self, lanes: Lanes) -> PerLane:
         """Contraction of steps with the metric, the size of I − P∇²F(u, w), from a random direction by a few secants.
 
         Contractions of the steps themselves are not enough: if a metric is far too steep in some direction, both the step along
@@ -313,13 +309,13 @@ class RefitDescent:
             v = after / np.maximum(size, 1e-300)[:, None]
         return CAUTION * largest
 
-    def estimate(self, lanes: Int[np.ndarray, " lanes"]) -> Int[np.ndarray, " lost"]:
+    def estimate(self, lanes: Lanes) -> Int[np.ndarray, " lost"]:
         """Estimate distances and errors by the curvature at the candidates; returns the refits that stay open."""
         left = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
         self.loss_change(lanes, left)
         return lanes[~np.isfinite(left)]
 
-    def screen(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> Int[np.ndarray, " open"]:
+    def screen(self, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
         """Step by the left-out units and samples of the others; returns the refits that samples do not settle."""
         for size in range(len(SIZES)):
             if not lanes.size:
@@ -341,7 +337,7 @@ class RefitDescent:
         self.unsure[lanes] = 0.0
         return lanes
 
-    def newton(self, lanes: Int[np.ndarray, " lanes"]) -> None:
+    def newton(self, lanes: Lanes) -> None:
         """Damped Newton steps to the minimiser reached by descent, or a code that says there is none.
 
         They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by one, with the programs
@@ -350,7 +346,7 @@ class RefitDescent:
         """
         params = self.fit.num_params
         each = work(self.fit.objective, params)
-        # Newton's method takes about ten Hessians. A chain of 5,000 steps and 11 parameters (2e5 operations for a gradient) took
+        # Newton's method takes about ten Hessians. A chain of 5,000 steps, 11 parameters (2e5 operations a gradient) took
         # 30 ms a refit, and 130 ms side by side.
         alone = each >= 1e5 or len(lanes) * 10 * params * each <= COMPILING
         size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
@@ -406,7 +402,7 @@ class RefitDescent:
             lost = lanes[which]
             self.result[lost], self.distance_left[lost], self.error[lost] = code, np.inf, np.inf
 
-    def alone(self, lanes: Int[np.ndarray, " lanes"], enough: Enough) -> None:
+    def alone(self, lanes: Lanes, enough: Enough) -> None:
         """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
 
         Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent understates the distance.
@@ -493,7 +489,7 @@ class RefitDescent:
         self.size[one] = np.linalg.norm(self.step[one], axis=1)
 
 
-def _unit(vectors: Float[np.ndarray, "lanes params"]) -> Float[np.ndarray, "lanes params"]:
+def _unit(vectors: Points) -> Points:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
 
 
@@ -527,7 +523,7 @@ def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool
 class ExpandedMetric:
     """Metric of the selected refits' own Hessians at their candidates, by the expansion."""
 
-    def __init__(self, state: RefitDescent, lanes: Int[np.ndarray, " lanes"]):
+    def __init__(self, state: RefitDescent, lanes: Lanes):
         assert state.expansion is not None
         self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
         self.place[lanes] = np.arange(len(lanes))
@@ -537,14 +533,12 @@ class ExpandedMetric:
         del u
         return np.einsum("rij,rj->ri", self.inverse[self.place[lanes]], gradient)
 
-    def change(
-        self, u: Float[np.ndarray, "lanes params"], remainder: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, " lanes"]:
+    def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:
         """Largest change of losses within a distance, by the expansion."""
         return EXPANSION_SAFETY * self.expansion.change(u, remainder, lanes)
 
 
-def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, most: int) -> Int[np.ndarray, " open"]:
+def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[np.ndarray, " open"]:
     """Move a batch to the minimisers of the expansion; returns the refits that are still open.
 
     These continue from there with full gradients and their own Hessians, which the expansion also gives.
@@ -574,9 +568,7 @@ def expand(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough
     return np.sort(np.concatenate([lanes, lost]))
 
 
-def _calibration(
-    state: RefitDescent, lanes: Int[np.ndarray, " lanes"], enough: Enough, batch: ExpandedBatch
-) -> tuple[float, Bool[np.ndarray, " lanes"]]:
+def _calibration(state: RefitDescent, lanes: Lanes, enough: Enough, batch: ExpandedBatch) -> tuple[float, Flags]:
     """Return the factor by which estimates are multiplied, and the refits that are then near enough.
 
     Full gradients of the worst refits that pass measure how good the estimates are. If the estimates are too small, the factor
@@ -597,7 +589,7 @@ def _calibration(
         times = worst
 
 
-def _ratio(state: RefitDescent, lanes: Int[np.ndarray, " lanes"], batch: ExpandedBatch) -> float:
+def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
     """Return the largest ratio of the changes of refits and losses in one Newton step to the estimates of these changes."""
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)

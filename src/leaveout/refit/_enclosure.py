@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.codes import RESULTS
 from ..linalg.design import apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
+from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._anchor import FoldMetric, entries, linear_cache, passes, tiles, total
@@ -61,7 +62,7 @@ class CertifiedBatch:
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
 
-    def theta(self) -> Float[Array, "refits params"]:
+    def theta(self) -> RefitPoints:
         return self.anchor.theta + self.u @ self.anchor.root
 
     # the first look
@@ -90,7 +91,7 @@ class CertifiedBatch:
         self.u, self.first = step, np.linalg.norm(step, axis=1)
         self._place(everyone, np.where(determined, found.after, np.inf))
 
-    def _gradients(self, growth: Array) -> tuple[Float[Array, "refits rank"], Array]:
+    def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
         """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
         anchor, out = self.anchor, np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
@@ -102,7 +103,7 @@ class CertifiedBatch:
                 growth[lanes] = np.maximum(ratio.max(1), 1.0)
         return out, growth
 
-    def _weights(self, lanes: Array) -> Float[Array, "lanes units"]:
+    def _weights(self, lanes: Array) -> Float[np.ndarray, "lanes units"]:
         """Weights of the selected refits."""
         n = self.anchor.units
         out = np.ones((len(lanes), n))
@@ -140,8 +141,8 @@ class CertifiedBatch:
     # gradients
 
     def steps(
-        self, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]], most: int = STEPS, dear: bool = False
-    ) -> Int[Array, " open"]:
+        self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS, dear: bool = False
+    ) -> Int[np.ndarray, " open"]:
         """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
         lanes = lanes[self.metric.kept_share[lanes] > 0]
         rejected = [np.zeros(0, int)]
@@ -257,12 +258,12 @@ class CertifiedBatch:
         known = (contraction < MAX_CONTRACTION) & (apart >= 0)
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
 
-    def _relative_length(self, lanes: Array, distance: Float[Array, " lanes"]) -> Float[Array, " lanes"]:
+    def _relative_length(self, lanes: Array, distance: PerLane) -> PerLane:
         """Length of a move, in the norm of the refits' metrics, relative to the move from θ̂."""
         length = np.linalg.norm(self.u[lanes], axis=1) * np.sqrt(self.metric.kept_share[lanes])
         return distance / np.maximum(length, 1e-300)
 
-    def _contraction(self, lanes: Array) -> Float[Array, " lanes"]:
+    def _contraction(self, lanes: Array) -> PerLane:
         """Contraction of a step: the size of A⁻¹E, E the change of the curvature.
 
         It is found by the first steps of Lanczos' method from random directions, in float32.

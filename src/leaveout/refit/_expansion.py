@@ -14,10 +14,11 @@ order in the same way. Gradients of the folds that these estimates only just acc
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ..objectives.batch_functions import work
 from ..objectives.contiguous_folds import Runs, runs
+from ..objectives.objective import Lanes, Matrices, PerLane, PerRefit, Points, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 
@@ -50,10 +51,10 @@ class ExpandedBatch(NamedTuple):
     Distance and error are infinite if the expansion is not valid.
     """
 
-    u: Float[np.ndarray, "refits params"]
-    distance_left: Float[np.ndarray, " refits"]
+    u: RefitPoints
+    distance_left: PerRefit
     losses: Float[np.ndarray, "refits ..."]
-    error: Float[np.ndarray, " refits"]
+    error: PerRefit
 
 
 class Beyond(NamedTuple):
@@ -64,9 +65,7 @@ class Beyond(NamedTuple):
     joint: Float[np.ndarray, "params refits"]
     fourth: float
 
-    def along(
-        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> tuple[Float[np.ndarray, " lanes"], Float[np.ndarray, "lanes width"]]:
+    def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[np.ndarray, "lanes width"]]:
         """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
 
         They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has these values along the axes,
@@ -87,14 +86,14 @@ class ScaledExpansion(NamedTuple):
     """Selected refits of an expansion, with their estimates multiplied."""
 
     expansion: ExpandedBatch
-    lanes: Int[np.ndarray, " lanes"]
+    lanes: Lanes
     times: float
 
     @property
-    def distance_left(self) -> Float[np.ndarray, " lanes"]:
+    def distance_left(self) -> PerLane:
         return self.times * self.expansion.distance_left[self.lanes]
 
-    def error(self) -> Float[np.ndarray, " lanes"]:
+    def error(self) -> PerLane:
         """Errors of their summed held-out losses."""
         return self.times * self.expansion.error[self.lanes]
 
@@ -132,9 +131,7 @@ class Expansion:
         """Held-out losses at θ̂."""
         return self.runs.shape_losses(self.runs.place_scores(self.losses, self.rows))
 
-    def curvature(
-        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, "lanes params params"]:
+    def curvature(self, u: Points, lanes: Lanes) -> Matrices:
         """Whitened Hessian of each refit's own F at u."""
         size = self.fit.num_params
         bent = (u @ self.third.reshape(size, -1)).reshape(-1, size, size)
@@ -152,9 +149,7 @@ class Expansion:
         left, losses, error = (np.concatenate(part) for part in zip(*parts, strict=True))
         return ExpandedBatch(u, left, self.runs.shape_losses(losses), error)
 
-    def change(
-        self, u: Float[np.ndarray, "lanes params"], remainder: Float[np.ndarray, " lanes"], lanes: Int[np.ndarray, " lanes"]
-    ) -> Float[np.ndarray, " lanes"]:
+    def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:
         """Largest change of the summed losses of selected refits within a distance of u; infinite if the distance is."""
         slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
@@ -163,7 +158,7 @@ class Expansion:
         each = far * (steep + 0.5 * far * np.linalg.norm(curves, axis=(-1, -2)))
         return np.where(known, self.runs.place_scores(each, self.rows, lanes).sum(1), np.inf)
 
-    def _root(self, lanes: Int[np.ndarray, " lanes"]) -> Float[np.ndarray, "lanes params"]:
+    def _root(self, lanes: Lanes) -> Points:
         """Stationary point of the quadratic, by Newton's method from θ̂; NaN if that does not converge."""
         start, size = self.start[lanes], self.fit.num_params
         u, curves = -start, self._square(self.joint_curves[:, lanes])
@@ -180,7 +175,7 @@ class Expansion:
                 break
         return np.where(moving[:, None], np.nan, u)
 
-    def _beyond(self, u: Float[np.ndarray, "refits params"]) -> Beyond:
+    def _beyond(self, u: RefitPoints) -> Beyond:
         """Derivatives along the principal axes of the displacements, weighted by their effect."""
         known = np.isfinite(u).all(1)
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
@@ -197,9 +192,7 @@ class Expansion:
             axes, each / (2 * THIRD_DIFFERENCE), joint / (2 * THIRD_DIFFERENCE), float(fourth) / (2 * THIRD_DIFFERENCE)
         )
 
-    def _judge(
-        self, u: Float[np.ndarray, "lanes params"], lanes: Int[np.ndarray, " lanes"], beyond: Beyond
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))

@@ -55,7 +55,7 @@ class Whole(NamedTuple):
 class LeastNorm:
     """The rows of a least-squares fit, factorised; `gap` is the relative size of the smallest singular value that counts."""
 
-    def __init__(self, fit: Fit, model: Predictors, y: Array, intercept: bool, ridge: Float[Array, " features"]):
+    def __init__(self, fit: Fit, model: Predictors, y: Array, intercept: bool, ridge: Float[np.ndarray, " features"]):
         n, p = len(y), len(ridge)
         self.x, self.cut, self.intercept = model.design.x[:, :p], getattr(fit.objective, "cut", 0.0), intercept
         self.y, self.ridge = y - model.offset, ridge
@@ -79,11 +79,11 @@ class LeastNorm:
         certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
         return Whole(Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level))
 
-    def _singular(self) -> Float[Array, " features"]:
+    def _singular(self) -> Float[np.ndarray, " features"]:
         mean = self.weight @ self.x / self.weight.sum() if self.intercept else np.zeros(self.x.shape[1])
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
-    def _factor(self, weight: Float[Array, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
+    def _factor(self, weight: Float[np.ndarray, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
 
         Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular value is so near that rounding
@@ -120,7 +120,7 @@ class LeastNorm:
         """
         return bool(self.has_host or self.has_penalty or self.whole.full or rank >= len(self.whole.s))
 
-    def refit(self, weights: Float[Array, " units"]) -> tuple[Float[Array, " features"], float, float] | None:
+    def refit(self, weights: Float[np.ndarray, " units"]) -> tuple[Float[np.ndarray, " features"], float, float] | None:
         """Compute β, the intercept, and the error of predictions.
 
         None if rounding decides which directions the rows determine, or if they determine too few.
@@ -143,7 +143,7 @@ class LeastNorm:
     def _digits(self, level: float) -> float:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
-    def _without(self, o: Int[Array, " out"]) -> tuple[Float[Array, " features"], float, float] | None:
+    def _without(self, o: Int[np.ndarray, " out"]) -> tuple[Float[np.ndarray, " features"], float, float] | None:
         """Refit by the block of S for the rows that leave; None if it does not determine the refit."""
         whole = self.whole
         root, Q, s = whole.root[o], whole.Q[o], whole.s
@@ -184,7 +184,7 @@ class LeastNorm:
         return self.back @ b, level - float(whole.mean @ b), off + self._digits(level)
 
 
-def cut_floor(cut: float, s: Float[Array, " features"]) -> float:
+def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:
     """Compute the share of the information that a refit must keep along every direction for its host's cut not to matter.
 
     It follows from the singular values of all rows, and is infinite if the cut removes a direction that these data determine.

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.codes import RESULTS
 from ..linalg.enclosure_theorem import change
+from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _row_sample as sampled
@@ -66,35 +67,35 @@ class FirstStep:
         state.look()
         return state
 
-    def theta(self) -> Float[Array, "refits params"]:
+    def theta(self) -> RefitPoints:
         return self.anchor.theta + (self.state.u if self.single else self.u) @ self.anchor.root
 
 
 class EnclosureLook(NamedTuple):
     """Held predictors of some refits, their errors, λ, its rounding error, and the length of the first step."""
 
-    center: Float[Array, "lanes width ..."]
-    half: Float[Array, "lanes width"]
-    slope: Float[Array, " lanes"]
-    noise: Float[Array, " lanes"]
-    first: Float[Array, " lanes"]
+    center: Float[np.ndarray, "lanes width ..."]
+    half: Float[np.ndarray, "lanes width"]
+    slope: PerLane
+    noise: PerLane
+    first: PerLane
 
 
-Enough = Callable[[Int[Array, " lanes"], EnclosureLook], Bool[Array, " lanes"]]
+Enough = Callable[[Lanes, EnclosureLook], Flags]
 
 
 class EnclosedRefits(NamedTuple):
     """Result of a batch: held predictors, their errors, codes, whether these are proved, and the raveled θ if formed."""
 
-    center: Float[Array, "refits width ..."]
-    half: Float[Array, "refits width"]
-    result: Int[Array, " refits"]
-    proved: Bool[Array, " refits"]
-    theta: Callable[[], Float[Array, "refits params"]]
-    ball: Callable[[], tuple[Float[Array, "refits rank"], Float[Array, " refits"]]]  # u, and the radius around it
-    step_length: Float[Array, " refits"]  # the length of the first step
+    center: Float[np.ndarray, "refits width ..."]
+    half: Float[np.ndarray, "refits width"]
+    result: Int[np.ndarray, " refits"]
+    proved: Bool[np.ndarray, " refits"]
+    theta: Callable[[], RefitPoints]
+    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]]  # u, and the radius around it
+    step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
-    open: Int[Array, " open"]  # refits that the first look left open
+    open: Int[np.ndarray, " open"]  # refits that the first look left open
 
 
 class Judge:
@@ -109,19 +110,19 @@ class Judge:
         self.error = np.full(len(allowed), np.inf)
         self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
-    def errors(self, lanes: Int[Array, " lanes"], center: Array, half: Array) -> Float[Array, " lanes"]:
+    def errors(self, lanes: Lanes, center: Array, half: Array) -> PerLane:
         """Errors of some refits."""
         here = center if self.reported_center is None else select_refits(self.reported_center, lanes)
         self.error[lanes] = error(self.fit, select_batch(self.rows, lanes), here, center, half)
         return select_refits(self.error, lanes)
 
-    def final_errors(self, refits: EnclosedRefits) -> Float[Array, " refits"]:
+    def final_errors(self, refits: EnclosedRefits) -> PerRefit:
         """Errors of all refits at the end."""
         if refits.open.size:
             self.errors(refits.open, refits.center[refits.open], refits.half[refits.open])
         return self.error
 
-    def __call__(self, lanes: Int[Array, " lanes"], at: "EnclosureLook") -> Bool[Array, " lanes"]:
+    def __call__(self, lanes: Lanes, at: "EnclosureLook") -> Flags:
         off = self.errors(lanes, at.center, at.half)
         if self.reported_losses is None or at.center is self.reported_center:
             return off <= select_refits(self.tolerance, lanes)
@@ -129,12 +130,12 @@ class Judge:
         return off <= TIGHT * moved + self.tolerance[lanes]
 
 
-def select_refits(part: Array, lanes: Int[Array, " lanes"]) -> Array:
+def select_refits(part: Array, lanes: Lanes) -> Array:
     """Select refits by their numbers in order; the array itself if these are all."""
     return part if len(lanes) == len(part) else part[lanes]
 
 
-def select_batch(rows: RefitRows, lanes: Int[Array, " lanes"]) -> RefitRows:
+def select_batch(rows: RefitRows, lanes: Lanes) -> RefitRows:
     """Select refits of a batch; the batch itself if these are all."""
     return rows if len(lanes) == len(rows.index) else rows.take(lanes)
 
@@ -189,7 +190,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
     return EnclosedRefits(center, half, result, proved, theta, ball, look.step_length, gradients, changed)
 
 
-def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[Array, " open"]:
+def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[np.ndarray, " open"]:
     """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
     middle, left = (part[:, None] for part in cubic.settle_rows(step.anchor, step.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
@@ -206,7 +207,7 @@ def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
 
 def _by_the_next_term(
     fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, is_proved: Array
-) -> Int[Array, " open"]:
+) -> Int[np.ndarray, " open"]:
     """Accept single rows by proved or estimated errors that are together within the allowed error; returns the open ones.
 
     In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `is_proved`.
@@ -234,7 +235,7 @@ def _by_the_next_term(
     return np.union1d(lanes, rest)
 
 
-def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"]) -> Bool[Array, "... refits"]:
+def within(wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]) -> Bool[np.ndarray, "... refits"]:
     """Refits of smallest error that are together within the allowed error, none of them above five times its share."""
     rising = np.sort(wrong, axis=-1)
     count = np.sum(np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True)
@@ -242,7 +243,7 @@ def within(wrong: Float[Array, "... refits"], allowed: Float[Array, "... refits"
     return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[CertifiedBatch, Int[Array, " open"]]:
+def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
     """Run a batch after its first look; returns it with the refits that the look left open."""
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
     asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
@@ -271,7 +272,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     return state, first
 
 
-def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array) -> Float[Array, " refits"]:
+def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array) -> PerRefit:
     """Largest error of the summed held-out losses at the reported predictors, `[refits]`."""
     model, scored = linear_cache(fit).model, np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
@@ -289,20 +290,20 @@ def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array
     return np.where(known | ~scored.any(1), np.bincount(refit, each, len(center)), np.inf)
 
 
-def unit_losses(fit: Fit) -> Float[Array, " units"]:
+def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
     """Loss of every unit at θ̂."""
     anchor = linear_cache(fit)
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[Array, "refits width"]:
+def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[np.ndarray, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
     model, index = linear_cache(fit).model, np.asarray(rows.index)
     y = model.y[span(index[:, 0])][:, None] if index.shape[1] == 1 else model.y[np.where(index < len(model.y), index, 0)]
     return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
 
 
-def predictors_at(fit: Fit, rows: RefitRows, u: Float[Array, "refits rank"]) -> Float[Array, "refits width ..."]:
+def predictors_at(fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits rank"]) -> Float[np.ndarray, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
     return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
 from .._runtime.codes import RESULTS
 from ..linalg.enclosure_theorem import change
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import as_stored
+from ..objectives.objective import Flags, Lanes, Vector, as_stored
 from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit, anchored_at
 from ..optimize.hessian_factor import IndefiniteHessianError
@@ -40,11 +40,11 @@ def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: boo
 class ActiveBatch(NamedTuple):
     """Refits of a batch that keep the active parameters of one fit; `which` are their places among the refits of that fit."""
 
-    lanes: Int[Array, " lanes"]
+    lanes: Lanes
     own: Active
     refits: RefitBatch
-    which: Int[Array, " lanes"]
-    is_tied: Bool[Array, " lanes"]  # not proved
+    which: Lanes
+    is_tied: Flags  # not proved
 
 
 class Following:
@@ -76,8 +76,8 @@ class Following:
         return self._join(first)
 
     def _estimate(
-        self, conditions: Conditions, batch: RefitBatch, rest: Int[Array, " rest"]
-    ) -> tuple[RefitBatch, Int[Array, " some"]]:
+        self, conditions: Conditions, batch: RefitBatch, rest: Int[np.ndarray, " rest"]
+    ) -> tuple[RefitBatch, Int[np.ndarray, " some"]]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
         The rows that move least are estimated, each parameter by itself: as many as are together within the tolerance, and at
@@ -107,16 +107,16 @@ class Following:
         where = conditions.center, np.where(new, radius, conditions.radius)
         return replace(batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
 
-    def _again(self, own: Active, lanes: Int[Array, " lanes"]) -> RefitBatch:
+    def _again(self, own: Active, lanes: Lanes) -> RefitBatch:
         refit = self.refit if self.refit.iterates else NEAR_EXACT_REFIT
         return refit(own.fit, self._select(lanes))
 
-    def _select(self, lanes: Int[Array, " lanes"]) -> RefitRows:
+    def _select(self, lanes: Lanes) -> RefitRows:
         """Select refits of the batch, as part of a plan that is reduced in proportion."""
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
 
-    def _fit_near(self, place: Array, sign: Array, theta: Float[Array, " params"]) -> Active | None:
+    def _fit_near(self, place: Array, sign: Array, theta: Vector) -> Active | None:
         """Return the fit on other parameters near some θ; None if there is none."""
         try:
             objective = self.conditions.full_model.restrict(place, sign, theta)
@@ -125,7 +125,7 @@ class Following:
             return None
         return active(fit)
 
-    def _keep_proved(self, own: Active, lanes: Int[Array, " lanes"], batch: RefitBatch) -> dict[Key, list[int]]:
+    def _keep_proved(self, own: Active, lanes: Lanes, batch: RefitBatch) -> dict[Key, list[int]]:
         """Keep the refits that are proved to keep these parameters; returns the parameters that the others need."""
         self.gradients += batch.gradients
         rows = self._select(lanes)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
 from ..objectives.batch_functions import ClosedFormBatch, DerivedBatch, HostBatch, derive_batch
-from ..objectives.objective import AbstractLinearPredictor
+from ..objectives.objective import AbstractLinearPredictor, Lanes, Points, RefitPoints
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import Solve
 from ..plans.plan import RefitRows
@@ -29,12 +29,7 @@ SINGULAR_SHARE = 1e-10  # a fold that keeps less than this share of the informat
 class RefitMetric(Protocol):
     """Batch of inverse Hessians."""
 
-    def solve(
-        self,
-        gradient: Float[np.ndarray, "lanes params"],
-        u: Float[np.ndarray, "lanes params"],
-        lanes: Int[np.ndarray, " lanes"],
-    ) -> Float[np.ndarray, "lanes params"]:
+    def solve(self, gradient: Points, u: Points, lanes: Lanes) -> Points:
         """Steps for the gradients of selected refits at u, all whitened."""
 
 
@@ -101,9 +96,7 @@ def is_narrow(fit: Fit, width: int) -> bool:
     return touched == objective.outputs or 4 * touched <= fit.num_params
 
 
-def own_metric(
-    fit: Fit, rows: RefitRows
-) -> tuple[RefitMetric, Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"] | None]:
+def own_metric(fit: Fit, rows: RefitRows) -> tuple[RefitMetric, Bool[np.ndarray, " refits"], RefitPoints | None]:
     """Return each fold's own Hessian at θ̂, and which of them are singular or indefinite.
 
     The third value is the whitened gradient of each F(·, w) at θ̂ if the rows give it, else None.

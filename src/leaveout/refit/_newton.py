@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from .._runtime.codes import RESULTS
 from ..linalg.design import scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
+from ..objectives.objective import Flags, PerLane, PerRefit
 from ._anchor import CONDITION, PASS, rounding_scale, unsure
 from ._enclosure import CAUTION, CertifiedBatch
 
@@ -16,7 +17,7 @@ Array = np.ndarray
 PRODUCTS = 6  # products to estimate a ratio of lengths
 
 
-def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]) -> None:
     """Take damped Newton steps, each with the Hessian at its candidate; refits left open then have no minimiser."""
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
@@ -51,7 +52,7 @@ class DampedNewton:
             value += self.kappa[which] * self.model.penalty_terms(theta)[0]
         return np.where(np.isnan(value), np.inf, value)
 
-    def run(self, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+    def run(self, enough: Callable[[Array], Flags]) -> None:
         # largest number of steps of a refit
         for _ in range(100):
             which = np.flatnonzero(self.open)
@@ -66,7 +67,7 @@ class DampedNewton:
         lane = self.lanes[k]
         self.state.result[lane], self.state.half[lane] = code, np.inf
 
-    def _round(self, which: Array, enough: Callable[[Array], Bool[Array, " lanes"]]) -> None:
+    def _round(self, which: Array, enough: Callable[[Array], Flags]) -> None:
         state, anchor, model = self.state, self.state.anchor, self.model
         theta = self._theta(self.u[which])
         eta = model.eta(theta)
@@ -98,7 +99,7 @@ class DampedNewton:
         state.radius[self.lanes[which]] = self._across(root) * found.after
         self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
 
-    def _norm_share(self, which: Array, root: Float[Array, "lanes params rank"], radius: Array) -> Array | float:
+    def _norm_share(self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array) -> Array | float:
         """Share that norms of groups add to C, from the candidates and in their own metrics."""
         norms = self.model.norms
         if norms is None:
@@ -108,7 +109,7 @@ class DampedNewton:
             norms.lengths(self._theta(self.u[which])), radius[:, None] * np.sqrt(reach.each), reach
         )
 
-    def _across(self, root: Float[Array, "lanes params rank"]) -> Float[Array, " lanes"]:
+    def _across(self, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
         """Estimate the largest ratio of a length in the norm of H to that in the refit's own, ‖LᵀR‖, from a few products."""
         v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
         with np.errstate(over="ignore", invalid="ignore"):  # a refit that diverges
@@ -175,8 +176,8 @@ class DampedNewton:
 
 
 def inverse_roots(
-    hessian: Float[Array, "refits p p"], n: int
-) -> tuple[Float[Array, "refits p p"], Bool[Array, " refits"], Float[Array, " refits"]]:
+    hessian: Float[np.ndarray, "refits p p"], n: int
+) -> tuple[Float[np.ndarray, "refits p p"], Bool[np.ndarray, " refits"], PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
     Returns R, which Hessians are not known to have an inverse, and the rounding error of R. Both are judged with the diagonal

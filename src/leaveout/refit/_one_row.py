@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import apply_curvature, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball
+from ..objectives.objective import PerRefit
 from ..optimize.fit import Fit
 from ._anchor import linear_cache, total
 
@@ -23,17 +24,17 @@ class OneRow(NamedTuple):
     Each has the row and the weight that it loses, its predictors, and their errors.
     """
 
-    unit: Int[Array, " refits"]
-    lost_curvature: Float[Array, " refits"]
-    center: Float[Array, "refits ..."]
-    half: Float[Array, " refits"]
-    step_length: Float[Array, " refits"]  # λ, the length of the step
-    distance: Float[Array, " refits"]  # D, a bound of the distance of the refit, and ρ, a bound after the step
-    after: Float[Array, " refits"]
-    kept_share: Float[Array, " refits"]  # 1 − q
-    own: Float[Array, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
-    digits: Float[Array, " refits"]  # rounding error of the predictor
-    is_determined: Bool[Array, " refits"]
+    unit: Int[np.ndarray, " refits"]
+    lost_curvature: PerRefit
+    center: Float[np.ndarray, "refits ..."]
+    half: PerRefit
+    step_length: PerRefit  # λ, the length of the step
+    distance: PerRefit  # D, a bound of the distance of the refit, and ρ, a bound after the step
+    after: PerRefit
+    kept_share: PerRefit  # 1 − q
+    own: Float[np.ndarray, "refits ..."]  # inverse of that; for several outputs of I − zᵀz ℓ″
+    digits: PerRefit  # rounding error of the predictor
+    is_determined: Bool[np.ndarray, " refits"]
 
     def take(self, lanes: Array) -> "OneRow":
         return OneRow(*(part[lanes] for part in self))
@@ -42,13 +43,13 @@ class OneRow(NamedTuple):
 class Row(NamedTuple):
     """Quantities of the anchor for the rows that leave, one number each; vectors and matrices for several outputs."""
 
-    eta: Float[Array, "refits ..."]
-    slope: Float[Array, "refits ..."]
-    curvature: Float[Array, "refits ..."]
-    norm: Float[Array, " refits"]  # ‖z‖, z = R⊤x
-    inner: Float[Array, "refits ..."]  # zᵀz
-    share: Float[Array, " refits"]  # largest share of H that the row's curvature has, for a weight of one
-    common: Float[Array, "refits ..."] | float  # zᵀ times the whitened gradient of the fit
+    eta: Float[np.ndarray, "refits ..."]
+    slope: Float[np.ndarray, "refits ..."]
+    curvature: Float[np.ndarray, "refits ..."]
+    norm: PerRefit  # ‖z‖, z = R⊤x
+    inner: Float[np.ndarray, "refits ..."]  # zᵀz
+    share: PerRefit  # largest share of H that the row's curvature has, for a weight of one
+    common: Float[np.ndarray, "refits ..."] | float  # zᵀ times the whitened gradient of the fit
 
 
 def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
@@ -71,14 +72,14 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
 
 
 def sherman_morrison_step(
-    unit: Int[Array, " refits"],
-    lost_weight: Float[Array, " refits"],
+    unit: Int[np.ndarray, " refits"],
+    lost_weight: PerRefit,
     row: Row,
-    rest: Float[Array, " refits"] | float,
-    noise: Float[Array, " refits"],
+    rest: PerRefit | float,
+    noise: PerRefit,
     ball: Callable[[Array, Array], Ball],
     rounded: Callable[[Array, Array], Array],
-    floor: Float[Array, " refits"] | float,
+    floor: PerRefit | float,
 ) -> OneRow:
     """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector of parameters.
 
@@ -103,7 +104,7 @@ def sherman_morrison_step(
     return OneRow(unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined)
 
 
-def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
+def span(unit: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"] | slice:
     """Index units by a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
     follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
@@ -111,7 +112,7 @@ def span(unit: Int[Array, " some"]) -> Int[Array, " some"] | slice:
 
 
 def _invert_outputs(
-    inner: Float[Array, "refits outputs outputs"], bend: Float[Array, "refits outputs outputs"]
-) -> Float[Array, "refits outputs outputs"]:
+    inner: Float[np.ndarray, "refits outputs outputs"], bend: Float[np.ndarray, "refits outputs outputs"]
+) -> Float[np.ndarray, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
     return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)

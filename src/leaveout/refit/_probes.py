@@ -51,7 +51,7 @@ def alone(fit: Fit, rows: RefitRows) -> bool:
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
-def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
+def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
     """Mark the columns with fewest entries, which A uses."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
@@ -69,12 +69,12 @@ class ProbedLeverages(NamedTuple):
     losses comes last.
     """
 
-    h: Float[Array, " units"]
-    without: Float[Array, "groups units"]
-    spread: Float[Array, " units"]
-    known_units: Int[Array, " some"]
-    exact: Float[Array, " some"]
-    unsure: Float[Array, " some"]
+    h: Float[np.ndarray, " units"]
+    without: Float[np.ndarray, "groups units"]
+    spread: Float[np.ndarray, " units"]
+    known_units: Int[np.ndarray, " some"]
+    exact: Float[np.ndarray, " some"]
+    unsure: Float[np.ndarray, " some"]
     bend: float
     times: float
     distance_left: float
@@ -95,7 +95,7 @@ class Probes:
         self.second = self._second()
         self.leverages = functools.cache(self._leverages)
 
-    def _second(self) -> Float[Array, " units"]:
+    def _second(self) -> Float[np.ndarray, " units"]:
         """Compute t_j² Σ_k A_jk² t_k."""
         t = 1 / (1 + self.size)
         rows = scipy.sparse.diags_array(self.scale) @ self.at.x @ scipy.sparse.diags_array(np.sqrt(self.inverse))
@@ -157,7 +157,7 @@ class Probes:
         spread = np.sqrt((count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2))
         return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
 
-    def step(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> tuple[Array, Array]:
+    def step(self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]) -> tuple[Array, Array]:
         """Predictor η after one step, and 1 − h b, the curvature left along the row."""
         at = self.at
         slope, curvature = (
@@ -168,12 +168,14 @@ class Probes:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(kept > 0, at.eta[units] + h * slope / kept, np.nan), kept
 
-    def leaving_curvature(self, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Float[Array, " some"]:
+    def leaving_curvature(
+        self, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+    ) -> Float[np.ndarray, " some"]:
         """Part of ω ℓ″ that is left out."""
         at = self.at
         return weight_terms(lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
 
-    def losses(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Array:
+    def losses(self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]) -> Array:
         """Losses f(h) of some rows."""
         return self.at.model.unit_loss.derivatives(self.step(h, units, lost_weight)[0], self.at.model.y[units], (0,))[0]
 
@@ -200,7 +202,9 @@ class Probes:
         off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
         return found._replace(times=max(1.0, float(off[np.isfinite(error)].max(initial=0.0))))
 
-    def length(self, h: Array, units: Int[Array, " some"], lost_weight: Float[Array, " some"]) -> Float[Array, " some"]:
+    def length(
+        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+    ) -> Float[np.ndarray, " some"]:
         """Length λ of one step."""
         kept = self.step(h[units] if len(h) == self.at.units else h, units, lost_weight)[1]
         own = h[units] if len(h) == self.at.units else h
@@ -208,7 +212,7 @@ class Probes:
             return np.where(kept > 0, np.abs(weight_terms(lost_weight, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
 
     def judge(
-        self, leverages: ProbedLeverages, units: Int[Array, " some"], lost_weight: Float[Array, " some"]
+        self, leverages: ProbedLeverages, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
     ) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
         own, count = leverages.h[units], len(leverages.without)
@@ -225,7 +229,7 @@ class Probes:
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
 
-def _refit_rows(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Array, Array, Array]:
+def _refit_rows(probes: Probes, units: Int[np.ndarray, " some"]) -> tuple[Array, Array, Array, Array]:
     """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
     solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
@@ -238,7 +242,7 @@ def _refit_rows(probes: Probes, units: Int[Array, " some"]) -> tuple[Array, Arra
     return h, found.center[:, 0], step, found.center[:, 0] - found.before[:, 0]
 
 
-def _rows(units: Int[Array, " some"]) -> RefitRows:
+def _rows(units: Int[np.ndarray, " some"]) -> RefitRows:
     """Batch that leaves out each unit by itself."""
     index = units[:, None]
     return RefitRows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))

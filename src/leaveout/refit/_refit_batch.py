@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..objectives.objective import PerRefit, RefitPoints
+
 
 class CommonError(NamedTuple):
     """Common part of the errors of single rows.
@@ -31,17 +33,17 @@ class RefitBatch:
     coordinates are not those of the fit.
     """
 
-    make: Callable[[], Float[np.ndarray, "refits params"]]
-    error: Float[np.ndarray, " refits"]
+    make: Callable[[], RefitPoints]
+    error: PerRefit
     result: Int[np.ndarray, " refits"]
     scores: Float[np.ndarray, "refits ..."] | None = None
     proved: Bool[np.ndarray, " refits"] | None = None
-    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], Float[np.ndarray, " refits"]]] | None = None
-    step_length: Float[np.ndarray, " refits"] | None = None
+    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]] | None = None
+    step_length: PerRefit | None = None
     gradients: float = 0.0
     common_error: CommonError | None = None
-    at: Callable[[Float[np.ndarray, "refits rank"]], Float[np.ndarray, "refits params"]] | None = None
+    at: Callable[[Float[np.ndarray, "refits rank"]], RefitPoints] | None = None
 
     @functools.cached_property
-    def theta(self) -> Float[np.ndarray, "refits params"]:
+    def theta(self) -> RefitPoints:
         return self.make()

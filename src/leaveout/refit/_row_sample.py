@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.cache import cached_on
 from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
+from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
@@ -36,16 +37,16 @@ class Term(NamedTuple):
     A term from a sample has its standard error, one from all rows the sum of the sizes of its parts.
     """
 
-    move: Float[Array, "refits ..."]
-    spread: Float[Array, "refits ..."]
-    size: Float[Array, "refits ..."]
+    move: Float[np.ndarray, "refits ..."]
+    spread: Float[np.ndarray, "refits ..."]
+    size: Float[np.ndarray, "refits ..."]
 
 
 class RowSample(NamedTuple):
     """Rows drawn in proportion to a bound of their terms, with one draw in five uniform, and their probabilities."""
 
-    rows: Int[Array, " drawn"]
-    chance: Float[Array, " drawn"]
+    rows: Int[np.ndarray, " drawn"]
+    chance: Float[np.ndarray, " drawn"]
 
 
 @cached_on
@@ -96,7 +97,7 @@ def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
 
 def _of_one(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
-) -> Float[Array, "3 refits"]:
+) -> Float[np.ndarray, "3 refits"]:
     single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
@@ -119,7 +120,9 @@ def _of_one(
     return sums / np.stack([look.kept_share, look.kept_share**2, look.kept_share])
 
 
-def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[Int[Array, " both"], Int[Array, " both"]]:
+def _itself(
+    index: Int[np.ndarray, " some"], unit: Int[np.ndarray, " refits"]
+) -> tuple[Int[np.ndarray, " both"], Int[np.ndarray, " both"]]:
     """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
     first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
@@ -130,7 +133,7 @@ def _itself(index: Int[Array, " some"], unit: Int[Array, " refits"]) -> tuple[In
 
 def _of_several(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array
-) -> Float[Array, "3 refits outputs"]:
+) -> Float[np.ndarray, "3 refits outputs"]:
     loss, single = cast(LossOfSeveral, anchor.model.loss), _precise(anchor)
     own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
     across = _across(anchor, look.unit, index, single)
@@ -154,8 +157,8 @@ def _of_several(
 
 
 def _across(
-    anchor: LinearFitCache, refits: Int[Array, " refits"], rows: Int[Array, " rows"], single: Callable[[Array], Array]
-) -> Callable[[slice], Callable[[slice], Float[Array, "..."]]]:
+    anchor: LinearFitCache, refits: Int[np.ndarray, " refits"], rows: Int[np.ndarray, " rows"], single: Callable[[Array], Array]
+) -> Callable[[slice], Callable[[slice], Float[np.ndarray, "..."]]]:
     """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows and then of units.
 
     If the units are few, H⁻¹Uᵀ of the units is used.
@@ -179,18 +182,18 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _far(turn: Float[Array, " refits"] | float, look: OneRow) -> Float[Array, " refits"]:
+def _far(turn: PerRefit | float, look: OneRow) -> PerRefit:
     """Bound the logarithmic change of the curvature along the step: M max k ‖u‖, with `turn` = M max k."""
     return turn * look.step_length / np.sqrt(look.kept_share)
 
 
-def short(turn: Float[Array, " refits"] | float, look: OneRow) -> Bool[Array, " refits"]:
+def short(turn: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
     """Tell whether the step is short enough for the term to be valid."""
     # M max k ‖u‖, beyond which the terms after the next are not small
     return look.is_determined & (_far(turn, look) < 1.0)
 
 
-def half(turn: Float[Array, " refits"] | float, look: OneRow, term: Term, sampled: bool) -> Float[Array, " refits"]:
+def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
     """Estimate the remaining error of the predictors of refits with a short step, rounding included.
 
     For several outputs it is a range.

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from .._runtime.cache import cached_on
 from .._runtime.jax import Array, Arrays, compile_static, jax, jnp
 from ..objectives.batch_functions import held_out, own_passes
-from ..objectives.objective import AbstractObjective, ravel, unravel
+from ..objectives.objective import AbstractObjective, Lanes, PerLane, Points, RefitPoints, ravel, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
 
@@ -61,9 +61,7 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
     return tuple(made)
 
 
-def whitened_gradients(
-    fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits params"], lanes: Int[np.ndarray, " lanes"], size: int
-) -> tuple[Float[np.ndarray, "lanes params"], Float[np.ndarray, " lanes"]]:
+def whitened_gradients(fit: Fit, rows: RefitRows, u: RefitPoints, lanes: Lanes, size: int) -> tuple[Points, PerLane]:
     """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
 
     The bound is the estimate from one of the samples plus three standard errors.
@@ -75,7 +73,7 @@ def whitened_gradients(
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
-def _pad_lanes(lanes: Int[np.ndarray, " lanes"], total: int) -> Int[np.ndarray, " more"]:
+def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " more"]:
     """Repeat the last lane up to a power of eight, or up to the total."""
     # least number of refits in one call
     size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), 64), few_size(max(total, len(lanes))))

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.codes import RESULTS
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
+from ..objectives.objective import Vector
 from ..optimize.fit import Fit
 from ..optimize.newton import newton
 from ..plans.plan import RefitRows
@@ -89,7 +90,7 @@ def _side(fit: Fit) -> int:
 
 def _within(
     fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
-) -> tuple[Bool[np.ndarray, " width"], Float[np.ndarray, " params"], float, Float[np.ndarray, " width"]] | None:
+) -> tuple[Bool[np.ndarray, " width"], Vector, float, Float[np.ndarray, " width"]] | None:
     """Return the held-out units that one refit predicts, its raveled θ, the error of their summed loss, and the losses of all.
 
     None if it predicts none.

@@ -18,6 +18,7 @@ from .._runtime.codes import RESULTS
 from ..linalg.design import Predictors, weight_terms
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of
+from ..objectives.objective import Flags, PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
 from ._refit_batch import RefitBatch
@@ -61,7 +62,7 @@ class WideModel:
         return self.back.power(2)
 
     @functools.cached_property
-    def diagonal(self) -> Float[Array, " params"]:
+    def diagonal(self) -> Vector:
         """Diagonal of H."""
         return self.squares @ self.curvature + self.kappa * self.own
 
@@ -72,11 +73,11 @@ class WideModel:
 
     def solve(
         self,
-        right: Float[Array, "params lanes"],
-        curvature: Float[Array, "units ..."],
-        kappa: Float[Array, "..."],
-        tol: float | Float[Array, " lanes"],
-    ) -> Float[Array, "params lanes"]:
+        right: Float[np.ndarray, "params lanes"],
+        curvature: Float[np.ndarray, "units ..."],
+        kappa: Float[np.ndarray, "..."],
+        tol: float | PerLane,
+    ) -> Float[np.ndarray, "params lanes"]:
         """Multiply columns by the inverses of the refits' Hessians, in the precision of the columns.
 
         Each solve ends when its preconditioned residual is `tol` of the first.
@@ -113,7 +114,7 @@ class WideModel:
                 open_, towards = open_[going], np.ascontiguousarray(towards[:, going])
         return out
 
-    def value(self, theta: Float[Array, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
+    def value(self, theta: Float[np.ndarray, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predict(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
@@ -123,7 +124,7 @@ class WideModel:
         self.products += len(kappa)
         return np.where(np.isnan(F), np.inf, F), self.back @ np.ascontiguousarray(slope.T) + kappa * pushed, curvature.T
 
-    def predict(self, theta: Float[Array, "params lanes"]) -> Float[Array, "units lanes"]:
+    def predict(self, theta: Float[np.ndarray, "params lanes"]) -> Float[np.ndarray, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift)
@@ -141,19 +142,18 @@ class WideRefit(NamedTuple):
     they converged.
     """
 
-    theta: Float[Array, "lanes params"]
-    center: Float[Array, "lanes width"]
-    before: Float[Array, "lanes width"]
-    first: Float[Array, " lanes"]
-    converged: Bool[Array, " lanes"]
+    theta: Points
+    center: Float[np.ndarray, "lanes width"]
+    before: Float[np.ndarray, "lanes width"]
+    first: PerLane
+    converged: Flags
 
 
-# length of the last step, relative to the displacement
 def settle_wide(
     at: WideModel,
     rows: RefitRows,
-    start: Float[Array, "lanes params"] | None = None,
-    tol: float = 1e-9,
+    start: Points | None = None,
+    tol: float = 1e-9,  # length of the last step, relative to the displacement
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
     """Bring refits to their minima by Newton steps of their own, from θ̂ or from their candidates."""
@@ -199,7 +199,7 @@ def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, ste
     return WideRefit(np.ascontiguousarray(theta.T), center, before, first, arrived)
 
 
-def _at(whole: Array, some: Int[Array, " some"], values: Array) -> Array:
+def _at(whole: Array, some: Int[np.ndarray, " some"], values: Array) -> Array:
     out = whole.copy()
     out[some] = values
     return out
@@ -212,8 +212,8 @@ def _shorten_steps(
     slope: Array,
     omega: Array,
     kappa: Array,
-    open_: Int[Array, " open"],
-) -> Bool[Array, " open"]:
+    open_: Int[np.ndarray, " open"],
+) -> Bool[np.ndarray, " open"]:
     """Shorten each step until F falls enough, and mark the refits in which it falls.
 
     `stand`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
