@@ -19,8 +19,6 @@ from ._result import LeakageResult
 from ._splits import Rows, Some, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
-MAX_DROP_SHARE = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
-BUNDLES = 4  # largest number of bundles of a fold's exposed rows
 MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
 CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
 CAP, CAP_FOLDS = 0.1, 5  # largest share of all records in a joined cluster, for five folds
@@ -220,7 +218,9 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     if not len(exposed):
         return []
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
-    count = min(BUNDLES, int(np.ceil(mates(exposed).sum() / (MAX_DROP_SHARE * len(fold.train)))))
+    # 0.1: share of a training set that one fit may drop before rows are tested in several bundles
+    # 4: largest number of bundles of a fold's exposed rows
+    count = min(4, int(np.ceil(mates(exposed).sum() / (0.1 * len(fold.train)))))
     parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 

@@ -16,7 +16,6 @@ from scipy import stats
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
-TAIL = 12  # standard deviations (and counts) from the mean beyond which all probabilities are negligible
 
 
 def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
@@ -244,7 +243,8 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
 
 def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
     """Return the distribution of the marked records among `draws`, from the first count that is not negligible."""
-    reach = TAIL * (np.sqrt(draws * p * (1 - p)) + 1)
+    # 12: standard deviations (and counts) from the mean beyond which all probabilities are negligible
+    reach = 12 * (np.sqrt(draws * p * (1 - p)) + 1)
     counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)
     if pool is None:
         law = stats.binom.pmf(counts, draws, p)

@@ -26,8 +26,6 @@ DRAW_SPACING = 0.5  # the same between two draws of a chain
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
 FEWEST, MOST, LOOKS = 300, 2000, 4e7
 SPARSE = 4  # labels for each node from which labels are numbered anew
-CHEAP_CHAIN_PAIRS = 20_000  # pairs in all chains below which one more chain costs almost nothing
-FOLLOW = 1.5  # rate at which the share of proposed pairs adapts to the share without conflicts
 GAIN, SLOWS = 0.1, 50  # change of a weight by one visit of its pair, and number of steps after which it is half
 
 
@@ -56,7 +54,8 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     each block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow
     P(inside) as all chains show it, by Robbins & Monro's steps.
     """
-    copies = int(np.clip(CHEAP_CHAIN_PAIRS // len(graph.a), 1, num))
+    # 20_000: pairs in all chains below which one more chain costs almost nothing
+    copies = int(np.clip(20_000 // len(graph.a), 1, num))
     chains = _copies(graph, copies)
     wanted = BURN_IN_SWEEPS * np.bincount(chains.chain, chains.eager)
     most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
@@ -67,7 +66,8 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             picked, label, free = _move(chains, label, share, rng)
             tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
             asked += done
-            share = np.minimum(share * FOLLOW ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
+            # 1.5: rate at which the share of proposed pairs adapts to the share without conflicts
+            share = np.minimum(share * 1.5 ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
             chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
         if (BURN_IN_SWEEPS * asked < wanted).any():

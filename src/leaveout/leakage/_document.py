@@ -236,7 +236,7 @@ class _Job:
         return out.mean(1), out.var(1, ddof=1)
 
     def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
-        losses = self.measure.losses(self.y[self.test], self._predict(rows, own)[0])
+        losses = self.measure.losses(self.y[self.test], self.learner(rows, self.test, own, np.arange(len(rows)))[0])
         return {"losses": _left_out_losses(losses, rows, self.test)}
 
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
@@ -270,22 +270,15 @@ class _Job:
         return out.mean(2), out.var(2, ddof=1)
 
     def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
-        shared, beside = self._predict(rows, own)
-        both = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
-        return {"losses": self._test_losses(number, levels, rows, both).T}
-
-    def _test_losses(self, number: int, levels: NDArray, rows: NDArray, losses: tuple[NDArray, NDArray]) -> NDArray[np.float64]:
-        """Compute mean losses of draws from V̂ and T̂ without the training records, `[fits, test levels]`."""
+        """Compute mean losses of draws from V̂ and T̂ without the training records, `[test levels, fits]`."""
+        shared, beside = self.learner(rows, self.test, own, np.arange(len(rows)))
+        losses = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
         rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
         for f, drawn in enumerate(rows):
             clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
             own, alien = losses[0][f, rng.choice(clean, self.size)], losses[1][f, rng.choice(other, self.size)]
             values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
-        return values
-
-    def _predict(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
-        seeds = np.arange(len(rows))
-        return self.learner(rows, self.test, own, seeds)
+        return {"losses": values.T}
 
     def _mixtures(self, number: int, level: float, every: bool = False):
         """Yield batches of training sets at one level: their places, their rows, and rows of T̂ to score."""

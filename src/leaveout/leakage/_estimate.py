@@ -17,7 +17,7 @@ from ..optimize.fit import Fit
 from ..refit import AbstractRefit
 from ..validation.standard_errors import InfluenceSpread
 from ._hosts import Task, make_learner, prepare
-from ._injection import FoldInjection, Injection, make_folds, plan_injection, slope_level, unshown
+from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
 from ._models import DrawnLeakage, Leakage, LeakageFold, Shares, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
@@ -139,7 +139,11 @@ def leakage_corrected(
         "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
         "unshown": unshown(folds, leakage), "of": _of(task, folds),
     }  # fmt: skip
-    known_notes = [*notes, *_size_notes(plan, injection)]
+    known_notes, size, whole = list(notes), plan[0].size, len(plan[0].fold.train)
+    if injection.train_size is not None and size < whole / 2:
+        known_notes.append(
+            f"trained on {size} of {whole} records: this is the loss of a learner of that size, not of one that sees all."
+        )
 
     def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
         pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan), score.more_is_better)
@@ -238,13 +242,6 @@ def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayL
             f"leakage_corrected: {score.name} takes no sample_weight, which mechanism='split' needs: what is left of a cluster "
             "stands for all of it."
         )
-
-
-def _size_notes(plan: list[FoldInjection], injection: Injection) -> list[str]:
-    size, whole = plan[0].size, len(plan[0].fold.train)
-    if injection.train_size is None or size >= whole / 2:
-        return []
-    return [f"trained on {size} of {whole} records: this is the loss of a learner of that size, not of one that sees all."]
 
 
 def _edges(bins: ArrayLike) -> NDArray[np.float64]:

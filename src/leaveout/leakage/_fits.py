@@ -16,9 +16,7 @@ from ._updates import SHARED_ROWS_RATIO, FitChains, count_rows, in_common, lengt
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 
-MOSTLY = 0.5  # share of the fits in chains below which each is computed from its own rows
 SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment, that differences of sums resolve
-COLUMN_PRODUCTS = 2**25  # numbers in the products of columns
 MAX_VARIANCE_INFLATION = 1e10  # variance inflation of a column beyond which normal equations are not used
 
 Rows = Int[np.ndarray, "fits size"]
@@ -121,7 +119,8 @@ class LeastSquares(AbstractLinear):
         place = lengths(train)
         fits, size, d = *train.shape, self.X.shape[1]
         coef = np.zeros((fits, d + 1))
-        if np.mean(place > 0) < MOSTLY:
+        # 0.5: share of the fits in chains below which each is computed from its own rows
+        if np.mean(place > 0) < 0.5:
             return coef, np.ones(fits, bool)
         U, shift, constant = self._columns
         found = moments(U, train, place)
@@ -235,7 +234,8 @@ class AbstractMargin(AbstractClasses):
         if fits == 1 or not self.steady or self.standardises > self.intercept:
             return coef, none
         rows = in_common(train, len(self.X))
-        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * COLUMN_PRODUCTS:
+        # 2**25: numbers in the products of columns
+        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * 2**25:
             return coef, none
         place, weight = lengths(train), count_rows(train, rows)
         X, y = self.X[rows], self.y[rows]

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from ._fits import AbstractClasses
 
-DUALITY_GAP = 1e-9  # gap between primal and dual, relative to the objective, at which a fit is finished
 MAX_INTERIOR_STEPS = 100  # largest number of steps; about eleven are needed
-BOUNDARY_FRACTION = 0.995  # share of the distance to the nearest bound
-DIAGONAL_JITTER = 1e-13  # share of its diagonal that is added to a matrix that may be singular
 
 
 class HingeFits(AbstractClasses):
@@ -40,7 +37,8 @@ class HingeFits(AbstractClasses):
             margin = np.matmul(Z, theta[..., None])[..., 0] - 1
             slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
-            going = ~((alpha * u + rest * v).sum(1) <= DUALITY_GAP * (1 + value))
+            # 1e-9: gap between primal and dual, relative to the objective, at which a fit is finished
+            going = ~((alpha * u + rest * v).sum(1) <= 1e-9 * (1 + value))
             out[active[~going]] = theta[~going]
             if not going.any():
                 return out
@@ -68,7 +66,8 @@ def _step(
     matrix[:, range(len(ridge)), range(len(ridge))] += ridge
     scale = np.sqrt(np.diagonal(matrix, axis1=1, axis2=2))
     outer = scale[:, :, None] * scale[:, None, :]
-    inverse = np.linalg.inv(matrix / outer + DIAGONAL_JITTER * np.eye(len(ridge))) / outer
+    # 1e-13: share of its diagonal that is added to a matrix that may be singular
+    inverse = np.linalg.inv(matrix / outer + 1e-13 * np.eye(len(ridge))) / outer
 
     def towards(low: NDArray | float, high: NDArray | float) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
         """Compute the changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first order."""
@@ -85,7 +84,8 @@ def _step(
     centre = ((after / before) ** 3 * before / (2 * alpha.shape[1]))[:, None]
     bent = length**2 * dalpha  # the products at that length, as those of the whole step may cycle
     changes = towards(centre - bent * du, centre + bent * dv)
-    return changes, BOUNDARY_FRACTION * _length(alpha, rest, u, v, changes)
+    # 0.995: share of the distance to the nearest bound
+    return changes, 0.995 * _length(alpha, rest, u, v, changes)
 
 
 def _length(alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]) -> NDArray[np.float64]:

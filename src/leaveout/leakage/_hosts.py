@@ -46,7 +46,6 @@ from ._score import Needs, Score
 from ._scoring import Loss, classifies, predict_for_score, resolve, resolve_score
 
 PROBED_ROWS = 50  # rows of the test whether an estimator reads columns without numbers
-SORTABLE = 2**25  # largest number of sorted distances of all records
 MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save no time
 
 
@@ -294,7 +293,8 @@ def _neighbours(
     model: KNeighborsClassifier | KNeighborsRegressor, data: NDArray, codes: NDArray, measure: Score
 ) -> Neighbours | None:
     euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
-    if not euclidean or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > SORTABLE:
+    # 2**25: largest number of sorted distances of all records
+    if not euclidean or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > 2**25:
         return None
     target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
     return Neighbours(data, target, model.n_neighbors, measure.needs)

@@ -20,13 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
-LEFT_OUT_SHARE = 0.05  # share of T̂ that is left out at every level if the training set is as large as possible
 FEWEST, MOST = 20, 200  # least and largest number of draws at each level, if the errors decide
 NEVER = np.iinfo(np.int64).max
 MAX_UNCORRECTED_SHARE = (
     0.25  # share of possible leakage that injection may fail to show; the estimate keeps that share of the naive bias
 )
-MATE_PROBABILITY = 0.5  # probability from which a pair counts as mates
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,8 @@ def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) ->
 
 def _size(k: int, fold: LeakageFold, injection: Injection) -> tuple[int, int]:
     most = len(fold.train)
-    spare = max(2, round(LEFT_OUT_SHARE * most))
+    # 0.05: share of T̂ that is left out at every level if the training set is as large as possible
+    spare = max(2, round(0.05 * most))
     size = most - spare if injection.train_size is None else int(injection.train_size)
     if size > most - 1 or size < 2:
         raise ValueError(f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {most}.")
@@ -380,7 +379,8 @@ def _beside(fold: LeakageFold, leakage: Leakage) -> NDArray[np.bool_]:
         return np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
     tested, out = np.zeros(len(fold.clusters), bool), np.zeros(len(fold.clusters), bool)
     tested[fold.test] = True
-    likely = leakage.probability >= MATE_PROBABILITY
+    # 0.5: probability from which a pair counts as mates
+    likely = leakage.probability >= 0.5
     left, right = leakage.left[likely], leakage.right[likely]
     both = tested[left] & tested[right]
     out[left[both]] = out[right[both]] = True

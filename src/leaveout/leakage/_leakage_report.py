@@ -32,7 +32,6 @@ from ._study import Answer, LeakageStudy, PredictionWork
 
 ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
 ANNOUNCED_SECONDS = 2.0  # seconds from which the cost is announced
-MAX_SCORED_ROWS = 20_000  # rows scored at each level of injection, over draws, if fits are costly
 NOT_REQUESTED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"
 
@@ -214,7 +213,8 @@ def _affordable(learner: AbstractLearner, rows: int) -> Injection:
     """
     if not isinstance(learner, Estimator):
         return Injection()
-    return Injection(num_levels=6, num_boot=int(np.clip(MAX_SCORED_ROWS // rows, 2, FEWEST)))
+    # 20_000: rows scored at each level of injection, over draws, if fits are costly
+    return Injection(num_levels=6, num_boot=int(np.clip(20_000 // rows, 2, FEWEST)))
 
 
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:

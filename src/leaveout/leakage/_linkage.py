@@ -25,9 +25,7 @@ from ._tables import ends, read_pairs, read_two_sided
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
 DRAWS, LEAST, MAX_LISTED_ENTRIES = 100, 20, 1_000_000
-LINKAGE_SEED = 2**32  # seed of the partitions
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
-LOWEST = 0.01  # probability of the farthest pairs that a calibration of distances keeps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -330,7 +328,8 @@ class Linkage(PrintedResult):
         left, right, _ = ends(caller, frame, len(at))
         design = weights(caller, frame, None)
         fitted = Calibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
-        close = near(caller, at, fitted.reach(caller, LOWEST))
+        # 0.01: probability of the farthest pairs that a calibration of distances keeps
+        close = near(caller, at, fitted.reach(caller, 0.01))
         return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
                        found=close.found_share)  # fmt: skip
 
@@ -520,7 +519,8 @@ class Linkage(PrintedResult):
 
     @functools.cached_property
     def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:
-        return self.partitions(self._behind, seed=LINKAGE_SEED).astype(np.int32)
+        # 2**32: seed of the partitions
+        return self.partitions(self._behind, seed=2**32).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}

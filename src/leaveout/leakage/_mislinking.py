@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ._binomial import check_probabilities
 
 PRECISION_RECALL_GAP = 0.1  # difference of precision and recall that uniform mislinking does not explain
-LARGE_CLUSTER = 10  # records of a cluster from which a recall far below the precision means entities cut in two
 
 
 class LeakageFold(NamedTuple):
@@ -44,7 +43,8 @@ class UniformMislinking:
     def shares(self, folds: list[LeakageFold]) -> Shares:
         p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
         sizes = np.bincount(folds[0].clusters)
-        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= LARGE_CLUSTER:
+        # 10: records of a cluster from which a recall far below the precision means entities cut in two
+        if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= 10:
             warnings.warn(
                 f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
                 f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "

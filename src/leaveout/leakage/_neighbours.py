@@ -15,8 +15,6 @@ FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = (
     200,
     0.99,
 )  # rows whose neighbours are also searched in full, and the share of these that must be found
-DISTANCE_TIE = 1e-7  # distance of unit vectors that differ by rounding
-SINGLE_PRECISION_DISTANCE = 1e-5  # rounding of float32, relative to the squared length of the longest row
 
 
 class NearPairs(NamedTuple):
@@ -51,7 +49,8 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     if threshold is None or not (np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)):
         between = "a cosine from -1 to 1" if metric == "cosine" else "a distance from 0"
         raise ValueError(f"{caller}: threshold must be {between}; got {threshold}.")
-    return float(np.sqrt(2 * (1 - threshold))) + DISTANCE_TIE if metric == "cosine" else float(threshold)
+    # 1e-7: distance of unit vectors that differ by rounding
+    return float(np.sqrt(2 * (1 - threshold))) + 1e-7 if metric == "cosine" else float(threshold)
 
 
 def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
@@ -124,7 +123,8 @@ def _ask(
 
 
 def _squared_radius(X: NDArray[np.float64], radius: float) -> float:
-    return float(radius**2 + SINGLE_PRECISION_DISTANCE * np.max(np.sum(X**2, axis=1)))
+    # 1e-5: rounding of float32, relative to the squared length of the longest row
+    return float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
 
 
 def _pairs(

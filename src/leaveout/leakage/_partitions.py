@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected_blocks, components, draw_blocks
 from ._chain import draw_chain
 
-SURE_PAIR = 0.9  # probability of pairs whose clusters show the share of listed pairs
-
 
 def draw_partitions(
     rows: int,
@@ -71,7 +69,8 @@ def share_listed(
     rows: int, remainder: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
 ) -> tuple[int, int]:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
-    clear = probability >= SURE_PAIR
+    # 0.9: probability of pairs whose clusters show the share of listed pairs
+    clear = probability >= 0.9
     cluster = components(rows, remainder[clear], right[clear])
     size = np.bincount(cluster)
     spare = int(np.sum((size - 1) * (size - 2) // 2))

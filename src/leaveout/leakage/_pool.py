@@ -14,10 +14,7 @@ from ._run import FoldLosses
 from ._solve import Curve, Shape, System
 
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
-MAX_GRID_COUNTS = 160  # counts up to which each is a point of the grid
-KNOTS = 121  # points of the grid for more counts, with e linear between them
 REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
-MOMENT = 2.0  # polynomials are fitted up to this multiple of the present leakage, as in SIMEX
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +60,8 @@ class PooledSystem:
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
         mean = self.A @ self.grid
-        near = int(np.searchsorted(mean, (1 + MOMENT / 2) * mean[0], side="right"))
+        # 2.0: polynomials are fitted up to this multiple of the present leakage, as in SIMEX
+        near = int(np.searchsorted(mean, (1 + 2.0 / 2) * mean[0], side="right"))
         out = {}
         for name, degree in (("linear", 1), ("quadratic", 2)):
             use = slice(0, min(max(near, degree + 2), len(self.b)))
@@ -131,9 +129,11 @@ def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "l
 def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in matrices]
     units = {part.units for part in plan}
-    if len(units) == 1 and max(reach) <= MAX_GRID_COUNTS:
+    # 160: counts up to which each is a point of the grid
+    if len(units) == 1 and max(reach) <= 160:
         return np.arange(max(reach) + 1) / units.pop()
-    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), KNOTS)
+    # 121: points of the grid for more counts, with e linear between them
+    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), 121)
 
 
 def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:

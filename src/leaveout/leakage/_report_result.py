@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MIN_LISTED_PAIRS = 5  # least number of listed pairs that shows how near mates are
-NEAREST = 0.5  # least share of nearest neighbours among listed mates, if links are near-duplicates
 NEAR_MATES_SHARE = 0.75  # share of listed mates that are as near
-NEIGHBOUR_ROWS = 2000  # rows whose neighbours are searched
 HARMLESS_UNLISTED_SHARE = 0.1  # share of unlisted mates that changes a correction by less than its interval
 DISAGREEMENT = 2.0  # standard errors of their difference beyond which answers disagree
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
@@ -65,7 +63,8 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     rng = np.random.default_rng([study.seed, 7])
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
     listed, own, others, found = [], [], [], []
-    each = max(NEIGHBOUR_ROWS // len(study.folds), 1)
+    # 2000: rows whose neighbours are searched
+    each = max(2000 // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
         rows = fold.test if len(fold.test) <= each else rng.choice(fold.test, each, replace=False)
         known = dict(zip(fold.test, exposed, strict=True))
@@ -79,7 +78,8 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
                 own.append(apart[0])
                 found.append(row)
     at, nearest = np.array(listed).reshape(-1, 2).T
-    if len(at) < MIN_LISTED_PAIRS or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < NEAREST:
+    # 0.5: least share of nearest neighbours among listed mates, if links are near-duplicates
+    if len(at) < MIN_LISTED_PAIRS or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
         return None
     limit = np.quantile(at, NEAR_MATES_SHARE)
     close = np.array(own) <= limit

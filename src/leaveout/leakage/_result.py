@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolation
-EXTRAPOLANT_DISAGREEMENT = 0.5  # share of the correction beyond which extrapolants disagree
-EXTRAPOLANT_AGREEMENT = 0.05  # share of the naive loss below which extrapolants agree
-LIKELY = 50  # draws of the leakage for its error
-LOUD = 0.5  # share of the data error from which the Monte-Carlo error is reported
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,7 +131,8 @@ class LeakageResult(AbstractComparable):
     @property
     def _likely(self) -> list[Shares]:
         """Return some draws of the leakage; for scores that are not means, with the share of V̂ held fixed."""
-        some = self.drawn_shares[:LIKELY]
+        # 50: draws of the leakage for its error
+        some = self.drawn_shares[:50]
         if not any(run.mixture for run in self.runs):
             return some
         return [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in some]
@@ -278,7 +275,11 @@ class LeakageResult(AbstractComparable):
         noise = max(np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights)
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
         if self.pooled.unseen >= RARE or spread <= max(
-            EXTRAPOLANT_DISAGREEMENT * correction, EXTRAPOLANT_AGREEMENT * abs(self.lower - best), 2 * noise
+            # 0.5: share of the correction beyond which extrapolants disagree
+            # 0.05: share of the naive loss below which extrapolants agree
+            0.5 * correction,
+            0.05 * abs(self.lower - best),
+            2 * noise,
         ):
             return ""
         told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
@@ -334,7 +335,8 @@ class LeakageResult(AbstractComparable):
                 "does not show: so much of the naive bias may remain."
             )
         draws = self.runs[0].test.shape[1]
-        if draws >= MOST and self.se_mc > LOUD * self.se_data:
+        # 0.5: share of the data error from which the Monte-Carlo error is reported
+        if draws >= MOST and self.se_mc > 0.5 * self.se_data:
             out.append(
                 f"Monte-Carlo error {self.se_mc:.2g} against a data error of {self.se_data:.2g} after {draws} draws; more of "
                 "them make it smaller: Injection(num_boot=)."

@@ -153,7 +153,10 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
     Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
     progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
-    kept = _kept_pieces()
+    kept: dict[Piece, StepResult] = {}  # the pieces of an earlier run with any number of draws
+    while there():
+        told = again()
+        kept[Piece(*(int(x) for x in told.pop("piece")))] = told
     total = levels * len(work.plan) * progress.most
     pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
     try:
@@ -185,15 +188,6 @@ def describe_run(
         "injection": replace(injection, num_boot=None, tolerance=1.0),
         "seed": seed,
     }
-
-
-def _kept_pieces() -> dict[Piece, StepResult]:
-    """Return the pieces of an earlier run with any number of draws."""
-    found = {}
-    while there():
-        told = again()
-        found[Piece(*(int(x) for x in told.pop("piece")))] = told
-    return found
 
 
 def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Piece]) -> Iterator[Piece]:

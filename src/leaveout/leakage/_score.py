@@ -54,8 +54,8 @@ class AbstractFunctional(abc.ABC):
 
     allows_negative_weights: bool  # whether negative weights are allowed
 
-    @abc.abstractmethod
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float: ...
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
     @abc.abstractmethod
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
@@ -109,9 +109,6 @@ class Mean(AbstractFunctional):
         value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
         return self.sign * value.reshape(prediction.shape[:2])
 
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
-        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
-
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         return self.records(y, prediction[None])[0]
 
@@ -162,9 +159,6 @@ class Ranks(AbstractFunctional):
     reverses: bool = False
     frequent: bool = False
     allows_negative_weights = True
-
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
-        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         one = area if self.of == "area" else precision

@@ -39,7 +39,6 @@ from ._score import (
 )
 
 Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
-CELLS = 1024  # cells of a table of classes above which influences are computed by weights
 USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 LOG_LOSS = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
 
@@ -338,8 +337,14 @@ def _of_numbers(metric: Callable, given: dict, sign: float) -> AbstractFunctiona
 
 def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Needs, labels: NDArray) -> AbstractFunctional:
     two = len(labels) == 2
-    if two:
-        _check_labels(name, metric, given, needs, labels)
+    if two:  # scikit-learn may need to know which class, given by a word, is the positive one
+        try:
+            quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
+        except ValueError as error:
+            raise ValueError(
+                f"scoring={name}: {error} Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), "
+                "or y of 0 and 1."
+            ) from error
     flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
     plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
     if metric is METRICS.accuracy_score and not given:
@@ -358,7 +363,8 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
         raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
     ask = functools.partial(_signed_metric, metric=metric, sign=sign, given=given)
     if needs == "label":
-        if takes_weights(metric) and len(labels) ** 2 <= CELLS:
+        # 1024: cells of a table of classes above which influences are computed by weights
+        if takes_weights(metric) and len(labels) ** 2 <= 1024:
             known = getattr(metric, "__module__", "").startswith("sklearn.")
             table = ConfusionCells(metric if known else Picklable(metric), given, sign, labels)
             return OfMeans(table.cells, table)
@@ -366,17 +372,6 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
     return _generic(
         LabelFunction(functools.partial(_orient_predictions, ask=ask, flipped=flipped, needs=needs), labels), metric
     )
-
-
-def _check_labels(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> None:
-    """Raise ValueError if scikit-learn needs to know which class, given by a word, is the positive one."""
-    try:
-        quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
-    except ValueError as error:
-        raise ValueError(
-            f"scoring={name}: {error} Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), "
-            "or y of 0 and 1."
-        ) from error
 
 
 def right(y: NDArray, code: NDArray) -> NDArray:

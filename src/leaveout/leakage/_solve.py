@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 GRID = 81  # number of values of λ
-RISK_RESOLUTION = 0.5  # share of UPRE's standard deviation within which risks count as equal; the smoothest curve is taken
-EQUALITY = 1e5  # weight of an exact equation, relative to the largest entry of the others
 
 
 class Shape(NamedTuple):
@@ -176,7 +174,8 @@ class System:
         kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
         spread = np.einsum("ij,ik,kj->j", U, noise, U)
         risk = ((1 - kept) ** 2) @ (U.T @ b) ** 2 + 2 * kept @ spread
-        close = RISK_RESOLUTION * np.sqrt(2 * np.sum(spread**2))
+        # 0.5: share of UPRE's standard deviation within which risks count as equal; the smoothest curve is taken
+        close = 0.5 * np.sqrt(2 * np.sum(spread**2))
         return float(grid[np.argmax(risk <= risk.min() + close)])
 
     def weights(self, lam: float) -> NDArray[np.float64]:
@@ -253,7 +252,8 @@ def nonincreasing(
     r = r - lower * M.reshape(len(M), -1).sum(1)
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
     if upper is not None and x.sum() > upper - lower:  # as the problem is convex, the bound is attained: Σ x = upper − lower
-        room, weight = upper - lower, EQUALITY * np.abs(steps).max()
+        # 1e5: weight of an exact equation, relative to the largest entry of the others
+        room, weight = upper - lower, 1e5 * np.abs(steps).max()
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
         x = nnls(tight, np.append(r, weight * room), maxiter=50 * steps.shape[1])[0] / scale
         x *= min(1.0, room / x.sum())

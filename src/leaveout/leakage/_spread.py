@@ -13,9 +13,6 @@ from ._models import Shares
 from ._run import FitWork
 
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
-MAX_TRAINING_SHARE = 0.5  # largest share of T̂ in training from which draws show the influence of training
-MOST_FOLDS = 12  # largest number of folds whose pairs are left out
-COUNT_ENTRIES = 2**22  # numbers in the counts of a batch of draws
 
 
 def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
@@ -28,7 +25,8 @@ def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]
 
 def draws_resolve(plan: list[FoldInjection]) -> bool:
     """Tell whether the draws resolve the influence of training."""
-    return all(part.mechanism == "record" and part.size <= MAX_TRAINING_SHARE * len(part.fold.train) for part in plan)
+    # 0.5: largest share of T̂ in training from which draws show the influence of training
+    return all(part.mechanism == "record" and part.size <= 0.5 * len(part.fold.train) for part in plan)
 
 
 def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
@@ -39,7 +37,8 @@ def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
     plan, tested = work.plan, [part.fold.test for part in work.plan]
     rows, folds = np.sort(np.concatenate(tested)), len(plan)
     complete = all(np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan)
-    if not 3 <= folds <= MOST_FOLDS or not complete or len(np.unique(rows)) < len(rows):
+    # 12: largest number of folds whose pairs are left out
+    if not 3 <= folds <= 12 or not complete or len(np.unique(rows)) < len(rows):
         return None
     pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
     found, apart = np.zeros((folds, folds)), functools.partial(_without, work.alone())
@@ -107,7 +106,8 @@ def _as_trained(
     off = weights[:, None] * (losses - losses.mean(1, keepdims=True))
     train, test = len(part.fold.train), len(part.fold.test)
     total, square = np.zeros(size), np.zeros(size)
-    step = max(1, COUNT_ENTRIES // max(part.size, size))
+    # 2**22: numbers in the counts of a batch of draws
+    step = max(1, 2**22 // max(part.size, size))
     for start in range(0, draws, step):
         stop = min(start + step, draws)
         drawn = part.draw(start, stop).train

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-MAX_CHAIN_CHANGE = 0.5  # largest share of a training set that changes from one fit of a chain to the next
 SHARED_ROWS_RATIO = 4.0  # rows of all fits together, relative to those of one fit, up to which shared rows are used
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
 FINAL = 1e-11  # decrement before the last step, relative to the objective; the step leaves at most a hundredth
@@ -26,7 +25,8 @@ Rows = Int[np.ndarray, "fits size"]
 
 def lengths(train: Rows) -> Int[np.ndarray, " fits"]:
     """Number every fit in its chain, from 0."""
-    near = np.append(False, (train[1:] != train[:-1]).mean(1) <= MAX_CHAIN_CHANGE)
+    # 0.5: largest share of a training set that changes from one fit of a chain to the next
+    near = np.append(False, (train[1:] != train[:-1]).mean(1) <= 0.5)
     number = np.arange(len(train))
     return number - np.maximum.accumulate(np.where(near, 0, number))
 
