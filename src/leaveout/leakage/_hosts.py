@@ -229,15 +229,6 @@ def make_learner(
                 f"leakage_corrected: the fit has {estimator.objective.num_units} units, y has {len(y)}; give its own data."
             )
         return PlanHost(estimator, refit, measure)
-    _check_estimator(estimator, measure)
-    if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
-        special = _batch_learner(estimator, X, codes, measure)
-        if special is not None:
-            return special
-    return Estimator(estimator, X, y, measure, n_jobs)
-
-
-def _check_estimator(estimator: SklearnEstimator, measure: Score) -> None:
     if measure.classes and not is_classifier(estimator):
         raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
     if measure.needs.startswith("probab") and not hasattr(estimator, "predict_proba"):
@@ -250,6 +241,11 @@ def _check_estimator(estimator: SklearnEstimator, measure: Score) -> None:
             f"leakage_corrected: the loss {measure.name} is for regression; {type(estimator).__name__} is a classifier: use "
             "'zero_one', 'brier', 'logistic' or 'multinomial'."
         )
+    if isinstance(X, np.ndarray) or hasattr(X, "iloc"):
+        special = _batch_learner(estimator, X, codes, measure)
+        if special is not None:
+            return special
+    return Estimator(estimator, X, y, measure, n_jobs)
 
 
 def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:

@@ -278,6 +278,11 @@ def _report(
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates
+    clusters = len(np.unique(study.filed_clusters[study.test_rows]))
+    folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
+    known_links = NO_PAIRS
+    if study.linkage.knows_pairs:
+        known_links = f"{int(study.across.sum())} listed pairs across, {study.exposed:.2g} of the records expected to have a mate in training"
     near = estimate_unlisted(X, study, mates) if study.linkage.knows_pairs else None
     labels = pd.RangeIndex(len(study.y)) if index is None else index
     rows = pd.DataFrame({
@@ -292,7 +297,7 @@ def _report(
         fits=study.work.num_made,
         clusters=study.clusters,
         tested=study.test_rows,
-        links=_links(study),
+        links=f"{study.test_rows.sum()} tested records of {clusters} clusters as filed, in {folds}; {known_links}",
         pairs=len(study.linkage.left) if study.linkage.knows_pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
@@ -307,13 +312,3 @@ def _describe_call(study: LeakageStudy, level: float) -> str:
     cv = str(len(study.folds)) if len(study.folds) > 1 else "[(train, test)]"
     listed = "" if study.listed_rate.estimate == 1 else f", listed={study.listed_rate.estimate:.4g}"
     return f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}"
-
-
-def _links(study: LeakageStudy) -> str:
-    clusters = len(np.unique(study.filed_clusters[study.test_rows]))
-    folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
-    filed = f"{study.test_rows.sum()} tested records of {clusters} clusters as filed, in {folds}"
-    if not study.linkage.knows_pairs:
-        return f"{filed}; {NO_PAIRS}"
-    known = f"{int(study.across.sum())} listed pairs across"
-    return f"{filed}; {known}, {study.exposed:.2g} of the records expected to have a mate in training"

@@ -85,7 +85,7 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     found = [_matrix(part, shares, k) for k, part in enumerate(plan)]
     grid = _grid(plan, found)
     each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
-    return Matrices(grid, each, float(_weight(plan) @ [matrix[0, 0] for matrix in found]))
+    return Matrices(grid, each, float(fold_weights(plan) @ [matrix[0, 0] for matrix in found]))
 
 
 def pool(
@@ -93,7 +93,7 @@ def pool(
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
     grid, each, unseen = matrices(plan, shares) if facts is None else facts
-    weight = _weight(plan)
+    weight = fold_weights(plan)
     combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
     noise, b, A = np.zeros((levels, levels)), np.zeros(levels), np.zeros((levels, len(grid)))
@@ -104,7 +104,8 @@ def pool(
     return PooledSystem(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
 
 
-def _weight(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
+def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
+    """Return the share of the tested records that each fold tests."""
     weight = np.array([len(part.fold.test) for part in plan], float)
     return weight / weight.sum()
 

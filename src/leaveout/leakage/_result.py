@@ -125,17 +125,12 @@ class LeakageResult(AbstractComparable):
     @functools.cached_property
     def se_p(self) -> float:
         """The error of the estimate over draws of the leakage; 0 if its shares are given."""
-        found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in self._likely]
+        # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at which it was computed
+        likely = self.drawn_shares[:50]
+        if any(run.mixture for run in self.runs):
+            likely = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in likely]
+        found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in likely]
         return float(np.std(found, ddof=1)) if found else 0.0
-
-    @property
-    def _likely(self) -> list[Shares]:
-        """Return some draws of the leakage; for scores that are not means, with the share of V̂ held fixed."""
-        # 50: draws of the leakage for its error
-        some = self.drawn_shares[:50]
-        if not any(run.mixture for run in self.runs):
-            return some
-        return [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in some]
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
@@ -316,14 +311,10 @@ class LeakageResult(AbstractComparable):
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
-        if self._at_bound:
-            out.append(f"the estimate is at the bound of {self.measure.name}, {self.measure.worst:g}.")
+        worst = self.measure.worst
+        if worst is not None and abs(self.solved.estimate - worst) <= 1e-9 * max(abs(worst), abs(self.naive)):
+            out.append(f"the estimate is at the bound of {self.measure.name}, {worst:g}.")
         return out + self._reservations
-
-    @property
-    def _at_bound(self) -> bool:
-        worst, at = self.measure.worst, self.solved.estimate
-        return worst is not None and abs(at - worst) <= 1e-9 * max(abs(worst), abs(self.naive))
 
     @property
     def _reservations(self) -> list[str]:
@@ -513,10 +504,15 @@ class LeakageResult(AbstractComparable):
         kind = "score" if score.more_is_better else "loss"
         told = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
         bound = "at most" if score.more_is_better else "at least"
+        p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
+        if self.plan[0].mechanism == "split":
+            leak = f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
+        else:
+            leak = f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
         lines = [
             ("learner", f"{self.learner}; {fits} fits to {trained} records; {kind} {score.name}"),
             ("folds", f"{len(self.plan)}, of {len(self.names)} clusters"),
-            ("leakage", self._leak()),
+            ("leakage", leak),
             *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
             *self._correction_facts(),
@@ -528,12 +524,6 @@ class LeakageResult(AbstractComparable):
             lines.append(("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}"))
         lines += [("slope test", str(self.slope_test)), ("verdict", self.verdict)]
         return lines + [("note", note) for note in (*self.notes, *self._reservations)]
-
-    def _leak(self) -> str:
-        p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
-        if self.plan[0].mechanism == "split":
-            return f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
-        return f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
 
     def _correction_facts(self) -> list[tuple[str, str]]:
         if self.refusal:

@@ -20,6 +20,7 @@ from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._hosts import check_columns, make_learner, prepare, seed_estimator
 from ._injection import SLOPE_SHARE, FoldInjection, Injection, make_folds, plan_injection
+from ._pool import fold_weights
 from ._run import FitWork, FoldLosses, describe_run, run
 from ._scoring import Loss
 
@@ -163,7 +164,11 @@ def leakage_slope_test(
     rising = task.measure.more_is_better
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
-    plan = [_two_levels(part) for part in plan_injection(folds, injection, seed)]
+    plan = []
+    for part in plan_injection(folds, injection, seed):
+        whole = len(part.fold.test) if part.mechanism == "record" else part.units
+        top = max(1, round(SLOPE_SHARE * whole))
+        plan.append(replace(part, levels=np.array([0, min(top, int(part.levels[-1]))])))
     of = describe_run(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, of):
@@ -175,16 +180,9 @@ def leakage_slope_test(
         raise Interrupted(told, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None) from None
 
 
-def _two_levels(part: FoldInjection) -> FoldInjection:
-    whole = len(part.fold.test) if part.mechanism == "record" else part.units
-    top = max(1, round(SLOPE_SHARE * whole))
-    return replace(part, levels=np.array([0, min(top, int(part.levels[-1]))]))
-
-
 def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False) -> SlopeTest:
     """Test by existing losses, between levels 0 and `level`."""
-    weight = np.array([len(part.fold.test) for part in plan], float)
-    weight /= weight.sum()
+    weight = fold_weights(plan)
     fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
     first = plan[0]
     whole = len(first.fold.test) if first.mechanism == "record" else first.units
@@ -269,6 +267,7 @@ def largest_leakage_share(
     ['fold', 'p_train', 'auc']
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -291,7 +290,7 @@ def largest_leakage_share(
         some = X.iloc[both] if hasattr(X, "iloc") else X[both]
         split = StratifiedKFold(5, shuffle=True, random_state=seed)
         score = cross_val_predict(model, some, mine, cv=split, method="predict_proba")[:, 1]
-        rows.append({"fold": k, "p_train": _least_ratio(score[~mine], score[mine]), "auc": _auc(score[~mine], score[mine])})
+        rows.append({"fold": k, "p_train": _least_ratio(score[~mine], score[mine]), "auc": float(roc_auc_score(mine, score))})
     return pd.DataFrame(rows)
 
 
@@ -305,9 +304,3 @@ def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " t
     ]
     ratio = (above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)
     return float(min(ratio.min(), 1.0))
-
-
-def _auc(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(np.r_[np.zeros(len(train)), np.ones(len(test))], np.r_[train, test]))

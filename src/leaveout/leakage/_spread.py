@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
 from .._runtime.parallel import over
 from ..validation.standard_errors import TrainingInfluence
@@ -92,35 +91,29 @@ def drawn_influence(
     size, total = int(unit.max()) + 1, sum(len(part.fold.test) for part in plan)
     change, noise = np.zeros(size), 0.0
     for part, level in zip(plan, levels, strict=True):
-        influence, variance = _as_trained(part, level, weights, unit, size)
-        change += len(part.fold.test) / total * influence
-        noise += (len(part.fold.test) / total) ** 2 * float(np.sum(variance))
+        draws = level.shape[1]
+        off = weights[:, None] * (level - level.mean(1, keepdims=True))
+        train, test = len(part.fold.train), len(part.fold.test)
+        summed, square = np.zeros(size), np.zeros(size)
+        # 2**22: numbers in the counts of a batch of draws
+        step = max(1, 2**22 // max(part.size, size))
+        for start in range(0, draws, step):
+            stop = min(start + step, draws)
+            drawn = part.draw(start, stop).train
+            each = np.zeros((stop - start, size))
+            for row in range(len(level)):
+                injected = np.isin(drawn[:, row], part.fold.test).sum(1).mean()
+                share, scale = np.zeros(len(unit)), np.zeros(len(unit))
+                share[part.fold.train], share[part.fold.test] = (part.size - injected) / train, injected / test
+                scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
+                scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
+                at = np.arange(stop - start)[:, None] * size + unit[drawn[:, row]]
+                counts = np.bincount(at.ravel(), scale[drawn[:, row]].ravel(), (stop - start) * size).reshape(-1, size)
+                each += off[row, start:stop, None] * (counts - np.bincount(unit, share * scale, size))
+            summed += each.sum(0)
+            square += (each**2).sum(0)
+        variance = np.maximum(square - summed**2 / draws, 0.0) / draws**2  # of the draws
+        share_tested = test / total
+        change += share_tested * (summed / draws)
+        noise += share_tested**2 * float(np.sum(variance))
     return TrainingInfluence(change, unit, noise)
-
-
-def _as_trained(
-    part: FoldInjection, losses: NDArray[np.float64], weights: NDArray[np.float64], unit: NDArray[np.int64], size: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the influence of every unit, and its Monte-Carlo variance."""
-    levels, draws = losses.shape
-    off = weights[:, None] * (losses - losses.mean(1, keepdims=True))
-    train, test = len(part.fold.train), len(part.fold.test)
-    total, square = np.zeros(size), np.zeros(size)
-    # 2**22: numbers in the counts of a batch of draws
-    step = max(1, 2**22 // max(part.size, size))
-    for start in range(0, draws, step):
-        stop = min(start + step, draws)
-        drawn = part.draw(start, stop).train
-        each = np.zeros((stop - start, size))
-        for level in range(levels):
-            injected = np.isin(drawn[:, level], part.fold.test).sum(1).mean()
-            share, scale = np.zeros(len(unit)), np.zeros(len(unit))
-            share[part.fold.train], share[part.fold.test] = (part.size - injected) / train, injected / test
-            scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
-            scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
-            at = np.arange(stop - start)[:, None] * size + unit[drawn[:, level]]
-            counts = np.bincount(at.ravel(), scale[drawn[:, level]].ravel(), (stop - start) * size).reshape(-1, size)
-            each += off[level, start:stop, None] * (counts - np.bincount(unit, share * scale, size))
-        total += each.sum(0)
-        square += (each**2).sum(0)
-    return total / draws, np.maximum(square - total**2 / draws, 0.0) / draws**2
