@@ -282,7 +282,8 @@ def _report(
     folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
     known_links = NO_PAIRS
     if study.linkage.knows_pairs:
-        known_links = f"{int(study.across.sum())} listed pairs across, {study.exposed:.2g} of the records expected to have a mate in training"
+        exposed = f"{study.exposed:.2g} of the records expected to have a mate in training"
+        known_links = f"{int(study.across.sum())} listed pairs across, {exposed}"
     near = estimate_unlisted(X, study, mates) if study.linkage.knows_pairs else None
     labels = pd.RangeIndex(len(study.y)) if index is None else index
     rows = pd.DataFrame({
