@@ -248,15 +248,22 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)
 
 
+def finite_columns(X: Any) -> NDArray[np.float64] | None:
+    """Return X as a table of finite numbers; None if it is not one."""
+    try:
+        data = np.asarray(X, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return data if data.ndim == 2 and np.isfinite(data).all() else None
+
+
 def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
     scaled, model = _strip_scaler(estimator)
-    try:
-        data = np.ascontiguousarray(np.asarray(X, np.float64))
-    except (TypeError, ValueError):
-        return None
-    if data.ndim != 2 or not np.isfinite(data).all():
+    data = finite_columns(X)
+    if data is None:
         return None  # some estimators accept NaN; others raise
+    data = np.ascontiguousarray(data)
     if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
         return None if scaled else _neighbours(model, data, codes, measure)
     if type(model) is SVC:

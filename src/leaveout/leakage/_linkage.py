@@ -614,18 +614,12 @@ class Linkage(PrintedResult):
             said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
         lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
-        return [
-            *lines,
-            *rates,
-            ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {self._describe_draws()}"),
-        ]
-
-    def _describe_draws(self) -> str:
-        """Describe the uncertainties that the draws contain."""
-        told = "the probabilities are taken as they are"
+        contained = "the probabilities are taken as they are"
         if self.calibration is not None:
-            told = f"the error of {len(self.calibration.match)} labelled pairs is in"
-        return told + (f"; {self.found:.3f} of the near neighbours found" if self.found < 1 else "")
+            contained = f"the error of {len(self.calibration.match)} labelled pairs is in"
+        if self.found < 1:
+            contained += f"; {self.found:.3f} of the near neighbours found"
+        return [*lines, *rates, ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {contained}")]
 
 
 def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from .._runtime.display import PrintedResult
 from .._runtime.providers import provided
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
+from ._hosts import finite_columns
 from ._study import Answer, LeakageStudy, half_width
 
 if TYPE_CHECKING:
@@ -56,10 +57,12 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     """
     from sklearn.neighbors import NearestNeighbors
 
-    data = _numbers(X)
+    data = None if hasattr(X, "tocsr") else finite_columns(X)
     sure = mates[mates.probability >= 0.5]
     if data is None or len(sure) < MIN_LISTED_PAIRS:
         return None
+    spread = data.std(0)
+    data = (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)  # columns on one scale
     rng = np.random.default_rng([study.seed, 7])
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
     listed, own, others, found = [], [], [], []
@@ -85,20 +88,6 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     close = np.array(own) <= limit
     beside = np.mean(np.array(others) <= limit) * len(own)
     return NearMates(len(at), max(float(close.sum() - beside), 0.0) / NEAR_MATES_SHARE, np.array(found, np.int64)[close])
-
-
-def _numbers(X: Any) -> NDArray[np.float64] | None:
-    """Return columns on one scale."""
-    if hasattr(X, "tocsr"):
-        return None
-    try:
-        data = np.asarray(X, np.float64)
-    except (TypeError, ValueError):
-        return None
-    if data.ndim != 2 or not np.isfinite(data).all():
-        return None
-    spread = data.std(0)
-    return (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -83,16 +83,15 @@ class PredictionWork:
         done = min(there(), len(asks))
         for _ in range(done):
             yield again()["predicted"]
-        for predicted in self._fit_predictions(asks[done:]):
-            keep({"predicted": predicted})
-            yield predicted
-
-    def _fit_predictions(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
+        asks = asks[done:]
         if isinstance(self.learner, PlanHost):
-            yield from _predict_refits(self.learner, asks)
-            return
-        one = functools.partial(_one, self.learner.alone(), self.seed)
-        for _, predicted in over(one, asks, jobs=self.learner.jobs, left=lambda done: len(asks) - done):
+            fitted = _predict_refits(self.learner, asks)
+        else:
+            one = functools.partial(_one, self.learner.alone(), self.seed)
+            made = over(one, asks, jobs=self.learner.jobs, left=lambda count: len(asks) - count)
+            fitted = (predicted for _, predicted in made)
+        for predicted in fitted:
+            keep({"predicted": predicted})
             yield predicted
 
 
