@@ -24,11 +24,13 @@ SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
 PICTURES, PAGES = (".png", ".pdf", ".svg"), (".html", ".htm")
 
 
-def one_of(option: str, choices: Sequence[str]) -> Callable[[str], str]:
-    """Return a callback that checks that the value is one of the choices."""
+def one_of(option: str, choices: Sequence[str]) -> Callable[[str | None], str | None]:
+    """Return a callback that checks that the value, if given, is one of the choices."""
 
-    def check(value: str) -> str:
-        return value if value in choices else fail(f"{option} {value}: it must be one of {', '.join(choices)}.")
+    def check(value: str | None) -> str | None:
+        return (
+            value if value is None or value in choices else fail(f"{option} {value}: it must be one of {', '.join(choices)}.")
+        )
 
     return check
 
@@ -103,7 +105,7 @@ Score = Annotated[
     str | None,
     typer.Option(
         help=f"Of the held-out rows: {', '.join(SCORES)}; the loss itself if not given.",
-        callback=lambda value: None if value is None else one_of("--score", SCORES)(value),
+        callback=one_of("--score", SCORES),
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Of the folds.")]
@@ -118,14 +120,14 @@ Decimal = Annotated[
     str | None,
     typer.Option(
         help="The sign before the decimals of all numbers, . or , where the file does not show it.",
-        callback=lambda value: None if value is None else one_of("--decimal", tuple(OTHER))(value),
+        callback=one_of("--decimal", tuple(OTHER)),
     ),
 ]
 Thousands = Annotated[
     str | None,
     typer.Option(
         help="The sign between thousands of all numbers, such as . or ,",
-        callback=lambda value: None if value is None else one_of("--thousands", SEPARATORS)(value),
+        callback=one_of("--thousands", SEPARATORS),
     ),
 ]
 Table = Annotated[Path | None, out_option("the table")]

@@ -78,7 +78,7 @@ def leakage(
         str | None,
         typer.Option(
             help=f"One of {', '.join(MODELS)}; by default logistic for classes, else ridge.",
-            callback=lambda value: None if value is None else one_of("--model", MODELS)(value),
+            callback=one_of("--model", MODELS),
         ),
     ] = None,
     scoring: Annotated[

@@ -53,7 +53,7 @@ def tune(
         str | None,
         typer.Option(
             help=f"Choose by a measure of the held-out predictions instead: {', '.join(METRICS)}.",
-            callback=lambda value: None if value is None else one_of("--metric", METRICS)(value),
+            callback=one_of("--metric", METRICS),
         ),
     ] = None,
     features: Features = None,

@@ -21,7 +21,6 @@ from ..plans.plan import Plan
 
 CORRELATION_TIE = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
 MAX_CORRELATED_UNITS = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
-CORRELATIONS_AT_A_TIME = 2**22  # correlations in memory at once
 
 Root = Float[np.ndarray, "units rank"]
 
@@ -96,7 +95,7 @@ def _correlated_units(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "u
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # a certain predictor is correlated with nothing
-    found, each = np.empty((n, size), np.int64), max(1, CORRELATIONS_AT_A_TIME // n)
+    found, each = np.empty((n, size), np.int64), max(1, 2**22 // n)  # so many correlations are in memory at once
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))
         share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation

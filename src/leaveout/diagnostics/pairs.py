@@ -19,7 +19,6 @@ from ..plans.plan import Plan
 from .measures import leverage
 
 TIMES = 1.5
-USUAL = 20
 COLUMNS = ["first", "second", "cook_first", "cook_second", "sum", "joint", "joint_error", "times", "masked"]
 
 
@@ -27,7 +26,7 @@ def pairs_of(
     fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, request: int | None, moves: Callable[[Plan], Any]
 ) -> tuple[pd.DataFrame, str]:
     """Return all pairs of some refits, those that mask each other first, with a note."""
-    count = USUAL if request is None else request
+    count = 20 if request is None else request
     if not isinstance(count, int | np.integer) or count < 0 or count == 1:
         raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {request!r}.")
     if plan.weight.any():

@@ -44,11 +44,9 @@ Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
-FOLDS = 10  # number of folds of "cv+" without a plan
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
-UNSEEN_SHARE = 1e-8  # share of a row along unseen directions that counts as rounding
 
 
 class Refits(NamedTuple):
@@ -301,7 +299,7 @@ def _plan(
     if groups is not None:
         plan = groups_of(groups)
     if plan is None:
-        plan = kfold(n, min(FOLDS, n), seed=0) if method == "cv+" else leave_one_out(n)
+        plan = kfold(n, min(10, n), seed=0) if method == "cv+" else leave_one_out(n)
     plan = resolve_plan("interval", objective, plan, refit)
     if plan.serial or plan.weight.any() or (np.bincount(plan.index[plan.held], minlength=n) != 1).any():
         raise ValueError(
@@ -411,7 +409,8 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     moved = np.stack([design @ part for part in parts])
     if several:
         moved -= moved.mean(0)  # a common shift of all classes' predictors changes no probability
-    loose = (np.abs(moved) > UNSEEN_SHARE * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
+    # a share of 1e-8 of a row along unseen directions counts as rounding
+    loose = (np.abs(moved) > 1e-8 * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
     if loose.any():
         _warn(
             f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.",
