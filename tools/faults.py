@@ -1596,9 +1596,9 @@ FAULTS = (
     ),
     Fault(
         "interval ends ignore how far a refit is from its proved ball",
-        "_radius",
-        "return radius + np.linalg.norm(",
-        "return radius + 0 * np.linalg.norm(",
+        "influence.refit_distance",
+        "far = radius + np.linalg.norm(",
+        "far = radius + 0 * np.linalg.norm(",
         "test_prediction_intervals",
     ),
     Fault(

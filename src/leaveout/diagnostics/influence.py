@@ -163,7 +163,7 @@ class Moves:
     def _record(self, batch: Batch, outcome: RefitBatch) -> StepResult:
         fit, exists = self.fit, ~among(outcome.result, NO_REFIT_CODES)
         theta = np.where(exists[:, None], outcome.theta, fit.vector)
-        told = {"off": _off(fit, outcome, theta)}
+        told = {"off": refit_distance(fit, outcome, theta)}
         if self.watch is not None:
             values = self.watch(theta)
             told |= {"value": values - self.now, "value_error": reach(fit, outcome, values, self.watch)}
@@ -177,12 +177,12 @@ class Moves:
             getattr(self, name)[batch.refits] = result[name]
 
 
-def _off(fit: Fit, batch: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
-    """Bound the distance, whitened, of each refit from the exact one."""
+def refit_distance(fit: Fit, batch: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+    """Bound the distance of each refit from the exact one, in the norm of H; infinite if it is not known."""
     if batch.ball is None:
         return np.full(len(theta), np.inf)
     center, radius = batch.ball()
-    far = np.linalg.norm(center - fit.back(theta - fit.vector), axis=1) + radius
+    far = radius + np.linalg.norm(fit.back(theta - fit.vector) - center, axis=1)
     return np.where(np.isfinite(far), far, np.inf)
 
 

@@ -39,6 +39,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
 from ..validation.cross_validate import DEFAULT_REFIT, NO_REFIT_CODES, cache_key, refit_batches, resolve_plan
+from .influence import refit_distance
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -149,7 +150,10 @@ def interval(
     1         1.2 -0.7   3.0
     """
     objective = _regression(fit)
-    _check(level, method)
+    if not (isinstance(level, float | np.floating) and 0 < level < 1):
+        raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
+    if method not in METHODS:
+        raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
     plan = _plan(objective, method, groups, plan, refit)
     _, X_new, offset = match_labels("interval", X_new=X_new, offset=offset)
     design = objective.new_rows("interval", X_new)
@@ -282,13 +286,6 @@ def _regression(fit: Fit) -> AbstractRegression:
     return objective
 
 
-def _check(level: float, method: str) -> None:
-    if not (isinstance(level, float | np.floating) and 0 < level < 1):
-        raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
-    if method not in METHODS:
-        raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
-
-
 def _plan(
     objective: AbstractRegression, method: str, groups: ArrayLike | None, plan: Plan | None, refit: AbstractRefit
 ) -> Plan:
@@ -325,8 +322,11 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
 
     def tell(_: Batch, done: RefitBatch) -> StepResult:
         there = ~among(done.result, NO_REFIT_CODES)
-        told = {"theta": np.where(there[:, None], done.theta, np.nan), "radius": np.where(there, _radius(fit, done), 0.0)}
-        return told | {"proved": there & (False if done.proved is None else done.proved)}
+        return {
+            "theta": np.where(there[:, None], done.theta, np.nan),
+            "radius": np.where(there, refit_distance(fit, done, done.theta), 0.0),
+            "proved": there & (False if done.proved is None else done.proved),
+        }
 
     def merge(batch: Batch, told: StepResult) -> None:
         theta[batch.refits], radius[batch.refits] = told["theta"], told["radius"]
@@ -344,14 +344,6 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     if unknown.any():
         _warn(f"how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact().")
     return Refits(theta, np.where(unknown, 0.0, radius), bool(proved[~lost].all()))
-
-
-def _radius(fit: Fit, batch: RefitBatch) -> Float[Array, " refits"]:
-    """Bound the distance of the exact refits from the reported ones, in the norm of H."""
-    if batch.ball is None:
-        return np.full(len(batch.result), np.inf)
-    center, radius = batch.ball()
-    return radius + np.linalg.norm(fit.back(batch.theta - fit.vector) - center, axis=1)
 
 
 def _warn(message: str, caller: str = "interval") -> None:

@@ -150,6 +150,7 @@ class Influence(PrintedResult):
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
         told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
         moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
+        missing = int(rows["cook"].isna().sum())
         lines = [
             ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
@@ -158,7 +159,7 @@ class Influence(PrintedResult):
             ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
             ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
             ("masked", self._masking_text()),
-            ("not known", self._missing_note()),
+            ("not known", f"{missing} refits do not exist: see estimate.flagged()" if missing else ""),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
@@ -184,7 +185,3 @@ class Influence(PrintedResult):
         )
         more = f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
         return f"{pairs}{more}" if pairs else f"no pair, of {len(self.pairs)} that were left out together"
-
-    def _missing_note(self) -> str:
-        count = int(self.rows["cook"].isna().sum())
-        return f"{count} refits do not exist: see estimate.flagged()" if count else ""

@@ -342,10 +342,17 @@ def _rows(
 
 
 def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
-    """Raise if the estimator and splits give no folds."""
+    """Raise if the estimator and splits give no folds, or the estimator chooses as it is fitted, anew in every fold."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
-    _check_host(caller, estimator)
+    last = inner(estimator)
+    name = type(last).__name__
+    if searches(last) or name.endswith("CV"):
+        raise TypeError(
+            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give "
+            "the estimator with the penalty it chose, or, for the loss with the choice left out, "
+            "sklearn.model_selection.cross_validate(leaveout.sklearn.OneFitSearchCV(...), X, y)."
+        )
     if any(len(np.unique(test)) < len(test) for _, test in splits):
         raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
 
@@ -396,18 +403,6 @@ def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: boo
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
     pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
     return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
-
-
-def _check_host(caller: str, estimator: Any) -> None:
-    """Raise for an estimator that makes a choice when it is fitted, which it would have to repeat in every fold."""
-    last = inner(estimator)
-    name = type(last).__name__
-    if searches(last) or name.endswith("CV"):
-        raise TypeError(
-            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give "
-            "the estimator with the penalty it chose, or, for the loss with the choice left out, "
-            "sklearn.model_selection.cross_validate(leaveout.sklearn.OneFitSearchCV(...), X, y)."
-        )
 
 
 def _check_order(caller: str, X: Any, **given: Any) -> None:
