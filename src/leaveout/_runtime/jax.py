@@ -53,8 +53,6 @@ else:
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions accept both
-MAX_COMPILED_BYTES = 2**30  # bytes of compiled programs that are kept
-MIN_COMPILE_SECONDS = 0.05  # seconds of compiling from which a program is saved
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
 
 _unregistered: list[type] = []
@@ -96,9 +94,11 @@ def _set_up_cache() -> Path | None:
     except OSError:  # a home that is not writable
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", MAX_COMPILED_BYTES)  # JAX locks the folder with this setting
+    # bytes of compiled programs that are kept
+    jax.config.update("jax_compilation_cache_max_size", 2**30)  # JAX locks the folder with this setting
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
+        # seconds of compiling from which a program is saved
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
     return folder / "traced"
 
 

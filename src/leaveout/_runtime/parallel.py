@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 STARTING = 3.0  # seconds to start other processes; less work stays here
 PORTION = 0.5  # seconds of work that are sent to a process at once
 MAX_WORKER_DEATHS = 3  # largest number of deaths of workers without a result in between
-WORKER_CACHE = 4  # functions and fits that a worker keeps
 
 Item = TypeVar("Item")
 PartResult = TypeVar("PartResult")
@@ -263,7 +262,8 @@ class _Parcel:
         with _unpacking:
             found = _unpacked.pop(self.name, self)
             _unpacked[self.name] = found if found is not self else _Unpickler(self).load()
-            for old in list(_unpacked)[:-WORKER_CACHE]:
+            # functions and fits that a worker keeps
+            for old in list(_unpacked)[:-4]:
                 del _unpacked[old]
             return _unpacked[self.name]
 

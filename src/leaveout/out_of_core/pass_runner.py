@@ -23,7 +23,6 @@ from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looke
 from .result import Scan
 
 Array = np.ndarray
-FILE_DIGITS = 7  # digits of the number of a file
 
 Together = Callable[[StepResult, StepResult], StepResult]
 
@@ -139,7 +138,7 @@ class PassRunner:
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
         several, total = list[LeftOutRows](), np.zeros(SUMS)
-        file = lambda number: None if self.folder is None else str(self.folder / f"{number:0{FILE_DIGITS}}.parquet")
+        file = lambda number: None if self.folder is None else str(self.folder / f"{number:07}.parquet")
         each = [(request, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:

@@ -7,7 +7,7 @@ Sums are in the order of the rows. The results of the parts are added in their o
     left     every row after one step with its own Hessian, and the error of its loss: proved by the table or, if that does not
              suffice, estimated from the sample; O(p²) for each row
     pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to convergence
-    bends    the same, and Σ ω ℓ″(xᵀθ_r) x xᵀ              the few of them that move far
+             and Σ ω ℓ″(xᵀθ_r) x xᵀ                        the few of them that move far
 """
 
 import contextlib
@@ -87,7 +87,10 @@ def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " p
     plain, p = CachedLoss(loss), len(theta)
     value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
     for block in blocks:
-        _check_domain(loss, block)
+        try:
+            loss.check(block.y)
+        except ValueError as error:
+            raise ValueError(f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}") from None
         eta = block.x @ theta + block.offset
         with np.errstate(over="ignore", invalid="ignore"):
             parts = [weight_terms(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
@@ -95,14 +98,6 @@ def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " p
         gradient += parts[1] @ block.x
         hessian += DenseDesign(block.x).products(parts[2][None])[0]
     return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
-
-
-def _check_domain(loss: AbstractLoss, block: RowBlock) -> None:
-    """Raise ValueError if some y is outside the loss's domain."""
-    try:
-        loss.check(block.y)
-    except ValueError as error:
-        raise ValueError(f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}") from None
 
 
 @float64
@@ -208,28 +203,21 @@ def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
 
 
 @float64
-def pulls(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
-    """Compute Σ ω ℓ′ x for some θ."""
-    plain, out = CachedLoss(loss), np.zeros(thetas.shape)
-    for block in blocks:
-        eta = thetas @ block.x.T + block.offset
-        slope = weight_terms(np.broadcast_to(block.weight, eta.shape), plain.derivatives(eta, block.y, (1,))[0])
-        out += slope @ block.x
-    return {"gradient": out}
-
-
-@float64
-def bends(blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"]) -> dict[str, Array]:
-    """Compute Σ ω ℓ′(xᵀθ_r) x and Σ ω ℓ″(xᵀθ_r) x xᵀ for some θ_r."""
-    plain, out = CachedLoss(loss), np.zeros(thetas.shape)
-    hessian = np.zeros((*thetas.shape, thetas.shape[1]))
+def pulls(
+    blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"], curved: bool = False
+) -> dict[str, Array]:
+    """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, and Σ ω ℓ″(xᵀθ_r) x xᵀ if `curved`."""
+    plain, total = CachedLoss(loss), {"gradient": np.zeros(thetas.shape)}
+    if curved:
+        total["hessian"] = np.zeros((*thetas.shape, thetas.shape[1]))
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
         weight = np.broadcast_to(block.weight, eta.shape)
-        slope, curvature = (weight_terms(weight, part) for part in plain.derivatives(eta, block.y, (1, 2)))
-        out += slope @ block.x
-        hessian += DenseDesign(block.x).products(curvature)
-    return {"gradient": out, "hessian": hessian}
+        slope, *curvature = (weight_terms(weight, part) for part in plain.derivatives(eta, block.y, (1, 2) if curved else (1,)))
+        total["gradient"] += slope @ block.x
+        for part in curvature:
+            total["hessian"] += DenseDesign(block.x).products(part)
+    return total
 
 
 def beginning(file: Path, process: int | str) -> Path:

@@ -14,7 +14,6 @@ from ..objectives.objective import display_name
 from .passes import LeftOutRows, beginning, sum_losses
 
 Array = np.ndarray
-LARGE_ERROR_SHARE = 0.1  # share of a standard error of the mean
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,16 +127,13 @@ class Scan(PrintedResult):
         Scan
             The changed copy.
         """
-        self._write(better)
-        return replace(self, totals=self.totals - sum_losses(rows, level) + sum_losses(better, level))
-
-    def _write(self, better: LeftOutRows) -> None:
         if self.every is not None:
             for name, own in self.every.items():
                 own[better.row] = getattr(better, name)
         elif len(better.row):
             for file in self.files():
                 _rewritten(file, better)
+        return replace(self, totals=self.totals - sum_losses(rows, level) + sum_losses(better, level))
 
     def files(self) -> list[Path]:
         """List the Parquet files of the losses, in order.
@@ -152,12 +148,15 @@ class Scan(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         what = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
+        audit = ""
+        if self.audit is not None and len(self.audit):
+            audit = f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
         lines = [
             ("model", what),
             ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
             ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
-            ("audit", self._audit_text()),
+            ("audit", audit),
             ("losses", "in memory" if self.folder is None else str(self.folder)),
             ("checks", self._check_text),
         ]
@@ -176,7 +175,8 @@ class Scan(PrintedResult):
         ):
             if count:
                 found.append(f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}")
-        if np.isfinite(self.approximation_error) and self.approximation_error > LARGE_ERROR_SHARE * self.se:
+        # share of a standard error of the mean
+        if np.isfinite(self.approximation_error) and self.approximation_error > 0.1 * self.se:
             found.append(
                 "errors are large beside the standard error, as where some rows are far from all others; see the audit"
             )
@@ -186,17 +186,9 @@ class Scan(PrintedResult):
     def _approximation(self) -> str:
         if np.isinf(self.approximation_error):
             return "not certified: the errors of some rows are not known (see checks)"
-        return f"± {self.approximation_error:.1g} on that mean, {self._how}"
-
-    @property
-    def _how(self) -> str:
         total, count = int(self.totals[0]), int(self.totals[8])
-        return {0: "estimated", total: "proved"}.get(count, f"{count} of {total} rows proved, the others estimated")
-
-    def _audit_text(self) -> str:
-        if self.audit is None or not len(self.audit):
-            return ""
-        return f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
+        how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} rows proved, the others estimated")
+        return f"± {self.approximation_error:.1g} on that mean, {how}"
 
 
 def _rewritten(file: Path, better: LeftOutRows) -> None:

@@ -14,7 +14,7 @@ from ..linalg.design import CachedLoss
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, change
 from ..validation.audit import PROGRAM_ROUNDING, REASONS
 from .pass_runner import PassRunner
-from .passes import WORST, LeftOutRows, PassFit, bends, pulls
+from .passes import WORST, LeftOutRows, PassFit, pulls
 from .result import Scan
 
 Array = np.ndarray
@@ -133,7 +133,7 @@ def _by_newton(
     error, reached = np.full(len(center), np.inf), np.zeros(len(center), bool)
     for _ in range(STEPS):
         slope, curvature = (rows.weight * part for part in plain.derivatives(center, rows.y, (1, 2)))
-        told = run.add_up(bends, "refits", theta)
+        told = run.add_up(pulls, "refits", theta, True)
         gradient = told["gradient"] + theta @ run.penalty - slope[:, None] * rows.x
         hessian = told["hessian"] + run.penalty - curvature[:, None, None] * outer
         least = np.linalg.eigvalsh(at.root @ hessian @ at.root.T)[:, 0]

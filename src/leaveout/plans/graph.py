@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from ..data.arrays import places
 
 Edges = Int[np.ndarray, "edges 2"]
-SPECTRAL = 1000  # sites up to which a piece is cut by the second eigenvector of its Laplacian
 
 
 def read_edges(
@@ -165,7 +164,8 @@ def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
     order = []
     for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):
         own, along = graph[sites][:, sites], np.arange(len(sites))
-        if len(sites) > SPECTRAL:
+        # sites up to which a piece is cut by the second eigenvector of its Laplacian
+        if len(sites) > 1000:
             end = scipy.sparse.csgraph.breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
             along = scipy.sparse.csgraph.shortest_path(own, indices=end, unweighted=True)
         elif len(sites) > 2:

@@ -34,10 +34,7 @@ TOGETHER, WHITENED_ENTRIES = (
     2**16,
     2**17,
 )  # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
-COSINE_BLOCK = 2**16  # cosines at a time
-HERD = 2**16  # numbers `[lanes, units]` of gradients computed together
 SIZES = (128, 2048)  # rows in a sample: half as many as for one fit, since open lanes are cheap here
-JOINT_GRADIENT_COST = 8  # number of gradients, computed together, in the time of a single one: 5 against 40 μs at 1,000 x 20
 
 
 class Leaving(NamedTuple):
@@ -217,7 +214,8 @@ class Stack:
         if size is None:
             index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
         weight = np.cbrt(self._third[:, index] / (chance * size))
-        sums, step = np.empty((2, len(lanes))), max(1, COSINE_BLOCK // len(index))
+        # cosines at a time
+        sums, step = np.empty((2, len(lanes))), max(1, 2**16 // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
             if start == stop:
@@ -415,14 +413,16 @@ class Settling:
 
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
         """Take steps by gradients while they shrink; returns the lanes still open, and those without a Hessian of their own."""
-        good, size = self.stack.look.is_determined[lanes], max(1, HERD // self.stack.eta.shape[1])
+        # numbers `[lanes, units]` of gradients computed together
+        good, size = self.stack.look.is_determined[lanes], max(1, 2**16 // self.stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
             walk = ChordIteration(self.stack, lanes[start : start + size])
             for _ in range(HURRY if self.hurry else STEPS):
                 if not walk.lanes.size:
                     break
-                np.add.at(self.gradients, walk.penalty, 1 / JOINT_GRADIENT_COST)
+                # number of gradients, computed together, in the time of a single one: 5 against 40 μs at 1,000 x 20
+                np.add.at(self.gradients, walk.penalty, 1 / 8)
                 stuck, after = walk.step()
                 at = walk.lanes[~stuck]
                 self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])

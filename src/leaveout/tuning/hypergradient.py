@@ -53,8 +53,6 @@ Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in each predictor
 PooledMeasure = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 REFIT_FIELDS = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
-MAX_CLASS_PAIRS = 2e7  # largest number of pairs of rows of two classes
-HYPERPARAMETER_DIFFERENCE = 1e-3  # step of hyperparameters to each side; slopes of closed forms have an error of its square
 AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
 
 
@@ -259,7 +257,8 @@ class LossSlopes:
                 )["value"]
             )
 
-        steps = HYPERPARAMETER_DIFFERENCE * np.diag(rho)
+        # step of hyperparameters to each side; slopes of closed forms have an error of its square
+        steps = 1e-3 * np.diag(rho)
         return np.array([(at(rho + step) - at(rho - step)) / (2 * step.sum()) for step in steps])
 
     # everything else, by JAX
@@ -418,9 +417,10 @@ def smoothed_area(
     upper = y == y.max()
     if upper.all() or not np.isin(y, (y.min(), y.max())).all():
         raise ValueError("tune: metric='auc' by gradient needs two classes; use sampler='optuna'.")
-    if float(upper.sum()) * float((~upper).sum()) > MAX_CLASS_PAIRS:
+    most_pairs = 2e7  # of rows of two classes
+    if float(upper.sum()) * float((~upper).sum()) > most_pairs:
         raise ValueError(
-            f"tune: metric='auc' by gradient compares pairs of rows, {MAX_CLASS_PAIRS:.0e} at most; tune the loss instead."
+            f"tune: metric='auc' by gradient compares pairs of rows, {most_pairs:.0e} at most; tune the loss instead."
         )
     mass = np.outer(weight[upper], weight[~upper])
     apart, spread = eta - eta.mean(), eta.std()

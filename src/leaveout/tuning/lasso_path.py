@@ -38,20 +38,11 @@ from ..refit._penalty_stack import PathRefit
 from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
-MAX_PATH_CHANGES = 50  # largest number of changes of the active columns at an α
-MAX_PROVED_CHANGES = (
-    10_000  # active columns times columns that may change, beyond which a sample of rows is used and nothing is proved
-)
-NUM_SAMPLE_ROWS = 500  # number of sampled rows
 SAMPLED_ACTIVE_COLUMNS = (
     250  # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 )
-NUM_SAFETY_ROWS, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
 PENALTIES_A_FACTOR = 20  # largest number of α that share a factor
-ANEW = 0.5  # share of columns that change from which leverages are computed anew
-DENSE_ROW_SHARE = 0.3  # share of nonzero rows of W below which they are selected before a product
-PATH_ROWS = 1_000  # rows at a time, which fit into a cache
-OFF = 0.5  # share of a column's sum of squares from which its mean is removed
+NUM_SAFETY_ROWS, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
 
 
 def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> bool:
@@ -91,7 +82,8 @@ class StandardisedColumns:
         x, self.y = np.asarray(objective.design), self.root * (objective.y - offset)
         share = self.root**2 / np.sum(self.root**2)
         mean = np.where(self.free, 0.0, share @ x)
-        large = self.free.any() and np.any(mean**2 > OFF * np.einsum("n,np,np->p", share, x, x))
+        # share of a column's sum of squares from which its mean is removed
+        large = self.free.any() and np.any(mean**2 > 0.5 * np.einsum("n,np,np->p", share, x, x))
         self.mean = mean if large else np.zeros(len(mean))
         x = x - mean if large else x
         self.x = x if weight is None else x * self.root[:, None]
@@ -204,7 +196,8 @@ class PathRun:
             own = self.active[:first]
             coming, going = np.setdiff1d(own, before.active), np.setdiff1d(before.active, own)
             with contextlib.suppress(np.linalg.LinAlgError):
-                if len(coming) + len(going) <= ANEW * first:
+                # share of columns that change from which leverages are computed anew
+                if len(coming) + len(going) <= 0.5 * first:
                     parts = before.beside(coming, len(before.active)), self.beside(going, first), self.roots(first, last)
                     sign = np.repeat([1.0, -1.0, 1.0], [len(coming), len(going), last - first])
                     return Change(np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False)
@@ -223,7 +216,8 @@ class Change(NamedTuple):
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
         data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
-        out = root[:, used] @ data.take(used, axis=1).T if len(used) < DENSE_ROW_SHARE * len(self.root) else root @ data.T
+        # share of nonzero rows of W below which they are selected before a product
+        out = root[:, used] @ data.take(used, axis=1).T if len(used) < 0.3 * len(self.root) else root @ data.T
         return np.square(out, out=out)
 
 
@@ -304,9 +298,11 @@ class LassoMinimum:
         far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0))))
         reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
         close, near = self._within(level + reach, coef - far * spread)
-        whole = len(active) * (close.size + near.size) <= MAX_PROVED_CHANGES
+        # beyond so many active columns times columns that may change, a sample of rows is used and nothing is proved
+        whole = len(active) * (close.size + near.size) <= 10_000
         if not whole:  # from a sample of rows
-            some = np.random.default_rng(0).choice(len(t), min(NUM_SAMPLE_ROWS, len(t)), replace=False)
+            # number of sampled rows
+            some = np.random.default_rng(0).choice(len(t), min(500, len(t)), replace=False)
             x, weight = rows.x[some][:, active], np.abs(t[some, None])
             reach = np.max(weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0)
             close, near = self._within(level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0))
@@ -326,7 +322,8 @@ class LassoMinimum:
         (move, size), (which, inside, bent), (stays, inverse) = np.zeros((2, len(t))), close, near
         joins, count, spread = self.others[which], len(which), inverse[stays, np.arange(len(stays))]
         roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
-        for some in (slice(k, k + PATH_ROWS) for k in range(0, len(t) if roots.size else 0, PATH_ROWS)):
+        block = 1_000  # rows at a time, which fit into a cache
+        for some in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
             x, mine, own = data[some], t[some], (move[some], size[some])
             both, scale = x[:, self.active] @ roots, mine[:, None].astype(data.dtype)
             beside, along = x[:, joins] - both[:, :count], both[:, count:]
@@ -382,7 +379,8 @@ def _minima(
 ) -> list[PathRun]:
     """Return the converged minimisers at some α; an α without convergence is left out."""
     done = list[PathRun]()
-    for _ in range(MAX_PATH_CHANGES):
+    # largest number of changes of the active columns at an α
+    for _ in range(50):
         made = _runs(rows, at, a, ridge, sign)
         done += [run for run in made if run.right.all()]
         wrong = [run for run in made if not run.right.all()]

@@ -55,7 +55,6 @@ from .path_result import JudgedPoint, Path, PathPoint, value_text
 from .ridge_path import applies, ridges
 
 Array = np.ndarray
-COARSE = 5  # one penalty in so many is fitted from scratch, the others by interpolation
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
@@ -159,39 +158,21 @@ def path(
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, refit, audit)
-            said, tables = _describe_audits(found, objective, plan, refit, audit)
+            said, audited, missed = _audit_points(found, audit, work(objective, objective.design.shape[1]))
+            tables: dict[Any, pd.DataFrame | None] = {**audited}
+            if missed:  # refits that were judged in the same way are refined
+                said, judged = f"{said}: every penalty was cross-validated by itself", dict(found)
+                found.clear()
+                for value, each in judged.items():
+                    found[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
+                tables = {value: each.estimate.audit for value, each in found.items()}
     except KeyboardInterrupt:
-        raise _interruption(found, named, plan, labels) from None
+        told = f"{len(found)} of {len(named)} penalties"
+        labels |= {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
+        done = tuple(PathPoint(value, penalty, found[value], None, "") for value, penalty in named.items() if value in found)
+        raise Interrupted(f"path: stopped after {told}", lambda: Path(done, plan, labels) if done else None) from None
     points = tuple(PathPoint(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
     return Path(points, plan, labels | {"audit": said})
-
-
-def _describe_audits(
-    points: dict[Any, JudgedPoint], objective: Any, plan: Plan, refit: AbstractRefit, audit: int
-) -> tuple[str, dict[Any, pd.DataFrame | None]]:
-    """Audit the path; return a sentence and the tables. After a miss, refits judged in the same way are refined."""
-    said, tables, missed = _audit_points(points, audit, work(objective, objective.design.shape[1]))
-    if not missed:
-        return said, tables
-    judged = dict(points)
-    points.clear()
-    for value, each in judged.items():
-        points[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
-    return f"{said}: every penalty was cross-validated by itself", {
-        value: each.estimate.audit for value, each in points.items()
-    }
-
-
-def _interruption(
-    result: dict[Any, JudgedPoint], penalty_by_label: dict[Any, AbstractPenalty], plan: Plan, labels: dict[str, str]
-) -> Interrupted:
-    """Return the exception for Ctrl-C, with the path of the penalties that are done."""
-    told = f"{len(result)} of {len(penalty_by_label)} penalties"
-    labels = labels | {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-    points = tuple(
-        PathPoint(value, penalty_by_label[value], result[value], None, "") for value in penalty_by_label if value in result
-    )
-    return Interrupted(f"path: stopped after {told}", lambda: Path(points, plan, labels) if points else None)
 
 
 def _mean(estimate: Estimate) -> float:
@@ -350,7 +331,8 @@ def _minimisers(objective: Model, model: Predictors, penalty_by_label: dict[Any,
     alphas = _alphas(list(penalty_by_label.values()))
     if alphas is not None:
         order = np.argsort(alphas)
-        first = order[np.unique(np.r_[: len(order) : COARSE, len(order) - 1])]
+        # one penalty in so many is fitted from scratch, the others by interpolation
+        first = order[np.unique(np.r_[: len(order) : 5, len(order) - 1])]
         theta[first] = newton(F, theta[first], first, flat).theta
         level = np.log(alphas)
         theta = np.stack([np.interp(level, level[first], part) for part in theta[first].T], axis=1)

@@ -18,8 +18,6 @@ from ..validation.estimate import Estimate, PrintedResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PRINTED_LABELS = 5  # labels in a printed list
-
 
 @dataclass(frozen=True, eq=False)
 class JudgedPoint:
@@ -248,4 +246,5 @@ def value_text(value: Any) -> str:
 
 def join_texts(values: Iterable[Any]) -> str:
     texts = [value_text(value) for value in values]
-    return ", ".join(texts if len(texts) <= PRINTED_LABELS else [*texts[:2], "…", texts[-1]])
+    # labels in a printed list
+    return ", ".join(texts if len(texts) <= 5 else [*texts[:2], "…", texts[-1]])

@@ -29,9 +29,6 @@ Array = np.ndarray
 LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
 # standard errors of the criterion by which an e-fold, or another step, must improve it for the descent to continue
 SMALL = 1e-3, 1e-5
-BOXES = 100
-GROUPS = 3  # number of groups of units for the optimism of the choice
-MARGIN = 0.01  # standard errors by which a trial must be known to be worse before it is pruned
 STEP = NewtonStep()
 
 
@@ -103,7 +100,8 @@ def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
     which = np.arange(count) if plan.clusters is None or estimate.joint else np.unique(plan.clusters, return_inverse=True)[1]
     total = int(which.max()) + 1
     order = (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
-    return (order * min(GROUPS, total) // total)[which]
+    # number of groups of units for the optimism of the choice
+    return (order * min(3, total) // total)[which]
 
 
 def describe_hyper(hyper: Mapping[str, Any]) -> str:
@@ -336,7 +334,7 @@ def descend_boxes(look: Any, x: Array, low: Array, high: Array, se: float, fine:
     `fine` is a factor on the slope that counts as small.
     """
     steepest = 0.0
-    for _ in range(BOXES):
+    for _ in range(100):
         value, slope = look(x)
         unit, box = max(np.abs(slope).max(), 1e-300), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
         steepest = max(steepest, unit)
@@ -380,12 +378,8 @@ def _same_but_penalty(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     parts = ((part, vars(other).get(name)) for name, part in vars(one).items() if name not in ("penalty", "loss_function"))
-    alike = (a is b or (isinstance(a, np.ndarray) and np.array_equal(a, b)) or (_plain(a) and a == b) for a, b in parts)
+    alike = (a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b) for a, b in parts)
     return all(alike) and repr(getattr(one, "loss_function", "")) == repr(getattr(other, "loss_function", ""))
-
-
-def _plain(part: Any) -> bool:
-    return not isinstance(part, np.ndarray)
 
 
 def by_optuna(study: TrialStudy) -> SearchEnd:
@@ -434,7 +428,8 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
     study.comparable(hyper, fit, gathered.draft)
     if study.best and study.metric is None:
         best = study.best[0][0].known_estimate
-        least = best.mean + best.approximation_error + MARGIN * best.scale
+        # standard errors by which a trial must be known to be worse before it is pruned
+        least = best.mean + best.approximation_error + 0.01 * best.scale
         if (bound := floor(fit, gathered.draft)) > least:
             return study.add(Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters))
         if isinstance(study.refit, Exact | Certified):

@@ -37,13 +37,7 @@ from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, R
 
 Array = np.ndarray
 Method = Literal["NCV", "REML"]
-SMOOTHING_BOUND = 1e-5  # ratio of the curvatures of a penalty and the rows, or its inverse, at which the range of λ ends
 SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, in e-folds
-FINE = 3e-2  # factor on the slope at which `tune` stops; gives λ to 1e-4 on the tests' data
-FLAT_SMOOTHING_CURVATURE = 1e-6  # share of the largest curvature in ρ below which a direction does not move
-BEGIN = 3.0  # first value of ρ above balance, as terms usually have few degrees of freedom
-MAX_CRITERION_LOOKS = 200
-LARGE_CRITERION_ERROR = 0.1  # largest difference of the criterion from the certified loss, in standard errors
 
 
 class NestedChoice(NamedTuple):
@@ -171,7 +165,8 @@ class Smoothing(PrintedResult):
         The slopes of the criterion, and all that follows from them, are then unreliable.
         """
         e = self.estimate
-        if self.method != "NCV" or abs(self.value - e.mean) <= LARGE_CRITERION_ERROR * e.scale + e.approximation_error:
+        # largest difference of the criterion from the certified loss, in standard errors
+        if self.method != "NCV" or abs(self.value - e.mean) <= 0.1 * e.scale + e.approximation_error:
             return ""
         return (
             f"one Newton step a refit makes that loss {self.value:.6g}, not {e.mean:.6g}: λ was chosen by another loss than it "
@@ -275,7 +270,8 @@ def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[A
     """Invert the curvature among the free parameters; flat directions, and those of negative curvature, get zero."""
     out = np.zeros_like(curvature)
     values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
-    sharp = values > FLAT_SMOOTHING_CURVATURE * np.abs(values).max(initial=0.0)
+    # share of the largest curvature in ρ below which a direction does not move
+    sharp = values > 1e-6 * np.abs(values).max(initial=0.0)
     out[np.ix_(free, free)] = (vectors[:, sharp] / values[sharp]) @ vectors[:, sharp].T
     return out
 
@@ -350,9 +346,19 @@ def smooth(
         assert plan is not None
         criterion: Any = Neighbourhoods(data, plan, loss_shares(plan, data.weight), begin)
     else:
-        criterion = RestrictedLikelihood(data, _has_profile(model), begin)
+        kind = type(model.loss_function).__name__
+        if kind != "Squared" and model.loss_function.has_dispersion:
+            raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")
+        criterion = RestrictedLikelihood(data, kind == "Squared", begin)
     bounds = _bounds(data)
-    found = _least(criterion, _first_rho(model, data, begin, bounds, start), bounds)
+    if start is not None:
+        given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
+        rho = np.log(np.maximum(given, 1e-300))
+    else:
+        # penalties a little larger than the curvature of the losses, as terms usually have few degrees of freedom
+        (curvature,) = data.derivatives(data.eta(begin), (2,))
+        rho = np.full(len(bounds), 3.0 + np.log(max(float(np.average(curvature, weights=data.weight)), 1e-300)))
+    found = _least(criterion, np.clip(rho, *bounds.T), bounds)
     made = _make_result(model, method, criterion, plan, found, bounds)
     return _exactly(made) if exact else made
 
@@ -383,32 +389,14 @@ def _parameters(model: Additive) -> Array:
     return np.asarray(model.parameters.start(0), float)
 
 
-def _has_profile(model: Additive) -> bool:
-    """Tell whether a dispersion is estimated; ValueError if it has no closed form."""
-    kind = type(model.loss_function).__name__
-    if kind != "Squared" and model.loss_function.has_dispersion:
-        raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")
-    return kind == "Squared"
-
-
 def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
     """Return the bounds of ρ: there the penalty is negligible in its sharpest direction, or dominates in its flattest."""
     root, bounds = np.sqrt(data.weight)[:, None], []
     for matrix, (a, b) in zip(data.matrices, data.spans, strict=True):
         seen = against(matrix, root * data.x[:, a:b])
-        bounds.append((np.log(SMOOTHING_BOUND / seen[-1]), np.log(1 / (SMOOTHING_BOUND * seen[0]))))
+        # ratio of the curvatures of a penalty and the rows, or its inverse, at which the range of λ ends
+        bounds.append((np.log(1e-5 / seen[-1]), np.log(1 / (1e-5 * seen[0]))))
     return np.array(bounds)
-
-
-def _first_rho(model: Additive, data: PenalisedRows, theta: Array, bounds: Array, start: Any) -> Array:
-    """Return the first ρ: penalties a little larger than the curvature of the losses."""
-    if start is not None:
-        given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
-        rho = np.log(np.maximum(given, 1e-300))
-    else:
-        (curvature,) = data.derivatives(data.eta(theta), (2,))
-        rho = np.full(len(bounds), BEGIN + np.log(max(float(np.average(curvature, weights=data.weight)), 1e-300)))
-    return np.clip(rho, *bounds.T)
 
 
 def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
@@ -422,10 +410,11 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
             bar.advance()
         return seen[x.tobytes()].value, seen[x.tobytes()].slope
 
-    with Slow("looks", MAX_CRITERION_LOOKS) as bar:
+    with Slow("looks", 200) as bar:
         first = criterion(begin)
         seen[begin.tobytes()] = first
-        ended = descend_boxes(look, begin, low, high, _scale(first), FINE)
+        # factor on the slope at which `tune` stops; gives λ to 1e-4 on the tests' data
+        ended = descend_boxes(look, begin, low, high, _scale(first), 3e-2)
     best = min(seen, key=lambda key: seen[key].value)
     return CriterionMinimum(np.clip(np.frombuffer(best), low, high), seen[best].value, ended)
 

@@ -29,11 +29,7 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 
 Array = np.ndarray
-MAX_SMOOTHING_NEWTON_STEPS = 100  # largest number of Newton steps
-DECREMENT_TOLERANCE = 1e-10  # squared decrement, relative to F, from which Newton steps converge quadratically to rounding
-DEFINITE_TRACE = 0.99  # trace below which a matrix stays positive definite
 MAX_JOINT_UNITS = 12  # scored units of a refit up to which one solve serves all
-FLAT_PENALTY_EIGENVALUE = 1e-9  # share of the largest eigenvalue of a penalty below which one counts as zero
 
 
 class CriterionLook(NamedTuple):
@@ -106,13 +102,15 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
         return eta, value if np.isfinite(value) else np.inf
 
     (eta, value), before = at(theta), np.inf
-    for _ in range(MAX_SMOOTHING_NEWTON_STEPS):
+    # largest number of Newton steps
+    for _ in range(100):
         slope, curvature = (weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2)))
         H = (model.x.T * curvature) @ model.x + penalty
         root, logdet = _root(H)
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
-        near = gain <= DECREMENT_TOLERANCE * max(1.0, abs(value))
+        # squared decrement, relative to F, from which Newton steps converge quadratically to rounding
+        near = gain <= 1e-10 * max(1.0, abs(value))
         if near and gain > before / 4:  # rounding, which heavy penalties amplify, allows no closer approach
             return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
         while size > 1e-10:
@@ -223,7 +221,8 @@ class Neighbourhoods:
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
         bend = delta * here.curvature[units]
-        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < DEFINITE_TRACE)
+        # trace below which a matrix stays positive definite
+        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < 0.99)
 
 
 class _CriterionSums:
@@ -320,7 +319,8 @@ class RestrictedLikelihood:
                 matrix / np.trace(matrix) for matrix, span in zip(model.matrices, model.spans, strict=True) if span == (a, b)
             ]
             values, vectors = np.linalg.eigh(sum(parts))  # the space on which any of them acts, for every λ
-            seen = vectors[:, values > FLAT_PENALTY_EIGENVALUE * values[-1]]
+            # share of the largest eigenvalue of a penalty below which one counts as zero
+            seen = vectors[:, values > 1e-9 * values[-1]]
             factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
             half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
             inverse[a:b, a:b] = half.T @ half

@@ -183,9 +183,16 @@ class Tuning(PrintedResult):
         known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
         what, apart = "a refit, joint" if e.joint else "a unit", self._not_told_apart()
         pruned, failed = ([t.message for t in self.all_trials if t.message.startswith(word)] for word in ("pruned", "no "))
+        span: Any = lambda ends: (
+            f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
+        )
+        alike = {
+            span(ends): [name for name, other in self.space.items() if span(other) == span(ends)]
+            for ends in self.space.values()
+        }
         lines = [
             ("model", e.labels.get("objective", "")),
-            ("tuned", _ranges(self.space)),
+            ("tuned", "; ".join(", ".join(names) + text for text, names in alike.items())),
             ("trials", f"{len(self.all_trials)} fits, {self.how.sampler}; {self.how.reason}"),
             ("best", describe_hyper(self.best.hyper)),
             (
@@ -256,12 +263,6 @@ class Tuning(PrintedResult):
 def _off(estimate: Estimate) -> float:
     """Return the approximation error; infinite if it was not computed."""
     return estimate.approximation_error if np.isfinite(estimate.error).any() else np.inf
-
-
-def _ranges(space: Mapping[str, Any]) -> str:
-    one: Any = lambda ends: f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
-    alike = {one(ends): [name for name, other in space.items() if one(other) == one(ends)] for ends in space.values()}
-    return "; ".join(", ".join(names) + text for text, names in alike.items())
 
 
 def _near(x: float, low: float, high: float) -> bool:
@@ -390,19 +391,16 @@ def tune(
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     try:
-        with keeping("tune", checkpoint, _describe_run(study) | {"sampler": sampler}):
+        # everything that the trials depend on
+        names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
+        of = {name: getattr(study, name) for name in names} | {"trials": study.most, "sampler": sampler}
+        with keeping("tune", checkpoint, of):
             how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
             return _tuning(study, *study.final(how.estimate), how)
     except KeyboardInterrupt:
         ended, best = SearchEnd(f"by {sampler}", "stopped: the best is one of these"), study.best
         partial = lambda: _tuning(study, *best[0], best[0][0].known_estimate, ended) if best else None
         raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
-
-
-def _describe_run(study: TrialStudy) -> dict[str, Any]:
-    """List everything that the trials depend on, for the key of their checkpoint."""
-    names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
-    return {name: getattr(study, name) for name in names} | {"trials": study.most}
 
 
 def _tuning(study: TrialStudy, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
