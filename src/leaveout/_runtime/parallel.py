@@ -166,9 +166,13 @@ def _elsewhere(
         pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number)
         made = pool(joblib.delayed(_compute)(sent, item) for item in waiting)
         try:
-            for found in made:
+            for outcome in made:
                 item, tries = waiting.out.popleft(), 0
-                yield item, _unwrap(found)
+                for message, category in outcome.warning_list:
+                    warnings.warn(message, category, stacklevel=1)
+                if outcome.error is not None:
+                    raise _WorkerError(outcome.error)
+                yield item, outcome.value
             return
         except _WorkerError as raised:
             raise raised.error from None
@@ -200,14 +204,6 @@ class _Outcome(NamedTuple):
     value: Any
     error: Exception | None
     warning_list: list[tuple[Warning | str, type[Warning]]]
-
-
-def _unwrap(outcome: _Outcome) -> Any:
-    for message, category in outcome.warning_list:
-        warnings.warn(message, category, stacklevel=2)
-    if outcome.error is not None:
-        raise _WorkerError(outcome.error)
-    return outcome.value
 
 
 def _compute(parcel: "_Parcel", item: Any) -> _Outcome:

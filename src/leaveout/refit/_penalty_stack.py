@@ -376,15 +376,12 @@ class Settling:
             self.losses[moved] = stack.losses(moved, self.center[moved])
         left = ~np.isfinite(self.wrong + self.losses)
         left[lanes] = True
-        return self._finish(left)
-
-    def _finish(self, remainder: Bool[Array, " lanes"]) -> PathRefit:
-        stack, held = self.stack, self.stack.leaving.held
+        held = stack.leaving.held
         shaped = lambda part: part.reshape(len(self.tolerance), -1)
         losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
         mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
         losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
-        told = shaped(self.proved), shaped(remainder), shaped(stack.look.step_length), self.gradients
+        told = shaped(self.proved), shaped(left), shaped(stack.look.step_length), self.gradients
         return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
@@ -414,10 +411,11 @@ class Settling:
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
         """Take steps by gradients while they shrink; returns the lanes still open, and those without a Hessian of their own."""
         # numbers `[lanes, units]` of gradients computed together
-        good, size = self.stack.look.is_determined[lanes], max(1, 2**16 // self.stack.eta.shape[1])
+        stack = self.stack
+        good, size = stack.look.is_determined[lanes], max(1, 2**16 // stack.eta.shape[1])
         still, lanes = [lanes[~good]], lanes[good]
         for start in range(0, len(lanes), size):
-            walk = ChordIteration(self.stack, lanes[start : start + size])
+            walk = ChordIteration(stack, lanes[start : start + size])
             for _ in range(HURRY if self.hurry else STEPS):
                 if not walk.lanes.size:
                     break
@@ -428,14 +426,12 @@ class Settling:
                 self.center[at], self.half[at] = walk.place(~stuck, after[~stuck])
                 self.proved[at] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
-                done = self.wrong[walk.lanes] <= self._tolerance(walk.lanes) + self.tolerance[walk.penalty]
+                tolerance = self.tolerance[walk.penalty]
+                if self.hurry:  # beside the allowed error, a multiple of the known difference of the reported losses
+                    reported = self.losses[walk.lanes]
+                    tolerance = TIGHT * np.abs(stack.losses(walk.lanes, self.center[walk.lanes]) - reported) + tolerance
+                done = self.wrong[walk.lanes] <= tolerance
                 still.append(walk.lanes[stuck & ~done])
                 walk = walk.take(~(stuck | done))
             still.append(walk.lanes)
         return np.sort(np.concatenate(still))
-
-    def _tolerance(self, lanes: Array) -> Float[Array, " lanes"] | float:
-        """Error tolerated beside the allowed error: in a hurry a multiple of the known difference of the reported losses."""
-        if not self.hurry:
-            return 0.0
-        return TIGHT * np.abs(self.stack.losses(lanes, self.center[lanes]) - self.losses[lanes])

@@ -91,17 +91,12 @@ def spread(request: CurveRequest) -> CoefficientSpread:
     seen = (data.x.T * here.curvature) @ data.x
     own = inverse @ seen @ inverse
     scale = np.ones(len(inverse))
-    for span in [*spans.values(), *_single(model, len(inverse))]:
+    smooth = {k for span in spans.values() for k in range(span.start, span.stop)}
+    for span in [*spans.values(), *(slice(k, k + 1) for k in range(len(inverse)) if k not in smooth)]:
         ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(seen[span, span] * own[span, span])
         scale[span] = np.sqrt(max(ratio, 0.0))
     hidden = np.multiply.outer(scale, scale) * (inverse @ here.penalty @ inverse)
     return CoefficientSpread(jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans}))
-
-
-def _single(model: Additive, size: int) -> list[slice]:
-    """Return the coefficients that belong to no smooth term, one by one."""
-    among = {k for _, span in model.smooths.values() for k in range(span.start, span.stop)}
-    return [slice(k, k + 1) for k in range(size) if k not in among]
 
 
 def _scoring(plan: Plan) -> tuple[Plan, Plan]:
