@@ -1149,7 +1149,7 @@ FAULTS = (
     Fault(
         "rows that alone determine a direction take gradient steps along a path",
         "Settling._by_gradients",
-        "self.stack.look.is_determined[lanes], max(",
+        "stack.look.is_determined[lanes], max(",
         "np.ones(len(lanes), bool), max(",
         "test_path",
     ),
