@@ -3,10 +3,11 @@
 F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one for each of several outputs
 """
 
+import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import scipy
@@ -142,16 +143,72 @@ def apply_curvature(curvature: Array, move: Array) -> Array:
     return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
 
 
+class SingleOutput(abc.ABC):
+    """Rows of one linear predictor a unit, wherever they are stored: what follows from a few primitives is written here."""
+
+    outputs: ClassVar[int] = 1
+
+    @abc.abstractmethod
+    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+        """Compute x_nᵀθ of every unit."""
+
+    @abc.abstractmethod
+    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+        """Compute Σ_n slope_n x_n."""
+
+    @abc.abstractmethod
+    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+        """Compute Σ_n weight_n x_n x_nᵀ."""
+
+    @abc.abstractmethod
+    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
+        """Selected rows as an array."""
+
+    @abc.abstractmethod
+    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+        """Squares ‖root x_n‖² of all rows."""
+
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+        """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
+        return np.stack([self.sizes(root.T) for root in roots])
+
+    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+        """Compute x_nᵀθ of the listed units."""
+        return (self.rows(units) @ theta[..., None])[..., 0]
+
+    def whiten(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+        """Compute root x_n of the listed units."""
+        return self.rows(units) @ root.T
+
+    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
+        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
+        return self.products(weight_terms(omega, curvature))
+
+    def pair_columns(self) -> Self:
+        """Copy that keeps the products of pairs of columns, if that is faster; else the design itself."""
+        return self
+
+    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
+        del shares
+        size = self.sizes(root)
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
+        """Extent of all rows for each refit, in the refit's own norm."""
+        del shares
+        size = self.sizes_by_refit(roots)
+        norm = np.sqrt(size)
+        return Extent(norm, size, norm, size)
+
+
 @dataclass(frozen=True, eq=False)
-class DenseDesign:
+class DenseDesign(SingleOutput):
     """Rows in one array, `[units, params]`; the products of pairs of columns may be kept, for many curvatures."""
 
     x: Float[Array, "units params"]
     pairs: Float[Array, "pairs units"] | None = None
-
-    @property
-    def outputs(self) -> int:
-        return 1
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -165,15 +222,11 @@ class DenseDesign:
         """Compute Σ_n slope_n x_n."""
         return slope @ self.x
 
-    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
-        """Compute x_nᵀθ of the listed units."""
-        return (self.x[units] @ theta[..., None])[..., 0]
-
     def take(self, units: Int[Array, " some"] | slice) -> "DenseDesign":
         """Design of the selected rows."""
         return DenseDesign(self.x[units])
 
-    def rows(self, units: Array | slice) -> Float[Array, "some params"]:
+    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
         """Selected rows as an array."""
         return self.x[units]
 
@@ -203,15 +256,7 @@ class DenseDesign:
             return DenseDesign(whole)
         return DenseDesign(np.concatenate([self.x, rows]))
 
-    def whiten(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
-        """Compute root x_n of the listed units."""
-        return self.x[units] @ root.T
-
-    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
-        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weight_terms(omega, curvature))
-
-    def pair_columns(self) -> "DenseDesign":
+    def pair_columns(self) -> Self:
         """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
         return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= OUTER_PRODUCT_ENTRIES else self
@@ -266,9 +311,8 @@ class DenseDesign:
             np.einsum("np,np->n", self.x @ matrix, self.x, out=out[:, k])
         return out
 
-    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
-        """Extent of all rows in the norm of (rootᵀ root)⁻¹; root is lower triangular, which halves the operations."""
-        del shares
+    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+        """Squares ‖root x_n‖² of all rows; root is lower triangular, which halves the operations."""
         (n, p), size = self.shape, np.empty(len(self.x))
         block = min(n, max(1, CACHED_BLOCK // p))
         room = np.empty((block, p))
@@ -278,16 +322,12 @@ class DenseDesign:
             z[...] = self.x[some]
             scipy.linalg.blas.dtrmm(1.0, root.T, z.T, trans_a=1, overwrite_b=1)
             np.einsum("np,np->n", z, z, out=size[some])
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+        return size
 
-    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
-        """Extent of all rows for each refit, in the refit's own norm."""
-        del shares
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+        """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
-        size = np.einsum("rkn,rkn->rn", z, z)
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+        return np.einsum("rkn,rkn->rn", z, z)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Rows of linear predictors that stay on a device, which computes the products with them.
 
 JAX computes products block by block in double precision, whatever the precision of the rows. Only arrays as long as the
-parameters or the units come back; the rows are never copied. The members are those of `linalg.design.DenseDesign`. Refits and
-rows go in groups of powers of two, so that few programs are compiled. Programs of JAX see the rows written out on the device,
-once.
+parameters or the units come back; the rows are never copied. What follows from the primitives stands in
+`linalg.design.SingleOutput`. Refits and rows go in groups of powers of two, so that few programs are compiled. Programs of JAX
+see the rows written out on the device, once.
 """
 
 import functools
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Array, Arrays, Module, compile_static, float64, jax, jnp
-from .design import EVERYONE, Extent, weight_terms
-from .mapped_design import CHEAP_COPY_ENTRIES
+from .._runtime.jax import Array, Arrays, compile_static, float64, jax, jnp
+from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
 
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call
@@ -45,31 +44,8 @@ def exact(function: Callable[..., Array]) -> Callable[..., Array]:
     return wrapped
 
 
-class Resident(Module):
+class Resident(SourcedDesign):
     """Rows `[units, params]` of `source`, JAX's array on a device, with a column of ones if there is an intercept."""
-
-    source: Any
-    ones: bool
-    dtype: Any = np.float64  # precision of products
-
-    @property
-    def outputs(self) -> int:
-        return 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.source.shape[0], self.source.shape[1] + self.ones
-
-    def __len__(self) -> int:
-        return self.source.shape[0]
-
-    def __getitem__(self, units: Any) -> np.ndarray:
-        return self.rows(units)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Copy all rows to memory."""
-        del copy
-        return np.asarray(self.rows(EVERYONE), dtype)
 
     def __repr__(self) -> str:
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
@@ -143,10 +119,6 @@ class Resident(Module):
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self._select_rows(units, images, images.dtype)
 
-    def single(self) -> "Resident":
-        """Design whose products are made in float32."""
-        return replace(self, dtype=np.float32)
-
     @property
     def lengths(self) -> Float[np.ndarray, " units"]:
         """Norms ‖x_n‖."""
@@ -159,16 +131,6 @@ class Resident(Module):
     def whiten(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         return self._select_rows(units, root.T, self.dtype)
-
-    def gram(
-        self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
-    ) -> Float[np.ndarray, "refits params params"]:
-        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weight_terms(omega, curvature))
-
-    def pair_columns(self) -> "Resident":
-        """The design itself: products of pairs of columns are not kept."""
-        return self
 
     def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
@@ -184,18 +146,16 @@ class Resident(Module):
             out[:, some] = self._each(_forms, matrices[some]).T
         return out
 
-    def extent(self, root: Float[np.ndarray, "rank params"], shares: Any) -> Extent:
-        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
-        return Extent(*(part[0] for part in self.extents(root.T[None], shares)))
+    def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
+        """Squares ‖root x_n‖² of all rows."""
+        return self.sizes_by_refit(root.T[None])[0]
 
-    def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Any) -> Extent:
-        """Extent of all rows for each refit, in the refit's own norm."""
-        del shares
+    def sizes_by_refit(self, roots: Float[np.ndarray, "refits params rank"]) -> Float[np.ndarray, "refits units"]:
+        """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         size = np.empty((len(roots), len(self)))
         for some in _powers(len(roots)):
             size[some] = self._each(_sizes, roots[some])
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+        return size
 
 
 def _powers(count: int, most: int = REFITS_A_CALL) -> Iterator[slice]:

@@ -1,20 +1,20 @@
 """Rows of linear predictors that stay in a memory-mapped file, or in float32.
 
 One block of rows after another is written out in float64, with a one at the end of each row if there is an intercept. All rows
-are never copied at once. The members are those of `linalg.design.DenseDesign`. Programs of JAX see a copy in
+are never copied at once. What follows from the primitives stands in `linalg.design.SingleOutput`. Programs of JAX see a copy in
 float64.
 """
 
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import Module
-from .design import DENSE_BLOCK, EVERYONE, DenseDesign, Extent, weight_terms
+from .design import DENSE_BLOCK, EVERYONE, DenseDesign, SingleOutput
 
 Array = np.ndarray
 CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
@@ -49,16 +49,12 @@ class RowSelection:
         return self.rows[self.units[some]]
 
 
-class MappedDesign(Module):
-    """Rows `[units, params]` of `source`, which returns listed rows, with a column of ones if there is an intercept."""
+class SourcedDesign(SingleOutput, Module):
+    """Rows `[units, params]` of `source`, outside memory, with a column of ones if there is an intercept."""
 
     source: Any
     ones: bool
-    dtype: Any = np.float64  # precision of the blocks
-
-    @property
-    def outputs(self) -> int:
-        return 1
+    dtype: Any = np.float64  # precision in which rows are written out
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,6 +70,14 @@ class MappedDesign(Module):
         """Copy all rows to memory."""
         del copy
         return np.asarray(self.rows(EVERYONE), dtype)
+
+    def single(self) -> Self:
+        """Design whose products are made in float32."""
+        return replace(self, dtype=np.float32)
+
+
+class MappedDesign(SourcedDesign):
+    """Rows that `source` returns by their numbers, as a memory-mapped file does."""
 
     def as_jax_sees_it(self) -> Array:
         """Copy in memory, which JAX's programs see in their place."""
@@ -112,7 +116,7 @@ class MappedDesign(Module):
     def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units, some refits at a time."""
         if units.size * self.shape[1] <= DENSE_BLOCK:
-            return (self.rows(units) @ theta[..., None])[..., 0]
+            return super().at(units, theta)
         if len(units) > 1:
             return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
         return self.take(units[0]).predictors(theta) if units.ndim > 1 else self.take(units).predictors(theta[None])[0]
@@ -124,14 +128,7 @@ class MappedDesign(Module):
 
     def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
-        return self._of(images.dtype).rows(units) @ images
-
-    def single(self) -> "MappedDesign":
-        """Design whose blocks are written out in float32."""
-        return self._of(np.float32)
-
-    def _of(self, dtype: Any) -> "MappedDesign":
-        return replace(self, dtype=dtype)
+        return replace(self, dtype=images.dtype).rows(units) @ images
 
     @property
     def lengths(self) -> Float[Array, " units"]:
@@ -141,18 +138,6 @@ class MappedDesign(Module):
     def below(self, rows: Float[Array, "more params"]) -> DenseDesign:
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
-
-    def whiten(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
-        """Compute root x_n of the listed units."""
-        return self.rows(units) @ root.T
-
-    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
-        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weight_terms(omega, curvature))
-
-    def pair_columns(self) -> "MappedDesign":
-        """The design itself: products of pairs of columns are not kept."""
-        return self
 
     def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
@@ -165,14 +150,10 @@ class MappedDesign(Module):
         """Compute x_nᵀ M x_n."""
         return np.concatenate([part.forms(matrices) for _, part in self.blocks()])
 
-    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
-        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
-        size = np.concatenate([part.extent(root, shares).size for _, part in self.blocks()])
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+        """Squares ‖root x_n‖² of all rows."""
+        return np.concatenate([part.sizes(root) for _, part in self.blocks()])
 
-    def extents(self, roots: Float[Array, "refits params rank"], shares: Array) -> Extent:
-        """Extent of all rows for each refit, in the refit's own norm."""
-        size = np.concatenate([part.extents(roots, shares).size for _, part in self.blocks()], axis=1)
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+        """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
+        return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], axis=1)

@@ -1,7 +1,7 @@
 """Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is made.
 
-The members are those of `linalg.design.DenseDesign`. JAX's programs (for a user's own loss, or a τ that all rows share) see the
-same object: `@` sums over stored entries, and only some rows at a time are written out.
+What follows from the primitives stands in `linalg.design.SingleOutput`. JAX's programs (for a user's own loss, or a τ that
+all rows share) see the same object: `@` sums over stored entries, and only some rows at a time are written out.
 """
 
 import functools
@@ -13,13 +13,13 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
-from .design import Extent, weight_terms
+from .design import SingleOutput
 
 SPARSE_BLOCK = 2**20  # numbers in one block of rows
 FASTER = 16  # speed of products in dense blocks, relative to one over stored entries
 
 
-class SparseDesign(Module):
+class SparseDesign(SingleOutput, Module):
     """Compressed rows, `[units, params]`: row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns."""
 
     data: Float[np.ndarray, " entries"]
@@ -99,10 +99,6 @@ class SparseDesign(Module):
 
     # the members that refits use
 
-    @property
-    def outputs(self) -> int:
-        return 1
-
     def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
         return np.ascontiguousarray((self.csr @ theta.T).T) if len(theta) > 1 else (self.csr @ theta[0])[None]
@@ -124,7 +120,7 @@ class SparseDesign(Module):
         """Design of the selected rows."""
         return self[units]
 
-    def rows(self, units: Array | slice) -> Float[np.ndarray, "some params"]:
+    def rows(self, units: np.ndarray | slice) -> Float[np.ndarray, "some params"]:
         """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
@@ -145,21 +141,11 @@ class SparseDesign(Module):
         """Append rows."""
         return SparseDesign.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
 
-    def whiten(self, units: Array | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+    def whiten(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
         return (self.csr[units.ravel()] @ root.T).reshape(*units.shape, -1)
-
-    def gram(
-        self, omega: Float[np.ndarray, "refits units"], curvature: np.ndarray
-    ) -> Float[np.ndarray, "refits params params"]:
-        """Compute Σ_n ω_n c_n x_n x_nᵀ."""
-        return self.products(weight_terms(omega, curvature))
-
-    def pair_columns(self) -> "SparseDesign":
-        """The design itself: products of pairs of columns are not kept."""
-        return self
 
     @functools.cached_property
     def _full(self) -> bool:
@@ -191,18 +177,10 @@ class SparseDesign(Module):
                 out[some, k] = x.multiply(x @ matrix).sum(1)
         return out
 
-    def extent(self, root: Float[np.ndarray, "rank params"], shares: Array) -> Extent:
-        """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
-        del shares
+    def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
+        """Squares ‖root x_n‖² of all rows."""
         size, across = np.empty(self.shape[0]), np.ascontiguousarray(root.T)
         for some in self._blocks():
             z = self.csr[some] @ across
             np.einsum("np,np->n", z, z, out=size[some])
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
-
-    def extents(self, roots: Float[np.ndarray, "refits params rank"], shares: Array) -> Extent:
-        """Extent of all rows for each refit, in the refit's own norm."""
-        size = np.stack([self.extent(root.T, shares).size for root in roots])
-        norm = np.sqrt(size)
-        return Extent(norm, size, norm, size)
+        return size
