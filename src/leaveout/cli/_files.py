@@ -21,7 +21,6 @@ from ._console import console, fail
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
 WIDEST = 5000  # largest number of columns; more are a mistake
-MAX_NAMES_IN_LINE = 12  # largest number of names in a line
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
 MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
@@ -86,8 +85,9 @@ def split_names(text: str | None) -> list[str]:
 
 def shorten_names(names: list[str]) -> str:
     """Join names in a line, the first ones if there are many."""
-    rest = len(names) - MAX_NAMES_IN_LINE
-    return f"{', '.join(names[:MAX_NAMES_IN_LINE]) or 'none'}{f', … {rest} more' if rest > 0 else ''}"
+    max_names_in_line = 12  # largest number of names in a line
+    rest = len(names) - max_names_in_line
+    return f"{', '.join(names[:max_names_in_line]) or 'none'}{f', … {rest} more' if rest > 0 else ''}"
 
 
 def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:

@@ -36,7 +36,6 @@ from ._options import (
 from .glm import fit_model, join_notes, prepare, rows_of
 
 METHODS = ("plus", "minmax", "cv+")
-PRINTED_ROWS = 10  # number of printed rows
 
 
 def interval(
@@ -120,7 +119,8 @@ def _show(table: pd.DataFrame, new: FileTable, target: str | None) -> None:
     for name, text in lines.items():
         if text:
             console.print(f"{name:<16}{text}", markup=False)
-    shown = table.head(PRINTED_ROWS).set_axis(np.asarray(new.frame.index[:PRINTED_ROWS]))
+    printed_rows = 10  # number of printed rows
+    shown = table.head(printed_rows).set_axis(np.asarray(new.frame.index[:printed_rows]))
     console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}", markup=False)
-    if len(table) > PRINTED_ROWS:
-        console.print(f"… {len(table) - PRINTED_ROWS} more; --out writes all of them", markup=False)
+    if len(table) > printed_rows:
+        console.print(f"… {len(table) - printed_rows} more; --out writes all of them", markup=False)

@@ -19,9 +19,6 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 
-CORRELATION_TIE = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
-MAX_CORRELATED_UNITS = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
-
 Root = Float[np.ndarray, "units rank"]
 
 
@@ -86,20 +83,22 @@ def _correlated_units(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "u
     """Return each unit, followed by the units that are most correlated with it."""
     model = fit.objective
     n, covariance = model.num_units, None
+    max_correlated_units = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
     if isinstance(model, AbstractClosedForm):
-        if n > MAX_CORRELATED_UNITS:
+        if n > max_correlated_units:
             raise ValueError(
-                f"auto_groups: correlations of {n} units with one another are too many, {MAX_CORRELATED_UNITS} at most."
+                f"auto_groups: correlations of {n} units with one another are too many, {max_correlated_units} at most."
             )
         covariance = model.predictor_covariance(fit.vector)
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # a certain predictor is correlated with nothing
     found, each = np.empty((n, size), np.int64), max(1, 2**22 // n)  # so many correlations are in memory at once
+    correlation_tie = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))
         share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
-        share = np.round((np.abs(share) if absolute else share) / CORRELATION_TIE) * CORRELATION_TIE
+        share = np.round((np.abs(share) if absolute else share) / correlation_tie) * correlation_tie
         share[np.arange(len(some)), some] = np.inf
         found[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
     return found

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PRINTED_UNITS = 3
-CHANGE_ROUNDING = 1e-12  # share of the largest change that counts as rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,7 +169,8 @@ class Influence(PrintedResult):
             return ""
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
-        near = "to rounding" if worst <= CHANGE_ROUNDING * most else f"± {worst:.1g} at most"
+        change_rounding = 1e-12  # share of the largest change that counts as rounding
+        near = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({known})"
 

@@ -30,7 +30,6 @@ FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
-UNROLL_STATES = 4  # states up to which a matrix product is written out
 
 
 class Layout(Module):
@@ -339,7 +338,8 @@ class _Linear:
     @staticmethod
     def through(p, matrix):
         """Compute `Σ_j p_j M_jk`, for `[states, lanes]` and `[states, states, lanes or 1]`."""
-        if len(p) > UNROLL_STATES:
+        unroll_states = 4  # states up to which a matrix product is written out
+        if len(p) > unroll_states:
             return matrix[..., 0].T @ p if matrix.shape[-1] == 1 else jnp.einsum("jl,jkl->kl", p, matrix)
         out = p[0] * matrix[0]
         for j in range(1, len(p)):

@@ -22,12 +22,8 @@ from .._runtime.progress import Slow
 
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
-MAX_SEARCH_SITES = 80_000  # largest number of sites that the search sums out
-MAX_IDLE_TRIALS = 50  # trials in a row without improvement after which the search ends
 HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
-SEARCH_STATES = 3  # largest number of states that the search counts with; with more, the largest table alone would decide
-MERGED_CLIQUE_ENTRIES = 2**6  # entries up to which cliques are merged although that makes more entries
 
 Graph = list[set[int]]  # the neighbours of each site
 Scopes = dict[int, set[int]]  # the neighbours of each site when it is eliminated, in the order of elimination
@@ -102,8 +98,11 @@ def _most(num_states: int) -> int:
 
 def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     """Search better orders by random handicaps, from a fixed seed."""
-    rng, rounds, base = np.random.default_rng(0), MAX_SEARCH_SITES // len(graph), min(num_states, SEARCH_STATES)
+    max_search_sites = 80_000  # largest number of sites that the search sums out
+    search_states = 3  # largest number of states that the search counts with; with more, the largest table alone would decide
+    rng, rounds, base = np.random.default_rng(0), max_search_sites // len(graph), min(num_states, search_states)
     handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
+    max_idle_trials = 50  # trials in a row without improvement after which the search ends
     with Slow("orders of elimination", rounds) as bar:
         for _ in range(rounds):
             again = rng.random(len(graph)) < rng.choice(REDRAWN)
@@ -117,7 +116,7 @@ def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
                 handicap, fewest = trial, entries(scopes, base)
                 best = min(best, scopes, key=lambda scopes: entries(scopes, num_states))
             bar.advance()
-            if since == MAX_IDLE_TRIALS:
+            if since == max_idle_trials:
                 break
     return best
 
@@ -202,13 +201,14 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
             at = into[at]
         return at
 
+    merged_clique_entries = 2**6  # entries up to which cliques are merged although that makes more entries
     for child, above in enumerate(parent):
         if above < 0:
             continue
         above = owner(above)
         union = everything[child] | everything[above]
         larger = max(len(everything[child]), len(everything[above]))
-        if len(union) <= larger or max(num_states, 2) ** len(union) <= MERGED_CLIQUE_ENTRIES:
+        if len(union) <= larger or max(num_states, 2) ** len(union) <= merged_clique_entries:
             everything[above] = union
             eliminated[above] = eliminated[child] + eliminated[above]
             into[child] = above

@@ -25,12 +25,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .passes import Downward, Stack, Tangent
 
-MESSAGE_DAMPING = 0.25  # share of the last messages that each step keeps
-MESSAGE_TOLERANCE = 1e-12  # relative change at which messages have settled
 MAX_MESSAGE_ROUNDS = 5000
-STEPS_BETWEEN_CHECKS = 10  # steps between two checks of convergence
 TREES = 64
-LOOPY_TABLE_ENTRIES = 2**21  # numbers in the tables of the lanes of one call
 
 
 class FixedPoint(NamedTuple):
@@ -83,7 +79,8 @@ class Messages:
 
     @property
     def lanes(self) -> int:
-        return max(1, LOOPY_TABLE_ENTRIES // self.entries)
+        loopy_table_entries = 2**21  # numbers in the tables of the lanes of one call
+        return max(1, loopy_table_entries // self.entries)
 
     def log_partition(self, potentials: Stack) -> Float[np.ndarray, " lanes"]:
         return self._find_fixed_point(potentials).log_partition
@@ -166,14 +163,17 @@ class Messages:
     def _iterate(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
         """Iterate `step` from m until all lanes have settled; return its fixed point and which lanes have settled."""
         change = np.zeros(m.shape[-1])
+        message_damping = 0.25  # share of the last messages that each step keeps
+        message_tolerance = 1e-12  # relative change at which messages have settled
+        steps_between_checks = 10  # steps between two checks of convergence
         for count in range(MAX_MESSAGE_ROUNDS):
             new = step(m)
-            if count % STEPS_BETWEEN_CHECKS == 0:
+            if count % steps_between_checks == 0:
                 change = np.abs(new - m).max((0, 1), initial=0.0) / (1.0 + np.abs(new).max((0, 1), initial=0.0))
-                if not (change > MESSAGE_TOLERANCE).any():  # NaN stays what it is
-                    return new, change <= MESSAGE_TOLERANCE
-            m = MESSAGE_DAMPING * m + (1.0 - MESSAGE_DAMPING) * new
-        return m, change <= MESSAGE_TOLERANCE
+                if not (change > message_tolerance).any():  # NaN stays what it is
+                    return new, change <= message_tolerance
+            m = message_damping * m + (1.0 - message_damping) * new
+        return m, change <= message_tolerance
 
 
 def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:

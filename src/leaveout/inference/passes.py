@@ -27,10 +27,7 @@ from jaxtyping import Float, Int
 from .elimination import Clique, Scopes, best_scopes, clique_tree, neighbours
 
 MAX_MATRIX_ENTRIES = 2**16  # entries of a table above which it has no matrix
-MAX_COMPILED_ENTRIES = 2**21  # entries of all tables from which matrices of the larger ones take too long to build
-GATHERED_TABLE_ENTRIES = 2**8  # entries of the tables in which potentials of a wide clique are gathered
 PASS_TABLE_ENTRIES = 2**23  # numbers in all tables of the lanes of a pass
-RECENT = 4  # number of passes in the cache
 MEMORY = 4.0 * 2**30  # default limit of memory in bytes
 
 Stack = Float[np.ndarray, "numbers lanes"]
@@ -144,9 +141,10 @@ class Passes:
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
+        max_compiled_entries = 2**21  # entries of all tables from which matrices of the larger ones take too long to build
         self.wide = (
             MAX_MATRIX_ENTRIES
-            if sum(num_states ** len(clique.scope) for clique in cliques) < MAX_COMPILED_ENTRIES
+            if sum(num_states ** len(clique.scope) for clique in cliques) < max_compiled_entries
             else min(MAX_MATRIX_ENTRIES, 2**12)
         )
         cliques = _gather_potentials(cliques, edges, self)
@@ -159,7 +157,8 @@ class Passes:
         builder = _Builder(cliques, edges, self)
         self.steps, self.roots, self.size = builder.steps()
         self.cliques = builder.places()
-        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=RECENT)
+        recent = 4  # number of passes in the cache
+        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=recent)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -313,6 +312,7 @@ def _gather_potentials(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"],
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
+    gathered_table_entries = 2**8  # entries of the tables in which potentials of a wide clique are gathered
     for number, clique in enumerate(cliques):
         if not _is_wide(clique, layout):
             emptied.append(clique)
@@ -323,7 +323,7 @@ def _gather_potentials(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"],
         ]
         groups: list[tuple[set[int], list[int], list[int]]] = []
         for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
-            if not groups or layout.num_states ** len(groups[-1][0] | over) > GATHERED_TABLE_ENTRIES:
+            if not groups or layout.num_states ** len(groups[-1][0] | over) > gathered_table_entries:
                 groups.append((set(), [], []))
             groups[-1][0].update(over)
             groups[-1][1].extend(of_sites)

@@ -9,10 +9,6 @@ from jaxtyping import Array, Float, Int
 from .._runtime.jax import Module, static
 from ..objectives.objective import aligned_copy
 
-COLUMN_CHUNK = 16  # entries of a column that are added up at once
-GATHERED_ROWS = 512  # rows that are gathered at once
-MAX_UNROLLED_FEATURES = 64  # features of one step beyond which the sum over them is not written out
-
 
 class SparseFeatures(Module):
     """Sparse features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
@@ -72,12 +68,13 @@ def to_columns(features: SparseFeatures) -> ColumnFeatures:
     steps, place, column = steps[order], place[order], column[order]
     each = np.bincount(column, minlength=features.number)
     within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
-    chunks = -(-each // COLUMN_CHUNK)
-    row = (np.cumsum(chunks) - chunks)[column] + within // COLUMN_CHUNK
+    column_chunk = 16  # entries of a column that are added up at once
+    chunks = -(-each // column_chunk)
+    row = (np.cumsum(chunks) - chunks)[column] + within // column_chunk
     total = int(chunks.sum())
-    where, values = np.full((total, COLUMN_CHUNK), len(features.columns), np.int32), np.zeros((total, COLUMN_CHUNK))
-    where[row, within % COLUMN_CHUNK] = steps
-    values[row, within % COLUMN_CHUNK] = features.values[steps, place]
+    where, values = np.full((total, column_chunk), len(features.columns), np.int32), np.zeros((total, column_chunk))
+    where[row, within % column_chunk] = steps
+    values[row, within % column_chunk] = features.values[steps, place]
     own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
     return ColumnFeatures(aligned_copy(where), aligned_copy(values), aligned_copy(own), len(features.columns))
 
@@ -95,6 +92,8 @@ def _weighted_rows(
         found = [value * rows.at[place].get(mode="promise_in_bounds") for place, value in zip(*row, strict=True)]
         return sum(found, jnp.zeros(matrix.shape[1]))
 
-    if places.shape[1] > MAX_UNROLLED_FEATURES:
+    max_unrolled_features = 64  # features of one step beyond which the sum over them is not written out
+    if places.shape[1] > max_unrolled_features:
         return jnp.einsum("ti,tik->tk", values, rows[places])
-    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=GATHERED_ROWS)
+    gathered_rows = 512  # rows that are gathered at once
+    return jax.lax.map(one, (jnp.asarray(places), jnp.asarray(values)), batch_size=gathered_rows)

@@ -182,9 +182,7 @@ def _describe_sgd(estimator: Any) -> HostObjective:
     return HostObjective(loss, alpha, estimator.fit_intercept, labels, weight, average="rows")
 
 
-CENTRE_FROM = 1e4  # mean of a column, in its spreads, from which the column is centred
 DENSE = 2**27  # largest number of entries (a gibibyte) of sparse columns that are written out for a model that needs dense ones
-MAX_HOST_EXCESS = 0.02  # largest relative excess of a host's objective over its least value
 KINK_WIDTH = 1e-3  # width over which kinks are rounded, relative to the median residual, or to a margin of one
 SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, for classes and for numbers
     True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
@@ -309,7 +307,8 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
         f"a minimum on these data: its objective is {value:.6g}, the least {float(found.value):.6g}, and rounding its kinks "
         f"explains {rounding:.2g} of that at most. Was it fitted on these data, with these weights, and did its solver arrive?"
     )
-    if above > 2 * rounding + MAX_HOST_EXCESS * abs(float(found.value)):
+    max_host_excess = 0.02  # largest relative excess of a host's objective over its least value
+    if above > 2 * rounding + max_host_excess * abs(float(found.value)):
         raise ValueError(f"from_sklearn: the estimator is not near {said}")
     if above > rounding:
         warnings.warn(f"from_sklearn: the estimator is not at {said} The fit is at that least.", stacklevel=3)
@@ -364,9 +363,10 @@ def _center(host: HostObjective, X: Any) -> np.ndarray | None:
     ):
         return None
     values = np.asarray(X, np.float64)
+    centre_from = 1e4  # mean of a column, in its spreads, from which the column is centred
     with np.errstate(all="ignore"):
         mean, spread = values.mean(0), values.std(0)
-        far = (np.abs(mean) > CENTRE_FROM * spread) & (spread > 1e-15 * np.abs(mean))
+        far = (np.abs(mean) > centre_from * spread) & (spread > 1e-15 * np.abs(mean))
     return np.where(far, mean, 0.0) if np.isfinite(mean).all() and far.any() else None
 
 

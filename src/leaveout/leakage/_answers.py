@@ -22,7 +22,6 @@ from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStud
 MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
 CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
 CAP, CAP_FOLDS = 0.1, 5  # largest share of all records in a joined cluster, for five folds
-MIN_FOLD_RECORDS = 10  # least number of records in a fold with a meaningful score
 SMALL_MONTE_CARLO_SHARE = 1 / 3  # share of the data's error at which a Monte-Carlo error is small
 PARTITIONS_A_ROUND = 5  # partitions drawn before the next check of their Monte-Carlo error
 NO_SWITCH_REASON = "these folds do not test every record once by all others, so that none can change sides"
@@ -162,9 +161,10 @@ def mateless_rows(study: LeakageStudy) -> Answer:
     use = study.test_rows.copy()
     use[study.candidates.place.to_numpy()] = False
     kept = [use[fold.test] for fold in study.folds]
-    if min(own.sum() for own in kept) < MIN_FOLD_RECORDS:
+    min_fold_records = 10  # least number of records in a fold with a meaningful score
+    if min(own.sum() for own in kept) < min_fold_records:
         return Answer(
-            "unmated", assumption, f"fewer than {MIN_FOLD_RECORDS} records of some fold have no listed mate in training"
+            "unmated", assumption, f"fewer than {min_fold_records} records of some fold have no listed mate in training"
         )
     folds = [fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)]
     try:

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
-AT_ONCE = 4096  # blocks drawn together
 NEVER = -1e9  # log-odds of a pair that is in no cluster
 # PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over four kinds of
 # simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is little better (experiments/linkage_law.py).
@@ -107,10 +106,11 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Boo
     size = graph.size[member % nodes].reshape(-1, k)
     inside = np.zeros((num, len(block)), bool)
     order = np.argsort(block, kind="stable")
-    starts = np.arange(0, len(size) + AT_ONCE, AT_ONCE)
+    at_once = 4096  # blocks drawn together
+    starts = np.arange(0, len(size) + at_once, at_once)
     for first, (start, stop) in zip(starts, itertools.pairwise(np.searchsorted(block[order], starts)), strict=False):
         some = order[start:stop]
-        blocks = _dense(graph, some, block[some] - first, pair[some], size[first : first + AT_ONCE])
+        blocks = _dense(graph, some, block[some] - first, pair[some], size[first : first + at_once])
         weight = blocks.clusters(_fit_weights(blocks, k), k)
         label = _draw(weight, _sums(weight, k), num, k, rng)
         inside[:, some] = (label[block[some] - first, :, x[some]] == label[block[some] - first, :, y[some]]).T

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
 
-BURN_IN_SWEEPS = 10  # proposals of every pair, times √p, until the shares have adapted; as many again until the first draw
-DRAW_SPACING = 0.5  # the same between two draws of a chain
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
 FEWEST, MOST, LOOKS = 300, 2000, 4e7
 SPARSE = 4  # labels for each node from which labels are numbered anew
@@ -57,9 +55,11 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     # 20_000: pairs in all chains below which one more chain costs almost nothing
     copies = int(np.clip(20_000 // len(graph.a), 1, num))
     chains = _copies(graph, copies)
-    wanted = BURN_IN_SWEEPS * np.bincount(chains.chain, chains.eager)
+    burn_in_sweeps = 10  # proposals of every pair, times √p, until the shares have adapted; as many again until the first draw
+    wanted = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
     most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
     label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
+    draw_spacing = 0.5  # the same between two draws of a chain
     with Slow("partitions", num // copies + 2) as bar:
         while steps < most and (asked < wanted).any():
             steps += 1
@@ -70,7 +70,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             share = np.minimum(share * 1.5 ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
             chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
-        if (BURN_IN_SWEEPS * asked < wanted).any():
+        if (burn_in_sweeps * asked < wanted).any():
             _warn(steps)
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
@@ -78,7 +78,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
         out = [(label[chains.a] == label[chains.b]).reshape(copies, -1)]
         while len(out) * copies < num:
             bar.advance()
-            for _ in range(math.ceil(steps * DRAW_SPACING / BURN_IN_SWEEPS)):
+            for _ in range(math.ceil(steps * draw_spacing / burn_in_sweeps)):
                 label = _move(chains, label, share, rng)[1]
             out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
     return np.concatenate(out)[:num]

@@ -25,8 +25,6 @@ from ._score import Score
 from ._scoring import Loss
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
-DRAWS_AT_A_TIME = 64  # draws that are kept together if each is fitted by itself
-
 Direction = Literal["train", "test", "both"]
 
 
@@ -242,11 +240,12 @@ class _Job:
     def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """Compute b over test sets with records of T̂; fits train on the records of T̂ that were not drawn."""
         out = np.empty((len(levels), self.num_boot))
+        draws_at_a_time = 64  # draws that are kept together if each is fitted by itself
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
-                for start in range(0, self.num_boot, DRAWS_AT_A_TIME):
-                    some = range(start, min(start + DRAWS_AT_A_TIME, self.num_boot))
+                for start in range(0, self.num_boot, draws_at_a_time):
+                    some = range(start, min(start + draws_at_a_time, self.num_boot))
                     rows = [self._mixture(rng, 1, level, self.train, self.test)[0] for _ in some]
                     out[number, some] = read_or_make(functools.partial(self._of_test, rows, some))["losses"]
                     bar.advance(len(some))

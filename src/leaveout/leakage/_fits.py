@@ -25,12 +25,10 @@ from numpy.typing import NDArray
 from .._runtime.parallel import workers
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
-SHARED_ROWS_RATIO = 4.0  # rows of all fits together, relative to those of one fit, up to which shared rows are used
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
 FINAL = 1e-11  # decrement before the last step, relative to the objective; the step leaves at most a hundredth
 MAX_CHAIN_NEWTON_STEPS = 60
 SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment, that differences of sums resolve
-MAX_VARIANCE_INFLATION = 1e10  # variance inflation of a column beyond which normal equations are not used
 
 Rows = Int[np.ndarray, "fits size"]
 SharedColumns = Int[np.ndarray, " shared"]
@@ -243,7 +241,8 @@ class AbstractMargin(AbstractClasses):
             return coef, none
         rows = np.flatnonzero(np.bincount(train.ravel(), minlength=len(self.X)))  # the rows of all training sets together
         # 2**25: numbers in the products of columns
-        if len(rows) > SHARED_ROWS_RATIO * size or len(rows) * (d + 2) ** 2 > 2 * 2**25:
+        shared_rows_ratio = 4.0  # rows of all fits together, relative to those of one fit, up to which shared rows are used
+        if len(rows) > shared_rows_ratio * size or len(rows) * (d + 2) ** 2 > 2 * 2**25:
             return coef, none
         place, weight = lengths(train), count_rows(train, rows)
         X, y = self.X[rows], self.y[rows]
@@ -350,14 +349,15 @@ def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], 
     scale = np.where(empty, 1.0, scale)
     unit = matrix / (scale[:, :, None] * scale[:, None, :])
     unit[:, range(unit.shape[1]), range(unit.shape[1])] += empty
+    max_variance_inflation = 1e10  # variance inflation of a column beyond which normal equations are not used
     try:
         inverse = np.linalg.inv(unit)
         spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
-        doubtful = ~((spread > 0) & (spread < MAX_VARIANCE_INFLATION)).all(1)
+        doubtful = ~((spread > 0) & (spread < max_variance_inflation)).all(1)
     except np.linalg.LinAlgError:
         inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
     if doubtful.any():
-        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / MAX_VARIANCE_INFLATION, hermitian=True)
+        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / max_variance_inflation, hermitian=True)
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 

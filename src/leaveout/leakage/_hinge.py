@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from ._fits import AbstractClasses
 
-MAX_INTERIOR_STEPS = 100  # largest number of steps; about eleven are needed
-
 
 class HingeFits(AbstractClasses):
     """Hinge loss `max(0, 1 − s η)`; the intercept is not penalised."""
@@ -33,7 +31,8 @@ class HingeFits(AbstractClasses):
         out, active = np.zeros((fits, params)), np.arange(fits)
         theta, alpha, rest = np.zeros((fits, params)), np.full((fits, size), 0.5), np.full((fits, size), 0.5)
         u, v = np.ones((fits, size)), np.full((fits, size), 2.0)  # u − v = −1, the margins at θ = 0
-        for _ in range(MAX_INTERIOR_STEPS):
+        max_interior_steps = 100  # largest number of steps; about eleven are needed
+        for _ in range(max_interior_steps):
             margin = np.matmul(Z, theta[..., None])[..., 0] - 1
             slope = np.matmul(alpha[:, None], Z)[:, 0] - ridge * theta
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
@@ -51,7 +50,7 @@ class HingeFits(AbstractClasses):
             )
         raise ArithmeticError(
             f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle "
-            f"in {MAX_INTERIOR_STEPS} steps. "
+            f"in {max_interior_steps} steps. "
             "Scale the features, make_pipeline(StandardScaler(), SVC(kernel='linear')), or give it max_iter=, "
             "and scikit-learn fits."
         )

@@ -45,7 +45,6 @@ from ._hinge import HingeFits
 from ._score import Needs, Score
 from ._scoring import Loss, classifies, predict_for_score, resolve, resolve_score
 
-PROBED_ROWS = 50  # rows of the test whether an estimator reads columns without numbers
 MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save no time
 
 
@@ -110,13 +109,14 @@ def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) 
     """Raise TypeError if X has columns without numbers that the estimator, given a few rows, cannot read."""
     if hasattr(X, "tocsr"):
         return
+    probed_rows = 50  # rows of the test whether an estimator reads columns without numbers
     try:
         numbers(caller, "X", X)
     except TypeError as said:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                clone(estimator).fit(X[:PROBED_ROWS], y[:PROBED_ROWS])
+                clone(estimator).fit(X[:probed_rows], y[:probed_rows])
         except (TypeError, ValueError) as error:
             if "could not convert" in str(error):
                 raise said from error

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
-QUERY_ROWS = 2000  # rows searched at once
-MEAN_NEIGHBOURS = 50  # neighbours of a row, on average
 FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = (
     200,
     0.99,
@@ -57,14 +55,16 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     """Find the pairs within that distance; ValueError if there are too many."""
     asked = np.random.default_rng(0).permutation(len(X))[:FULL_SEARCH_ROWS]
     every = len(_within(X, X[asked], radius)[1])
-    if every > (MEAN_NEIGHBOURS + 1) * len(asked):
+    mean_neighbours = 50  # neighbours of a row, on average
+    if every > (mean_neighbours + 1) * len(asked):
         raise ValueError(
             f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, "
-            f"more than {MEAN_NEIGHBOURS}; these are no copies. "
+            f"more than {mean_neighbours}; these are no copies. "
             "Give a stricter threshold, or label pairs at the distances between copies and others."
         )
+    query_rows = 2000  # rows searched at once
     if len(X) <= ALL:
-        rows = [(start, *_within(X, X[start : start + QUERY_ROWS], radius)) for start in range(0, len(X), QUERY_ROWS)]
+        rows = [(start, *_within(X, X[start : start + query_rows], radius)) for start in range(0, len(X), query_rows)]
         left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
         return _pairs(X, left, right, radius, 1.0)
     index, grown = _index(X), _squared_radius(X, radius)

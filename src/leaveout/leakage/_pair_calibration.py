@@ -12,7 +12,6 @@ from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import PairTable, ends, frame_of
 
-LOGIT_BOUND = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
 METHODS = ("sigmoid", "isotonic")
 SCORES = ("score", "match_weight", "match_probability", "probability")
 TAILS = (0.025, 0.975)
@@ -264,5 +263,6 @@ def as_scores(*values: NDArray[np.float64]) -> list[Float[np.ndarray, " pairs"]]
     """Transform scores for a sigmoid: log-odds if all are in [0, 1]."""
     if any(len(some) and (some.min() < 0 or some.max() > 1) for some in values):
         return list(values)
-    inside = [np.clip(some, LOGIT_BOUND, 1 - LOGIT_BOUND) for some in values]
+    logit_bound = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
+    inside = [np.clip(some, logit_bound, 1 - logit_bound) for some in values]
     return [np.log(some) - np.log1p(-some) for some in inside]

@@ -26,10 +26,7 @@ from ._study import Answer, LeakageStudy, half_width
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MIN_LISTED_PAIRS = 5  # least number of listed pairs that shows how near mates are
-NEAR_MATES_SHARE = 0.75  # share of listed mates that are as near
 HARMLESS_UNLISTED_SHARE = 0.1  # share of unlisted mates that changes a correction by less than its interval
-DISAGREEMENT = 2.0  # standard errors of their difference beyond which answers disagree
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
 
 
@@ -59,7 +56,8 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
 
     data = None if hasattr(X, "tocsr") else finite_columns(X)
     sure = mates[mates.probability >= 0.5]
-    if data is None or len(sure) < MIN_LISTED_PAIRS:
+    min_listed_pairs = 5  # least number of listed pairs that shows how near mates are
+    if data is None or len(sure) < min_listed_pairs:
         return None
     spread = data.std(0)
     data = (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)  # columns on one scale
@@ -82,12 +80,13 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
                 found.append(row)
     at, nearest = np.array(listed).reshape(-1, 2).T
     # 0.5: least share of nearest neighbours among listed mates, if links are near-duplicates
-    if len(at) < MIN_LISTED_PAIRS or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
+    if len(at) < min_listed_pairs or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
         return None
-    limit = np.quantile(at, NEAR_MATES_SHARE)
+    near_mates_share = 0.75  # share of listed mates that are as near
+    limit = np.quantile(at, near_mates_share)
     close = np.array(own) <= limit
     beside = np.mean(np.array(others) <= limit) * len(own)
-    return NearMates(len(at), max(float(close.sum() - beside), 0.0) / NEAR_MATES_SHARE, np.array(found, np.int64)[close])
+    return NearMates(len(at), max(float(close.sum() - beside), 0.0) / near_mates_share, np.array(found, np.int64)[close])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -276,6 +275,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
         """
         there = [answer for answer in self.answers.values() if not answer.refusal and answer.change is not None]
         rows = []
+        disagreement = 2.0  # standard errors of their difference beyond which answers disagree
         for k, first in enumerate(there):
             for second in there[k + 1 :]:
                 assert first.change is not None and second.change is not None
@@ -283,7 +283,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
                 se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
                 apart = first.score - second.score
                 rows.append({"first": first.name, "second": second.name, "difference": apart, "se": se,
-                             "apart": abs(apart) > DISAGREEMENT * se})  # fmt: skip
+                             "apart": abs(apart) > disagreement * se})  # fmt: skip
         return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
 
     @property

@@ -14,8 +14,6 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
-MAX_BOUND_CHANGES = 20  # largest number of changes of the active set for each parameter
-BOUND_ROUNDING = 1e-13  # violation that counts as none, relative to the terms of the gradient
 
 
 class Limits(Protocol):
@@ -81,7 +79,9 @@ def solve_box(
     """
     theta, free = theta.copy(), ~_resting(a, bounds, theta)
     sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
-    for _ in range(MAX_BOUND_CHANGES * (len(a) + 5)):
+    max_bound_changes = 20  # largest number of changes of the active set for each parameter
+    bound_rounding = 1e-13  # violation that counts as none, relative to the terms of the gradient
+    for _ in range(max_bound_changes * (len(a) + 5)):
         own, rest = np.flatnonzero(free), np.flatnonzero(~free)
         target = _solve_or_none(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
         if target is None:
@@ -103,7 +103,7 @@ def solve_box(
         theta[own] = target
         gradient, (least, most) = gram @ theta - pull, _gates(a, bounds, theta)
         beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
-        fresh = np.flatnonzero(np.abs(beyond) > BOUND_ROUNDING * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
+        fresh = np.flatnonzero(np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
         if not fresh.size:
             break
         sign[fresh], free[fresh] = leaving_signs(a, theta, beyond)[fresh], True

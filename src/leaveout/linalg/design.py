@@ -259,7 +259,8 @@ class DenseDesign(SingleOutput):
     def pair_columns(self) -> Self:
         """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
-        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= OUTER_PRODUCT_ENTRIES else self
+        outer_product_entries = 2**22  # largest number of entries of all x xᵀ together that are kept
+        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= outer_product_entries else self
 
     def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
         """Products of all pairs of columns, for a slice of the rows."""
@@ -314,7 +315,8 @@ class DenseDesign(SingleOutput):
     def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
         """Squares ‖root x_n‖² of all rows; root is lower triangular, which halves the operations."""
         (n, p), size = self.shape, np.empty(len(self.x))
-        block = min(n, max(1, CACHED_BLOCK // p))
+        cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
+        block = min(n, max(1, cached_block // p))
         room = np.empty((block, p))
         for start in range(0, n, block):
             some = slice(start, start + block)
@@ -446,10 +448,7 @@ class MultiOutputDesign:
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
 
 
-OUTER_PRODUCT_ENTRIES = 2**22  # largest number of entries of all x xᵀ together that are kept
 DENSE_BLOCK = 2**20  # numbers in one block of rows
-CACHED_BLOCK = 2**16  # numbers in a block that is read twice: half a core's cache
-GATHER_COST = 16  # cost of gathering a row, in products with one
 
 
 @dataclass(frozen=True, eq=False)
@@ -508,7 +507,8 @@ class Predictors:
         """Compute the linear predictors of the listed units, through those of all rows if the list is long."""
         if units.shape[1] == len(self.y):
             return self.eta(theta)[:, : len(self.y)]
-        if GATHER_COST * units.shape[1] >= len(self.y):
+        gather_cost = 16  # cost of gathering a row, in products with one
+        if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
         own = self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
         return self.design.at(units, theta) + own

@@ -35,9 +35,6 @@ from .design import Loss, LossOfSeveral
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # the τ to try, in rising order, in typical ratios of gap and curvature
 EVERYONE = slice(None)
-SMALLEST_CURVATURE = 1e-200  # curvature of a unit below which it counts as none
-FINITE = 500.0  # largest predictor of losses that grow exponentially
-SHORT_MOVE = 0.1  # M s of a move over which ℓ″ hardly changes
 STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
 GRADIENT_ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
 
@@ -92,9 +89,10 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 
     `size` is w_i k_i², or for several outputs the unit's share of A.
     """
-    clamped = reference < SMALLEST_CURVATURE  # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
-    part = 1 + SMALLEST_CURVATURE * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
-    reference = np.maximum(reference, SMALLEST_CURVATURE)
+    smallest_curvature = 1e-200  # curvature of a unit below which it counts as none
+    clamped = reference < smallest_curvature  # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
+    part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
+    reference = np.maximum(reference, smallest_curvature)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio, weight = gap / reference, size * reference
         total, mass = np.vecdot(weight, ratio), weight.sum(-1)
@@ -296,8 +294,9 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         (here,), (base,) = (loss.derivatives(at, y, (0,)) for at in (center, reported))
         with np.errstate(invalid="ignore"):
             most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
+    finite = 500.0  # largest predictor of losses that grow exponentially
     if np.isinf(loss.ceiling):  # exponentials that overflow
-        known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= FINITE
+        known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= finite
     return np.where(known, np.maximum(most, 0.0), np.inf)
 
 
@@ -310,12 +309,13 @@ def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Arra
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)
     far = np.arange(len(center))
+    short_move = 0.1  # M s of a move over which ℓ″ hardly changes
     with np.errstate(invalid="ignore", over="ignore"):
         most = slope * wide
         if loss.self_concordance is not None:
             reach = np.asarray(loss.self_concordance) * wide
             most += 0.5 * curvature * wide**2 * np.exp(reach)
-            far = np.flatnonzero(reach > SHORT_MOVE)
+            far = np.flatnonzero(reach > short_move)
         if far.size:
             known = y if np.ndim(y) == 0 else y[far]
             middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)

@@ -102,9 +102,6 @@ class Norms:
         return gradient * self.each(left)
 
 
-GROUP_SWEEPS = 2000  # sweeps over all groups when h stands beside a quadratic
-
-
 def descend_by_groups(
     gram: Float[Array, "params params"],
     pull: Float[Array, " params"],
@@ -125,7 +122,8 @@ def descend_by_groups(
     own, slope = theta[rest].copy(), inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
     listed = [np.flatnonzero(member) for member in norms.member[:, rest]]
     bends = [max(float(np.linalg.norm(inner[np.ix_(some, some)], 2)), 1e-300) for some in listed]
-    for _ in range(GROUP_SWEEPS):
+    group_sweeps = 2000  # sweeps over all groups when h stands beside a quadratic
+    for _ in range(group_sweeps):
         moved = 0.0
         for some, bend, a in zip(listed, bends, norms.weight.tolist(), strict=True):
             target = own[some] - slope[some] / bend

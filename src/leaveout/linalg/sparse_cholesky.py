@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
-TRIANGULAR = 64  # columns from which LAPACK inverts triangles, one matrix at a time
 
 
 Front = tuple[int, int, np.ndarray]  # first column, number of columns, rows below
@@ -294,7 +293,8 @@ def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray
     k = lower.shape[-1]
     if k == 1:
         return 1 / lower
-    if k < TRIANGULAR:
+    triangular = 64  # columns from which LAPACK inverts triangles, one matrix at a time
+    if k < triangular:
         return np.linalg.inv(lower)
     each = [scipy.linalg.lapack.dtrtri(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
     return np.reshape(each, lower.shape)

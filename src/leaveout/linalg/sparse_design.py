@@ -15,9 +15,6 @@ from jaxtyping import Float, Int
 from .._runtime.jax import NUMPY, Array, Module, jax, jnp, static
 from .design import SingleOutput
 
-SPARSE_BLOCK = 2**20  # numbers in one block of rows
-FASTER = 16  # speed of products in dense blocks, relative to one over stored entries
-
 
 class SparseDesign(SingleOutput, Module):
     """Compressed rows, `[units, params]`: row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns."""
@@ -150,10 +147,12 @@ class SparseDesign(SingleOutput, Module):
     @functools.cached_property
     def _full(self) -> bool:
         """Whether so many entries are stored that dense blocks of rows multiply faster."""
-        return FASTER * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
+        faster = 16  # speed of products in dense blocks, relative to one over stored entries
+        return faster * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
 
     def _blocks(self) -> list[slice]:
-        size = max(1, SPARSE_BLOCK // max(self.shape[1], 1))
+        sparse_block = 2**20  # numbers in one block of rows
+        size = max(1, sparse_block // max(self.shape[1], 1))
         return [slice(start, start + size) for start in range(0, self.shape[0], size)]
 
     def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:

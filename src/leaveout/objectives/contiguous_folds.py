@@ -18,8 +18,6 @@ from ..plans.plan import RefitRows, few_more
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, unravel
 
-LENGTH = 0.05  # step of differences along a direction; their error goes with its square
-
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 RunScores = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
@@ -131,15 +129,16 @@ def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -
             known[key] = function(theta)
         return known[key]
 
+    length = 0.05  # step of differences along a direction; their error goes with its square
     for theta, a, b in zip(*at, strict=True):
-        a, b = LENGTH * a, LENGTH * b
+        a, b = length * a, length * b
         up, down, middle = there(theta + a), there(theta - a), there(theta)
         if np.array_equal(a, b):
             second = up + down - 2 * middle
         else:
             second = 0.5 * (there(theta + a + b) + there(theta - a - b) + 2 * middle - up - down)
             second = second - 0.5 * (there(theta + b) + there(theta - b))
-        yield (up - down) / (2 * LENGTH), second / LENGTH**2
+        yield (up - down) / (2 * length), second / length**2
 
 
 @compile_static

@@ -34,16 +34,8 @@ from .newton import newton
 Array = np.ndarray
 TIE_DISTANCE = 1e-9  # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
-QUADRATIC_ROUND_TOLERANCE = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
 TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
-MAX_SIGN_FAILURES = 8  # times that signs may be wrong before coordinate descent goes on
-KEPT_AT_ZERO = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
-MAX_ACTIVE_SHARE = 0.5  # share of the parameters above which a round takes all of them
-SMALLEST_UNIT_CURVATURE = 1e-3  # least curvature of a unit, relative to the mean
-SHORTEST_STEP = 1e-8  # shortest step of the line search
-INDEPENDENT_SINGULAR_VALUE = 1e-9  # least singular value, relative to the largest, of independent columns of length one
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
-COORDINATE_SWEEPS = 10_000  # largest number of sweeps of coordinate descent
 
 
 class ActiveMinimiser(NamedTuple):
@@ -195,7 +187,8 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array,
     a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
     value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
     gradient = model.design.pull(slope[None])[0] + ridge * theta
-    curvature = np.maximum(curvature, SMALLEST_UNIT_CURVATURE * curvature.sum() / max(omega.sum(), 1e-300) * omega)
+    smallest_unit_curvature = 1e-3  # least curvature of a unit, relative to the mean
+    curvature = np.maximum(curvature, smallest_unit_curvature * curvature.sum() / max(omega.sum(), 1e-300) * omega)
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
     unit = unit if norms is None else np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
     return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
@@ -224,7 +217,8 @@ def minimise_with_kinks(
 ) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
     theta, posed = model.start() if start is None else start.copy(), WeightedProblem(model, weights)
-    for tolerance in TOLERANCES if posed.second is None else (QUADRATIC_ROUND_TOLERANCE, *TOLERANCES):
+    quadratic_round_tolerance = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
+    for tolerance in TOLERANCES if posed.second is None else (quadratic_round_tolerance, *TOLERANCES):
         theta = _descend(posed, theta, tolerance)
         found = _minimise_active(posed, theta)
         if found is None:
@@ -255,13 +249,14 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Float[Array, "
     if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
         return theta, False
     at = look(kinked, problem.weights, theta)
+    independent_singular_value = 1e-9  # least singular value, relative to the largest, of independent columns of length one
     for _ in range(len(theta)):
         place, sign = _active(kinked, theta)
         columns = _scale_columns(kinked, place, np.sqrt(at.curvature), at.ridge)
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
-        null = scipy.linalg.null_space(columns / length, rcond=INDEPENDENT_SINGULAR_VALUE) / length[:, None]
+        null = scipy.linalg.null_space(columns / length, rcond=independent_singular_value) / length[:, None]
         own, slope = theta[place], at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break
@@ -282,7 +277,8 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
     The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
     """
     kinked, weights, second = problem.full_model, problem.weights, problem.second
-    for _ in range(MAX_SIGN_FAILURES):
+    max_sign_failures = 8  # times that signs may be wrong before coordinate descent goes on
+    for _ in range(max_sign_failures):
         place, sign = _active(kinked, theta)
         if len(place):
             objective = kinked.restrict(place, sign, theta)
@@ -332,6 +328,9 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Float[
     kinked, weights = problem.full_model, problem.weights
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
+    kept_at_zero = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
+    max_active_share = 0.5  # share of the parameters above which a round takes all of them
+    shortest_step = 1e-8  # shortest step of the line search
     for _ in range(ROUNDS):
         held, norms = at_rest(kinked, theta), kinked.norms
         pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
@@ -340,17 +339,17 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Float[
         if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
-        some = np.flatnonzero(~held | (np.abs(size) >= KEPT_AT_ZERO * (at.a if norms is None else at.unit)))
-        some = some if len(some) < MAX_ACTIVE_SHARE * len(theta) else np.arange(len(theta))
+        some = np.flatnonzero(~held | (np.abs(size) >= kept_at_zero * (at.a if norms is None else at.unit)))
+        some = some if len(some) < max_active_share * len(theta) else np.arange(len(theta))
         step, length = np.zeros(len(theta)), 1.0
         step[some] = _quadratic_step(problem, some, theta[some], at, tolerance) - theta[some]
         fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
         new, told = theta + step, look(kinked, weights, theta + step)
-        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > SHORTEST_STEP:
+        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > shortest_step:
             length /= 2
             new = theta + length * step
             told = look(kinked, weights, new)
-        if length <= SHORTEST_STEP or np.array_equal(new, theta):
+        if length <= shortest_step or np.array_equal(new, theta):
             break
         theta, at = new, told
     return theta
@@ -442,7 +441,8 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
-    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": COORDINATE_SWEEPS}
+    coordinate_sweeps = 10_000  # largest number of sweeps of coordinate descent
+    more |= {"coef_init": start, "tol": min(1e-2 * tolerance, 1e-6), "max_iter": coordinate_sweeps}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the conditions are checked later
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]

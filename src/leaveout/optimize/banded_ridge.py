@@ -37,13 +37,9 @@ from ..plans.plan import Plan
 
 Array = np.ndarray
 LEVELS = 7  # number of penalties, the same for all bands, from which targets start
-ROUND_REACH = 2.0  # largest change of a log penalty in a round
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and rises otherwise
 DAMPING = (0.1, 1e-3, 3.0, 5.0)
-POINTS_A_ROUND = 48  # points to which targets go in a round, or as many as cost no more than their products
-REFINEMENT_SOLVES = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
-TARGET_BATCH_ENTRIES = 2**22  # numbers in an array of one batch of targets
 
 
 class BandedFold(NamedTuple):
@@ -102,7 +98,8 @@ class BandedRows:
         self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
     def some(self, targets: Int[Array, " targets"]) -> list[Int[Array, " part"]]:
-        step = max(1, TARGET_BATCH_ENTRIES // max(self.x.shape))
+        target_batch_entries = 2**22  # numbers in an array of one batch of targets
+        step = max(1, target_batch_entries // max(self.x.shape))
         return [targets[k : k + step] for k in range(0, len(targets), step)]
 
 
@@ -281,11 +278,13 @@ class Search:
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
         damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(slope.shape[1])
         step = -np.linalg.solve(damped, slope[..., None])[..., 0]
-        step /= np.maximum(np.abs(step).max(1, keepdims=True) / ROUND_REACH, 1.0)
+        round_reach = 2.0  # largest change of a log penalty in a round
+        step /= np.maximum(np.abs(step).max(1, keepdims=True) / round_reach, 1.0)
         rho = np.clip(self.rho + step, *self.ends)
         gain = _gain(slope, damped, rho - self.rho)
         some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
-        points = max(POINTS_A_ROUND, 3 * len(some) // len(self.rows.x))
+        points_a_round = 48  # points to which targets go in a round, or as many as cost no more than their products
+        points = max(points_a_round, 3 * len(some) // len(self.rows.x))
         if len(some) <= points:
             return rho, gain
         from scipy.cluster.vq import kmeans2
@@ -371,11 +370,12 @@ class PerTarget(PrintedResult):
         """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
         model, rows = self.model, BandedRows(self.model, self.plan)
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
+        refinement_solves = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
         for rho, who in _group_targets(self.alpha):
             point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
             # columns far larger than their penalties lose digits, so the residual of y is solved for again
-            for _ in range(REFINEMENT_SOLVES):
+            for _ in range(refinement_solves):
                 rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
                 left += rest - point.v @ (point.w.T @ rest)
             coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T

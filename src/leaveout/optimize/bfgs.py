@@ -19,7 +19,6 @@ from ..objectives.batch_functions import Function
 from .newton import OBJECTIVE_ROUNDING, Vector
 
 MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
-MAX_LINE_LOOKS = 30  # largest number of evaluations along one direction
 FALL, FLATTER = 1e-4, 0.9  # Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach
 # largest number of products of a Newton step; share of its length that may remain unsolved (0.3 takes as long in all)
 PRODUCTS, PART = 100, 0.1
@@ -92,7 +91,8 @@ class BFGS:
         """
         length = 1.0 if self.count else min(1.0, promise**-0.5)
         low, high = (0.0, -promise), (np.inf, np.nan)
-        for _ in range(MAX_LINE_LOOKS):
+        max_line_looks = 30  # largest number of evaluations along one direction
+        for _ in range(max_line_looks):
             value, gradient = self.F.look(self.theta - length * self.step)
             slope = -float(gradient @ self.step)
             if not value <= self.value - FALL * length * promise + OBJECTIVE_ROUNDING * abs(self.value):

@@ -52,7 +52,6 @@ WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 # share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
 DOUBTFUL = 1e-10
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # a scalar array in a representation
-PRINTED_PARAMETERS = 12  # names of parameters in a printed fit
 WORDS = 60  # characters of the description of an objective's part
 # parameters up to which H is formed (a gigabyte), and its factor is kept in a checkpoint (four megabytes)
 DENSE, KEPT_PARAMETERS = 12_000, 700
@@ -371,7 +370,8 @@ class Fit(Module, PrintedResult):
 
     def _lines(self) -> list[tuple[str, str]]:
         names = self.objective.parameters.names()
-        shown = f": {', '.join(names[:PRINTED_PARAMETERS])}{', …' if len(names) > PRINTED_PARAMETERS else ''}" if names else ""
+        printed_parameters = 12  # names of parameters in a printed fit
+        shown = f": {', '.join(names[:printed_parameters])}{', …' if len(names) > printed_parameters else ''}" if names else ""
         lines = [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),

@@ -12,8 +12,6 @@ from ..objectives.objective import AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
 
-CONSTANT_COLUMN_SPREAD = 3e-6  # spread of a column, relative to its mean, that float64 hardly tells from an intercept
-
 
 class IndefiniteHessianError(ValueError):
     """Raised if the curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
@@ -63,7 +61,8 @@ def far_out(objective: AbstractObjective) -> str:
     if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
         return ""
     x = x[:, : len(names)]
-    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < CONSTANT_COLUMN_SPREAD * np.abs(np.mean(x, axis=0))))
+    constant_column_spread = 3e-6  # spread of a column, relative to its mean, that float64 hardly tells from an intercept
+    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < constant_column_spread * np.abs(np.mean(x, axis=0))))
     if not far.size:
         return ""
     listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])

@@ -31,14 +31,10 @@ from .newton import Minimisation, Vector, contract, descend
 # Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not corrected, of one for
 # users.
 ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
-DIAGONAL_PROBES = 32  # number of products for an estimate of the diagonal
-SOLVES = 2  # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more to 34 %)
 # Largest number of learnt directions, for derived products and for products in array code, which take no longer than a pass
 # over so many directions; and largest number of entries in them (a quarter of a gigabyte).
 DIRECTIONS, NUMBERS = (128, 48), 2**25
 SMALLEST_RESOLVED_CURVATURE = 1e-8  # least curvature of a direction, relative to the largest, that is told from rounding
-MAX_SOLVE_PRODUCTS = 1000  # largest number of products of a solve
-MAX_PRODUCT_NEWTON_STEPS = 30  # largest number of Newton steps by products
 MINIMUM_DECREMENT, LAST_DECREMENT = (
     1e-6,
     1e-9,
@@ -158,7 +154,8 @@ class Solve:
         keep: int = 0,
     ):
         self.F, self.coordinates, self.null_space = F, coordinates, null_space
-        self.inverse, self.keep, self.most = preconditioner, keep, MAX_SOLVE_PRODUCTS
+        max_solve_products = 1000  # largest number of products of a solve
+        self.inverse, self.keep, self.most = preconditioner, keep, max_solve_products
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
         self.rest: Float[np.ndarray, " refits"] = np.zeros(0)
@@ -247,9 +244,10 @@ def learn(
     if _has_sparse_rows(F):
         return learnt
     rng = np.random.default_rng(0)
-    with Slow("curvature", SOLVES) as bar:
-        for part in range(1, SOLVES + 1):
-            solve = Solve(F.of, scaling, null_space, learnt, most * part // SOLVES - len(learnt.directions))
+    solves = 2  # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more to 34 %)
+    with Slow("curvature", solves) as bar:
+        for part in range(1, solves + 1):
+            solve = Solve(F.of, scaling, null_space, learnt, most * part // solves - len(learnt.directions))
             solve.most = solve.keep
             solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
             learnt = solve.extended_inverse()
@@ -285,7 +283,8 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
     if isinstance(F.of, LinearBatch) and _has_sparse_rows(F):
         return F.of.diagonal(theta)
     known = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DIAGONAL_PROBES, len(known)))
+    diagonal_probes = 32  # number of products for an estimate of the diagonal
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(known)))
     for some in (signs[:1], signs):  # the first product decides whether all are needed
         found = np.mean(some * products(F, theta, some), axis=0)
         least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
@@ -361,8 +360,9 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         learnt = solve.extended_inverse()
         return coordinates.unwhiten(u[0])
 
+    max_product_newton_steps = 30  # largest number of Newton steps by products
     value, found, size = contract(
-        F, theta, step, MAX_PRODUCT_NEWTON_STEPS, LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
+        F, theta, step, max_product_newton_steps, LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
     )
     return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
 

@@ -23,7 +23,6 @@ from ..objectives.batch_functions import ONE, Function, Functions, LinearBatch, 
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks
 
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
-COSTLY_HESSIAN_PARAMETERS = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
 HESSIANS, WALK = 20, 200  # largest number of Hessians of such a model, and of steps of L-BFGS with each
 PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a preconditioner of the model, and the memory of L-BFGS
@@ -32,16 +31,10 @@ SMALLEST_ADDED_CURVATURE = 1e-8  # least curvature added to a Hessian, or left i
 CLOSE = (1e-4, 1e-6)  # slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
 # slopes at which Newton steps are tried; the first is the size of the noise at the true parameters
 NEARBY = (1.0, 0.1, 1e-2, 1e-4)
-SINGLE_PRECISION_TOLERANCE = 1e-3  # least pivot with products in float32, whose steps are off by at most a hundredth
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
-PROVED_REACH = 1e-6  # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
-STEP_ROUNDING = 1e-6  # steps shorter than this share of θ that no longer shrink are rounding; under separation they are 1e-2
 FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
-CANCELLATION_NOISE = 1e-10  # relative noise of F if terms 1e6 times as large cancel
-RUNAWAY_STEP = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
 OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F
 SMALLEST_DECREASE = 1e-12  # least share of a step that is tried
-SMALL_SYSTEM = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
 
 Vector = Float[np.ndarray, " params"]
 Flat = Float[np.ndarray, "flat params"]
@@ -59,7 +52,8 @@ def dear(objective: AbstractObjective, size: int) -> bool:
     """Whether a Hessian costs many gradients."""
     # the Hessian has a block for each pair of outputs
     several = objective.predictors is not None and objective.predictors.design.outputs > 1
-    return size > COSTLY_HESSIAN_PARAMETERS and (several or not isinstance(objective, AbstractLinearPredictor))
+    costly_hessian_parameters = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
+    return size > costly_hessian_parameters and (several or not isinstance(objective, AbstractLinearPredictor))
 
 
 def minimise(
@@ -95,6 +89,7 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
     A Hessian serves for as many steps as contract quickly with it.
     """
     factor, before, lowest = None, np.inf, np.inf
+    runaway_step = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
     for _ in range(MAX_NEWTON_STEPS):
         value, gradient = F.look(theta)
         if not value <= lowest + OBJECTIVE_ROUNDING * abs(value):
@@ -107,7 +102,7 @@ def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
             if not left < before:
                 break
         if left < (FLOOR_DECREMENT if slow else QUICK * FLOOR_DECREMENT):
-            still = (np.abs(step) <= RUNAWAY_STEP * np.maximum(1.0, np.abs(theta))).all()
+            still = (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(theta))).all()
             return Minimisation(value, theta - step, True) if still else None
         theta, before, lowest = theta - step, left, value
     return None
@@ -138,7 +133,8 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference)
     omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
     found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
-    return bool(found.distance[0] <= PROVED_REACH * max(1.0, float(np.linalg.norm(factor.T @ theta))))
+    proved_reach = 1e-6  # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
+    return bool(found.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta))))
 
 
 def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
@@ -329,6 +325,8 @@ def newton(
     value, gradient = (part.copy() for part in F.look(theta, lanes))
     going = np.isfinite(value) & np.isfinite(gradient).all(1)
     factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
+    # steps shorter than this share of θ that no longer shrink are rounding; under separation they are 1e-2
+    step_rounding = 1e-6
     for _ in range(MAX_NEWTON_STEPS):
         some = np.flatnonzero(going)
         if not some.size:
@@ -344,8 +342,8 @@ def newton(
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
-        short = np.abs(step).max(1, initial=0.0) <= STEP_ROUNDING * np.abs(theta[some]).max(1, initial=0.0)
-        short &= (size[some] <= STEP_ROUNDING * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
+        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[some]).max(1, initial=0.0)
+        short &= (size[some] <= step_rounding * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
         converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
         going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
         going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # otherwise the next step would repeat this one
@@ -370,6 +368,7 @@ def _line_search(
     """
     promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
     share, wanting = np.ones(len(some)), np.ones(len(some), bool)
+    cancellation_noise = 1e-10  # relative noise of F if terms 1e6 times as large cancel
     while wanting.any():
         which = some[wanting]
         theta[which] = origin[wanting] - share[wanting, None] * step[wanting]
@@ -377,7 +376,7 @@ def _line_search(
         enough = value[some] <= before - 1e-4 * share * promised
         # the last digits of F are rounding where the slope has fallen enough
         slope = np.abs(np.sum(gradient[some] * step, axis=1))
-        enough |= (value[some] <= before + CANCELLATION_NOISE * np.abs(before)) & (slope <= 0.8 * promised)
+        enough |= (value[some] <= before + cancellation_noise * np.abs(before)) & (slope <= 0.8 * promised)
         wanting &= ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
         share[wanting] /= 2
     none = share <= SMALLEST_DECREASE
@@ -392,8 +391,9 @@ def _factorise_hessians(
 
     Rows in float32 are used as long as their Hessians are accurate enough for steps.
     """
+    single_precision_tolerance = 1e-3  # least pivot with products in float32, whose steps are off by at most a hundredth
     if isinstance(F, LinearBatch) and F.rough is not None:
-        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, SINGLE_PRECISION_TOLERANCE)
+        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, single_precision_tolerance)
         if convex.all():
             return factors, convex, convex
         F.rough = None
@@ -422,7 +422,8 @@ def _solve_factors(
     factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
 ) -> Float[np.ndarray, "some params"]:
     """Solve with each factor; small matrices in one call."""
-    if len(factors) > 1 and factors.shape[1] <= SMALL_SYSTEM:
+    small_system = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
+    if len(factors) > 1 and factors.shape[1] <= small_system:
         once = np.linalg.solve(factors, gradient[..., None])
         return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
     return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])

@@ -21,10 +21,6 @@ from .._runtime.jax import Array, Arrays, PyTree, compile_static, jnp
 from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
-REPEATED_COLUMN_PIVOT = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
-PENALTY_CURVATURE_SHARE = 1e-13  # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
-NULL_SPACE_BLOCK = 2**22  # numbers in a block of rows
-
 
 def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
     """Return the functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
@@ -39,12 +35,15 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     root = _root(objective, size)
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
-    null = _null(root / scale, REPEATED_COLUMN_PIVOT)
+    repeated_column_pivot = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
+    null = _null(root / scale, repeated_column_pivot)
     # a penalty that is not quadratic may be flat far out
+    # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
+    penalty_curvature_share = 1e-13
     for at in (theta, objective.parameters.start(0)) if _has_penalty(objective, theta) else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
-        null = vectors[:, values <= PENALTY_CURVATURE_SHARE * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
+        null = vectors[:, values <= penalty_curvature_share * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
     return _functionals(objective, theta, null / scale)
 
 
@@ -63,7 +62,8 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
     """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
     weight, model = objective.units.weight, objective.predictors
     units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
-    block = max(size, NULL_SPACE_BLOCK // (objective.outputs * size))
+    null_space_block = 2**22  # numbers in a block of rows
+    block = max(size, null_space_block // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
         some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last unit is repeated

@@ -24,9 +24,7 @@ from ..objectives.batch_functions import Function, function
 from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
-STARTS = 4  # default number of starts, if F is not convex and a start is affordable
 WIDER = (1, 2, 4)  # factors of the distance, as a first start in a narrow basin does not show how far off others are
-FLAT_START_CURVATURE = 1e-3  # least curvature that moves are scaled by, relative to the median
 SAME_MINIMUM = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
 START_ROUNDING = 1e-10  # the same, relative to F
 
@@ -69,7 +67,8 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
     """
     own = lambda seed: stored_leaves(own_start(objective, seed))
     first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
-    usual = STARTS if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
+    starts = 4  # default number of starts, if F is not convex and a start is affordable
+    usual = starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
     count = 1 if objective.convex else usual if number is None else number
     if count == 1:
         return [first]
@@ -88,7 +87,8 @@ def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterat
     F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
     usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
-    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, FLAT_START_CURVATURE * usual)))
+    flat_start_curvature = 1e-3  # least curvature that moves are scaled by, relative to the median
+    scale = np.sqrt(n / (len(centre) * np.maximum(curvature, flat_start_curvature * usual)))
     for k, seed in enumerate(seeds):
         away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
         while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:

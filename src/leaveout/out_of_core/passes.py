@@ -31,7 +31,6 @@ from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
 SUMS = 10  # number of sums in `sum_losses`
-SUM_BLOCK = 2**12  # terms of one block of a sum over all rows
 WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 
 
@@ -56,7 +55,8 @@ class PassFit(NamedTuple):
     @property
     def floor(self) -> float:
         """Share of the information along every direction that must remain for a refit to be known to be determined."""
-        off = 4 * float(unsure(self.root, self.scale, SUM_BLOCK))
+        sum_block = 2**12  # terms of one block of a sum over all rows
+        off = 4 * float(unsure(self.root, self.scale, sum_block))
         return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
 
 

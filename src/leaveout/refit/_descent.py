@@ -63,7 +63,6 @@ FIRST_SAFETY, SAFETY = 3.5, 1.5
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
 LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
 EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
-EXPANSION_ROUNDING = 1e-9  # rounding error of a loss, and of a whitened length
 # length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
 LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
@@ -595,5 +594,6 @@ def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
     off = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
-    told = batch.error[lanes] + EXPANSION_ROUNDING * (1 + total(losses)), batch.distance_left[lanes] + EXPANSION_ROUNDING
+    expansion_rounding = 1e-9  # rounding error of a loss, and of a whitened length
+    told = batch.error[lanes] + expansion_rounding * (1 + total(losses)), batch.distance_left[lanes] + expansion_rounding
     return float(np.max(np.array(off) / np.array(told)))

@@ -26,8 +26,6 @@ COMPILING_COST = 1e8  # operations of full passes that take less time than compi
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
 MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
-THIRD_DIFFERENCE = 0.2  # whitened step of the differences that give third derivatives
-MAX_CURVATURE_CHANGE = 0.9  # largest difference between the fold's curvature and the full fit's at which the expansion is used
 
 
 def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
@@ -181,7 +179,8 @@ class Expansion:
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
         along, sign = self.fit.unwhiten(np.repeat(axes, 2, axis=0)), np.tile([1.0, -1.0], len(axes))
-        at = self.fit.vector + THIRD_DIFFERENCE * sign[:, None] * along, along, along
+        third_difference = 0.2  # whitened step of the differences that give third derivatives
+        at = self.fit.vector + third_difference * sign[:, None] * along, along, along
         pushed = (second for _, second in self.runs.derivatives(at))
         each, joint = np.empty((len(axes), *self.losses.shape)), np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
@@ -189,7 +188,7 @@ class Expansion:
         bends = self.fit.whiten(self.runs.bends(at))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(
-            axes, each / (2 * THIRD_DIFFERENCE), joint / (2 * THIRD_DIFFERENCE), float(fourth) / (2 * THIRD_DIFFERENCE)
+            axes, each / (2 * third_difference), joint / (2 * third_difference), float(fourth) / (2 * third_difference)
         )
 
     def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -198,7 +197,9 @@ class Expansion:
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
         third, each = beyond.along(u, lanes)
         residual = 0.5 * third + beyond.fourth * length**3 / 6
-        left = np.where(away < MAX_CURVATURE_CHANGE, residual / (1 - np.minimum(away, MAX_CURVATURE_CHANGE)), np.inf)
+        # largest difference between the fold's curvature and the full fit's at which the expansion is used
+        max_curvature_change = 0.9
+        left = np.where(away < max_curvature_change, residual / (1 - np.minimum(away, max_curvature_change)), np.inf)
         left = np.where(left <= 0.5 * length, left, np.inf)
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)

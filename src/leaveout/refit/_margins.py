@@ -26,7 +26,6 @@ from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
-MAX_ACTIVE_SETS = 4  # active sets that follow from one another before coordinate descent decides
 NEAR_EXACT_REFIT, CERTIFIED_REFIT = Exact(1e-9), Certified()
 MAX_OTHER_FIT_WORK = 1e10  # largest number of operations of fits on other parameters in a plan
 
@@ -59,13 +58,14 @@ class Following:
     def run(self) -> RefitBatch:
         first = self.refit(self.conditions.fit, self.rows)
         wanted = self._keep_proved(self.conditions, np.arange(len(self.rows.index)), first)
-        for turn in range(MAX_ACTIVE_SETS):
+        max_active_sets = 4  # active sets that follow from one another before coordinate descent decides
+        for turn in range(max_active_sets):
             further: dict[Key, list[int]] = {}
             for key, lanes in wanted.items():
                 place, sign, theta = np.array(key[0], int), np.array(key[1]), np.frombuffer(key[2]).copy()
                 theta[place] = self.conditions.whole(self.conditions.at.theta[None])[0][place]
                 own = self._fit_near(place, sign, theta)
-                if own is None or turn == MAX_ACTIVE_SETS - 1:
+                if own is None or turn == max_active_sets - 1:
                     self.alone += lanes
                     continue
                 for other, more in self._keep_proved(own, np.array(lanes), self._again(own, np.array(lanes))).items():

@@ -28,7 +28,6 @@ Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
 SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
-SAMPLE_SAFETY = 3.0  # standard errors of a sample that are added
 
 
 class Term(NamedTuple):
@@ -200,11 +199,12 @@ def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> Per
     """
     far = _far(turn, look)
     move, size = np.abs(term.move), term.size
+    sample_safety = 3.0  # standard errors of a sample that are added
     if term.move.ndim > 1:
-        spread = SAMPLE_SAFETY * term.spread if sampled else 0.0
+        spread = sample_safety * term.spread if sampled else 0.0
         move, size = (term.move + spread).max(1) - (term.move - spread).min(1), 2 * size.max(1)
     elif sampled:
-        move = move + SAMPLE_SAFETY * term.spread
+        move = move + sample_safety * term.spread
     if sampled:
         return move * (1 + far * np.exp(far)) + look.digits
     return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits

@@ -24,7 +24,6 @@ from .smooth_plots import axes as _axes, smooth as smooth
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SMALLEST_DRAWN_ERROR = 1e-16  # smaller errors are drawn at this value
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
@@ -157,7 +156,8 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     scored = np.isfinite(difference) & (estimate.error[refit] > 0)
     true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
     seen = np.unique(refit[scored])
-    reported, true = (np.maximum(part[seen], SMALLEST_DRAWN_ERROR) for part in (estimate.error, true))
+    smallest_drawn_error = 1e-16  # smaller errors are drawn at this value
+    reported, true = (np.maximum(part[seen], smallest_drawn_error) for part in (estimate.error, true))
     ax.scatter(reported, true, s=14, alpha=0.6, linewidths=0, color="tab:blue")
     ends = [np.min(reported), np.max(reported)]
     ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0, label="equal")

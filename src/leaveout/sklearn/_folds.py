@@ -33,8 +33,6 @@ from ..refit import AbstractRefit, RefitBatch
 from ..validation.cross_validate import fold_thetas
 from ..validation.scoring import NamedScore, natural, reach
 
-DECREMENT_ROUNDING = 1e-9  # decrement whose half square is below rounding, so that no step is taken
-CACHED_FOLDS = 32  # number of folds whose rows are kept while scorers are called
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Predict = Callable[[int, Any], NDArray]  # function of a fold and its estimator, which may be None
 
@@ -165,7 +163,8 @@ class CalledScorer(NamedScore):
     title, joint = "", True
 
     def __init__(self, of: OneFit, score: Score):
-        self.of, self.score, self.rows = of, score, functools.lru_cache(CACHED_FOLDS)(self._rows)
+        cached_folds = 32  # number of folds whose rows are kept while scorers are called
+        self.of, self.score, self.rows = of, score, functools.lru_cache(cached_folds)(self._rows)
         self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
     def _rows(self, held: bytes) -> FoldData:
@@ -288,7 +287,8 @@ def _is_alike(host: Any, data: FoldData) -> bool:
 
 def _with_next(host: Any, result: Fit | None) -> tuple[Any, Any]:
     """Return a host, and the host after one more Newton step, or itself if the step is negligible."""
-    if result is None or result.decrement < DECREMENT_ROUNDING:
+    decrement_rounding = 1e-9  # decrement whose half square is below rounding, so that no step is taken
+    if result is None or result.decrement < decrement_rounding:
         return host, host
     theta = result.vector - result.solve(result.gradient)
     return host, with_parameters(host, {name: values[0] for name, values in natural(result, theta[None]).items()})

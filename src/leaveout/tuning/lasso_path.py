@@ -41,7 +41,6 @@ Array = np.ndarray
 SAMPLED_ACTIVE_COLUMNS = (
     250  # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 )
-PENALTIES_A_FACTOR = 20  # largest number of α that share a factor
 NUM_SAFETY_ROWS, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
 
 
@@ -424,9 +423,10 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
     a, ridge, sign = alphas[order] * ratio, alphas[order] * (1 - ratio), np.sign(rows.path(alphas[order], ratio))
     theta, bad = np.zeros((count, len(rows.gram))), np.ones(count, bool)
     losses, error, baseline = np.full((3, count, len(unit)), np.nan)
+    penalties_a_factor = 20  # largest number of α that share a factor
     proved, together = (
         np.zeros((count, len(unit)), bool),
-        np.split(np.arange(count), range(PENALTIES_A_FACTOR, count, PENALTIES_A_FACTOR)),
+        np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor)),
     )
     root, length = rows.root[unit], rows.length[unit]
     for at, own, few in _along(rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))):

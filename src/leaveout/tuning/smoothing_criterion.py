@@ -29,7 +29,6 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Batch, Plan
 
 Array = np.ndarray
-MAX_JOINT_UNITS = 12  # scored units of a refit up to which one solve serves all
 
 
 class CriterionLook(NamedTuple):
@@ -187,14 +186,15 @@ class Neighbourhoods:
         n, held = len(self.model.y), np.asarray(batch.rows.held)
         units, delta, z, metric = self._leave_out(batch, here, rows, length)
         g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
-        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= MAX_JOINT_UNITS else np.zeros((len(z), 0), int)
+        max_joint_units = 12  # scored units of a refit up to which one solve serves all
+        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= max_joint_units else np.zeros((len(z), 0), int)
         at = np.take_along_axis(z, few[:, :, None], 1)  # scored rows, if few, which are solved for together with q
         q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
         eta = here.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
         losses[batch.place[held]] = value[held]
         pulls = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
-        if scored <= MAX_JOINT_UNITS:
+        if scored <= max_joint_units:
             weight = np.take_along_axis(pulls, few, 1)
             p = sum((weight[:, [k]] * each for k, each in enumerate(back)), np.zeros(q.shape))
         else:

@@ -61,7 +61,6 @@ Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")  # columns of the table besides the hyperparameters
-HYPERPARAMETER_BOUND = 1e-6  # e-folds from a bound that count as on it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -266,7 +265,8 @@ def _off(estimate: Estimate) -> float:
 
 
 def _near(x: float, low: float, high: float) -> bool:
-    return bool(x <= low + HYPERPARAMETER_BOUND or x >= high - HYPERPARAMETER_BOUND)
+    hyperparameter_bound = 1e-6  # e-folds from a bound that count as on it
+    return bool(x <= low + hyperparameter_bound or x >= high - hyperparameter_bound)
 
 
 def _apart(one: Trial, other: Trial) -> bool:

@@ -29,7 +29,6 @@ Array = np.ndarray
 SHARE = 0.1  # share of the operations of a call
 REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
-MAX_AUDIT_NEWTON_STEPS = 60  # largest number of Newton steps
 LAST_AUDIT_STEP = 1e-9  # length of a last step, relative to the whole displacement
 PROGRAM_ROUNDING = 1e-8  # relative difference of a loss that two programs may have by rounding
 REASONS = ("longest step", "largest error", "random")
@@ -129,7 +128,8 @@ def repeat_minimiser(
         return value, whitened(slope)
 
     u, (value, gradient) = start.copy(), look(start)
-    for _ in range(MAX_AUDIT_NEWTON_STEPS):
+    max_audit_newton_steps = 60  # largest number of Newton steps
+    for _ in range(max_audit_newton_steps):
         size = float(np.linalg.norm(gradient))
         if not size:
             return u, True

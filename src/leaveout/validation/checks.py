@@ -33,8 +33,6 @@ ROWS = 200_000  # largest number of rows that are compared with one another
 VALUES = 10  # least number of values of a column that measures something; fewer are kinds
 NATURAL = 10  # ratio of copies to those expected by chance that counts as not by chance
 IDS = 20  # least number of whole numbers in a column that is named like an id
-VARIANCE_INFLATION = 1e5  # variance of a coefficient, relative to that of a column orthogonal to the others
-MAX_COLUMN_PRODUCTS = 10**9  # largest number of products for the comparison of columns
 HEAVY, FAIR = 0.3, 10  # share of the loss of one unit that is reported, and the least ratio to its equal share
 MIN_EQUAL_KINDS, MAX_PARTNERS, MAX_KINDS = (
     10,
@@ -42,7 +40,6 @@ MIN_EQUAL_KINDS, MAX_PARTNERS, MAX_KINDS = (
     5000,
 )  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
 LEAST, SURER = 3, 4.0  # ratio of likeness to that of near rows that no curve explains; standard errors of both
-MIN_ORDERED_ROWS = 20  # least number of rows that are not in time order by chance
 BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
 BY_CHANCE = 1e-3  # probability that residuals are as much alike within random folds
 CERTAIN_CORRELATION = 3.0  # standard errors from which a correlation is certain
@@ -345,14 +342,16 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     del plan
     features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
     n, many = fit.objective.num_units, len(features)
-    if not 2 <= many <= n - 2 or many**2 * n > MAX_COLUMN_PRODUCTS:
+    max_column_products = 10**9  # largest number of products for the comparison of columns
+    if not 2 <= many <= n - 2 or many**2 * n > max_column_products:
         return ""
     z = np.stack([(column - column.mean()) / column.std() for column in features.values()])
     value, vector = np.linalg.eigh(z @ z.T / n)
     if value[0] < 1e-13 * many:
         return ""
     inflation = (vector**2 / value).sum(1)
-    found = [name for name, times in zip(features, inflation, strict=True) if times > VARIANCE_INFLATION]
+    variance_inflation = 1e5  # variance of a coefficient, relative to that of a column orthogonal to the others
+    found = [name for name, times in zip(features, inflation, strict=True) if times > variance_inflation]
     if not found:
         return ""
     return f"{_quote_names(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
@@ -471,7 +470,8 @@ def _names_clock(name: object) -> bool:
 
 
 def _runs(index: pd.Index) -> bool:
-    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= MIN_ORDERED_ROWS
+    min_ordered_rows = 20  # least number of rows that are not in time order by chance
+    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= min_ordered_rows
 
 
 def _between(plan: Plan) -> Bool[Array, " held"]:

@@ -29,8 +29,6 @@ FEW, CLOSE, SIGN = (
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
 MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
-TABLE_DIGITS = 6  # digits of printed numbers
-TABLE_WIDTH = 80  # width of a terminal
 
 
 class ComparableMean(NamedTuple):
@@ -93,12 +91,14 @@ class Comparison(pd.DataFrame):
 
         Columns that do not fit are named below the table.
         """
-        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{TABLE_DIGITS}g}")
+        table_digits = 6  # digits of printed numbers
+        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{table_digits}g}")
         short = "missing" in self and bool(self["missing"].any())
         shown = [name for name in (*MAIN_COLUMNS, *(["missing"] if short else [])) if name in self]
         others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
+        table_width = 80  # width of a terminal
         for name in others:
-            if len(written([*shown, name]).partition("\n")[0]) <= TABLE_WIDTH:
+            if len(written([*shown, name]).partition("\n")[0]) <= table_width:
                 shown.append(name)
         left = [name for name in others if name not in shown]
         kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]

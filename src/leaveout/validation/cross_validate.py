@@ -41,8 +41,6 @@ from .held_out_predictions import NO_LOSS_CODES, Predictions
 from .metrics import Metric, measure, measures
 from .scoring import Evaluate, HeldOutLoss, NamedScore, ScoreName, natural
 
-LARGEST_KEPT = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
-MIN_OBSERVATIONS = 0.5  # least number of observations of a part of the model that a refit must keep
 MILD = (
     RESULTS.successful,
     RESULTS.kink,
@@ -360,7 +358,8 @@ def keep_freed() -> None:
     Otherwise it returns memory beyond twice the largest block freed before, and each step of a first call fetches it again:
     155,000 page faults for 1,000 groups of 20,000 rows instead of 4,000.
     """
-    np.empty(LARGEST_KEPT, np.uint8)
+    largest_kept = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
+    np.empty(largest_kept, np.uint8)
 
 
 def run_refits(
@@ -507,8 +506,9 @@ class BatchSummary:
         formed = asked.fit.predictors is None and outcome.common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
             some = np.flatnonzero(exists)
-            facts = (found[name][some] for name in ("moved", "error", "proved"))
-            found["places"] = np.unique(np.concatenate(foremost_by_reason(batch.refits[some], *facts, self.audit)))
+            move, wrong, proved = (found[name][some] for name in ("moved", "error", "proved"))
+            orders = foremost_by_reason(batch.refits[some], move, wrong, proved, self.audit)
+            found["places"] = np.unique(np.concatenate(orders))
             found["start"] = outcome.theta[some[found["places"]]]
         return found
 
@@ -542,7 +542,8 @@ class EstimateBuilder:
             return np.zeros(plan.num_refits, bool)
         change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
         total = np.asarray(shares).sum(0)
-        return np.any((total + change @ shares < MIN_OBSERVATIONS) & (total >= 2 * MIN_OBSERVATIONS), axis=1)
+        min_observations = 0.5  # least number of observations of a part of the model that a refit must keep
+        return np.any((total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1)
 
     def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits."""

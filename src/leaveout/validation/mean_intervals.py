@@ -19,7 +19,6 @@ from .standard_errors import StandardError, independent, naive, standard_error
 
 Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]
 METHODS = get_args(Method)
-MIN_SERIES_STEPS = 20  # least number of steps of a series that shows its own dependence
 
 
 class Interval(NamedTuple):
@@ -67,8 +66,9 @@ def _series(losses: NDArray[np.float64], weight: NDArray[np.float64], tail: floa
     """Compute the half-width for a series, from the first cosines of each step's contribution to the mean."""
     seen = np.isfinite(losses) & (weight > 0)
     n = int(seen.sum())
-    if n < MIN_SERIES_STEPS:
-        raise ValueError(f"interval: method='blocks' needs a series of {MIN_SERIES_STEPS} scored steps or more; got {n}.")
+    min_series_steps = 20  # least number of steps of a series that shows its own dependence
+    if n < min_series_steps:
+        raise ValueError(f"interval: method='blocks' needs a series of {min_series_steps} scored steps or more; got {n}.")
     own = weight[seen] / np.mean(weight[seen]) * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
     count = max(2, round(0.4 * n ** (2 / 3)))
     waves = np.sqrt(2 / n) * scipy.fft.dct(own, type=2)[1 : count + 1] / 2

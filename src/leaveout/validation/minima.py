@@ -23,8 +23,6 @@ from ..plans.plan import RefitRows
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for those that may be lower there
 DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
-FLAT_CURVATURE = 1e-12  # share of the largest curvature that counts as flat
-RESOLVED_FALL = 1e-12  # predicted fall, relative to F, that float64 does not resolve
 
 
 def has_other_minima(fit: Fit) -> bool:
@@ -52,12 +50,13 @@ def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
     The coordinates are None, for those of the fit, if the Hessian is too large or not positive definite.
     """
     found, F = [], function(fit.objective, fit.theta)
+    flat_curvature = 1e-12  # share of the largest curvature that counts as flat
     for theta in fit.minima.theta[1:]:
         scale = None  # not the fit, so that the cache does not keep it alive
         if fit.num_params <= LARGE_NUM_PARAMETERS:
             values, vectors = np.linalg.eigh(F.hessian(theta))
-            if values[0] > -FLAT_CURVATURE * values[-1]:
-                scale = Root(vectors * np.where(values > FLAT_CURVATURE * values[-1], np.abs(values), np.inf) ** -0.5)
+            if values[0] > -flat_curvature * values[-1]:
+                scale = Root(vectors * np.where(values > flat_curvature * values[-1], np.abs(values), np.inf) ** -0.5)
         found.append((theta, scale))
     return found
 
@@ -125,8 +124,9 @@ def _descend_steps(
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
     length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
+    resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
     for _ in range(most):
-        lanes = np.flatnonzero(going & (promised > RESOLVED_FALL * np.abs(value)) & (length > 1e-6))
+        lanes = np.flatnonzero(going & (promised > resolved_fall * np.abs(value)) & (length > 1e-6))
         if not lanes.size:
             break
         there = theta[lanes] - length[lanes, None] * scale.unwhiten(scale.whiten(gradient[lanes]))

@@ -41,8 +41,6 @@ from .lattice import SequenceBlock
 from .sparse_features import Indicators
 
 RIDGE = penalties.Ridge(1.0)
-CRF_SCAN_ENTRIES = 2**12  # numbers that a step of the scan carries along, by measurement
-IMPOSSIBLE_TRANSITION = 15.0  # a weight so far below the others marks an impossible transition
 
 STYLES = {
     "sequence": "whole sequences are left out",
@@ -522,7 +520,8 @@ class CRF(AbstractObjective):
 
     @property
     def costs(self) -> Costs:
-        lanes = int(np.clip(CRF_SCAN_ENTRIES // (self.block.labels.shape[1] * self.num_labels), 1, 256))
+        crf_scan_entries = 2**12  # numbers that a step of the scan carries along, by measurement
+        lanes = int(np.clip(crf_scan_entries // (self.block.labels.shape[1] * self.num_labels), 1, 256))
         formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
         return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
@@ -539,8 +538,9 @@ class CRF(AbstractObjective):
         if not isinstance(self.penalty, penalties.Zero):
             return ""
         table = np.asarray(self._whole(theta)["transition"])
+        impossible_transition = 15.0  # a weight so far below the others marks an impossible transition
         lost = np.argwhere(
-            ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - IMPOSSIBLE_TRANSITION)
+            ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - impossible_transition)
         )
         if not len(lost):
             return ""

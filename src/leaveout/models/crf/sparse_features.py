@@ -16,8 +16,6 @@ from jaxtyping import Float, Int
 from ...inference.step_order import PassResult, StepOrder, forward_backward, order_steps
 from ...objectives.closed_form import AbstractByArrays
 
-SMALLEST_FEATURE_CURVATURE = 1e-12  # share of the largest curvature given to features without information that have no penalty
-CACHED_PLACES = 4  # places θ whose results are kept: two for each of two threads
 Vector = Float[np.ndarray, " params"]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -48,7 +46,8 @@ class Indicators(AbstractByArrays):
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.start = slice(0, self.where.bounds[1])
-        self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = functools.lru_cache(CACHED_PLACES)(self._at)
+        cached_places = 4  # places θ whose results are kept: two for each of two threads
+        self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = functools.lru_cache(cached_places)(self._at)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
@@ -107,4 +106,6 @@ class Indicators(AbstractByArrays):
         parts = {"end": spread[self.where.last].sum(0), "start": spread[self.start].sum(0), "transition": pairs}
         parts["weights"] = self.features.power(2).T @ spread
         found = np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
-        return np.maximum(found, SMALLEST_FEATURE_CURVATURE * found.max())
+        # share of the largest curvature given to features without information that have no penalty
+        smallest_feature_curvature = 1e-12
+        return np.maximum(found, smallest_feature_curvature * found.max())

@@ -19,10 +19,6 @@ from ..emissions._base import AbstractEmission, Parameters, times
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, mixture
 from .states import States
 
-TANGENT_ENTRIES = 2**18  # numbers in one array of a group of tangents of a Hessian
-FUTURE_DRAWS = 2000  # number of draws of the future
-BARELY = 1e-8  # a probability that stands for zero, where logarithms are taken
-
 
 class AbstractHiddenChain(AbstractHiddenStates):
     """Objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
@@ -142,7 +138,8 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
         The tangents are computed in groups.
         """
-        size = max(1, TANGENT_ENTRIES // (self.layout.place.size * self.num_states))
+        tangent_entries = 2**18  # numbers in one array of a group of tangents of a Hessian
+        size = max(1, tangent_entries // (self.layout.place.size * self.num_states))
         derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
         if not len(entries):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
@@ -292,13 +289,15 @@ def leaving(
 
 @compile_static
 def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
+    barely = 1e-8  # a probability that stands for zero, where logarithms are taken
+
     def one(args):
         theta, least = unravel(args[0], like), []
         for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
             if name in hmm.states.edge:
                 edge = hmm.states.edge[name]
                 given = lambda p, name=name: eqx.tree_at(lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None)
-                p = jnp.where(edge, BARELY, jnp.exp(log))
+                p = jnp.where(edge, barely, jnp.exp(log))
                 slope = jax.grad(lambda p, given=given: given(p).loss(theta, args[1]))(p)
                 room = jnp.sum(p * slope, -1, keepdims=True)
                 least.append(jnp.min(jnp.where(edge, slope - room, jnp.inf)))
@@ -312,7 +311,8 @@ def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.n
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = filtered_states(hmm, theta)[-1] @ np.asarray(found["transition"])
     past = recent(hmm.x, hmm.emission.reach)
-    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(FUTURE_DRAWS)])
+    future_draws = 2000  # number of draws of the future
+    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(future_draws)])
 
 
 def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:

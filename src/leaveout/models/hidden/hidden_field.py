@@ -23,8 +23,6 @@ from . import potentials as _potentials
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, Shape, entries
 from .observations import FieldLabels
 
-ONE_STATE_DISAGREEMENT = 0.1  # expected edges whose ends differ, below which the field is of one state
-SAME_STATE = 1e-4  # relative difference of the parameters of two states below which they are one
 PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
 
 
@@ -210,8 +208,9 @@ def draw(
 def _alike(field: AbstractHiddenField, result: dict[str, np.ndarray], j: int, k: int) -> bool:
     """Tell whether two states have the same parameters."""
     own = [result[name] for name in field.emission.free if name not in field.emission.shared]
+    same_state = 1e-4  # relative difference of the parameters of two states below which they are one
     return bool(own) and all(
-        np.allclose(value[j], value[k], rtol=SAME_STATE, atol=SAME_STATE * np.abs(value).max()) for value in own
+        np.allclose(value[j], value[k], rtol=same_state, atol=same_state * np.abs(value).max()) for value in own
     )
 
 
@@ -223,7 +222,8 @@ def warning(field: AbstractHiddenField, theta: PyTree) -> str:
     visits = (everything * field.dense[..., None]).sum((0, 1))
     empty, sentences = np.flatnonzero(visits < IDLE_STATE_COUNT), []
     disagree = len(field.x) * len(field.edges) - agree.sum()
-    if field.num_states > 1 and (len(empty) == field.num_states - 1 or (len(agree) and disagree < ONE_STATE_DISAGREEMENT)):
+    one_state_disagreement = 0.1  # expected edges whose ends differ, below which the field is of one state
+    if field.num_states > 1 and (len(empty) == field.num_states - 1 or (len(agree) and disagree < one_state_disagreement)):
         sentences.append(
             f"One state takes all {field.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
             f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the fit "

@@ -33,8 +33,6 @@ from .hidden import BOUNDARY_SHARE, KINDS, Shape, check_choices, entries, mixtur
 from .hidden_chain import AbstractHiddenChain
 from .states import Dirichlet, States
 
-HMM_SCAN_ENTRIES = 2**10  # numbers that a step of the scan carries along, by measurement
-
 STYLES = {
     "observation": "a held-out step loses its observation, its state stays in the chain",
     "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
@@ -321,7 +319,8 @@ class HMM(AbstractHiddenChain):
 
         The number of refits that share a pass fills a vector register and fits into the cache.
         """
-        lanes = int(np.clip(HMM_SCAN_ENTRIES // (self.layout.shape[1] * self.num_states), 4, 256))
+        hmm_scan_entries = 2**10  # numbers that a step of the scan carries along, by measurement
+        lanes = int(np.clip(hmm_scan_entries // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None
         return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain)

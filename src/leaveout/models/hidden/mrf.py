@@ -36,12 +36,9 @@ from .hidden import KINDS, check_choices, mixture
 from .hidden_field import AbstractHiddenField
 from .potentials import External, Free, has_direction, read_coupling, read_external
 
-MRF_LANES = 16  # refits that share a pass, by measurement
-MIN_SITE_BLOCKS = 20  # least number of blocks of sites for standard errors
 ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
-EM_STEPS = 5  # steps of expectation–maximisation before descent
 
 STYLES = {
     "observation": "a held-out site loses its observation, its state stays in the field",
@@ -186,7 +183,8 @@ class MRF(AbstractHiddenField):
         fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
         self.normaliser = None if fixed is None else as_stored(fixed)
         sites = self.x.shape[1]
-        self.block = blocks(self.edges, sites, max(1, min(max(MIN_SITE_BLOCKS, round(sites**0.5)), sites // 2)))
+        min_site_blocks = 20  # least number of blocks of sites for standard errors
+        self.block = blocks(self.edges, sites, max(1, min(max(min_site_blocks, round(sites**0.5)), sites // 2)))
 
     # parameters
 
@@ -215,7 +213,8 @@ class MRF(AbstractHiddenField):
         prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
         orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]
         starts = [{**prior, **self.emission.permute(own, np.array(order))} for order in itertools.islice(orders, ORDERS)]
-        return self._to_unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), EM_STEPS)[0])
+        em_steps = 5  # steps of expectation–maximisation before descent
+        return self._to_unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), em_steps)[0])
 
     @float64
     def _canonical(self, theta):
@@ -321,7 +320,8 @@ class MRF(AbstractHiddenField):
     @property
     def costs(self) -> Costs:
         """Cost of a refit: a few operations for each entry of the tables."""
-        return Costs(int(np.clip(MRF_LANES // len(self.x), 1, MRF_LANES)), 10.0 * self.tree.entries * len(self.x))
+        mrf_lanes = 16  # refits that share a pass, by measurement
+        return Costs(int(np.clip(mrf_lanes // len(self.x), 1, mrf_lanes)), 10.0 * self.tree.entries * len(self.x))
 
     @property
     def local(self) -> bool:

@@ -29,9 +29,6 @@ from .responses import Response, ResponseRows
 
 # of Newton's method: largest number of steps, length of a last step, and of a step that is rounding
 STEPS, NEAR, ROUNDING = 100, 1e-7, 1e-10
-CROSSED_FACTOR_REUSE = 0.05  # ratio of successive steps above which the factor is computed anew
-MAX_DENSE_EFFECTS = 6000  # largest number of effects of the other factors, for which a dense matrix is kept
-SCHUR_ENTRIES = 2**22  # entries of U S⁻¹ in memory at once
 SIDES = 500  # right-hand sides that are solved for at once
 
 
@@ -84,11 +81,12 @@ class CrossedFactors:
     def of(data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray) -> "CrossedFactors":
         found = CrossedFactors(data, factors, unit)
         rest = found.size - found.ends[1]
-        if rest > MAX_DENSE_EFFECTS:
+        max_dense_effects = 6000  # largest number of effects of the other factors, for which a dense matrix is kept
+        if rest > max_dense_effects:
             name = found.factors[0].name
             raise ValueError(
                 f"Mixed: {rest} random effects beside those of {name!r} are too many: their matrix is dense, "
-                f"up to {MAX_DENSE_EFFECTS}."
+                f"up to {max_dense_effects}."
             )
         return found
 
@@ -226,6 +224,7 @@ class CrossedFactors:
         (e, roots, tau), data = self.place(theta), self.data
         b = np.zeros(self.size) if start is None else start
         step, size, lowest, stale = np.zeros(self.size), np.inf, np.inf, True
+        crossed_factor_reuse = 0.05  # ratio of successive steps above which the factor is computed anew
         for _ in range(STEPS):
             at, near = b - step, size <= NEAR
             eta = e + self.push(at, roots)
@@ -245,7 +244,7 @@ class CrossedFactors:
                 break
             step = self.solve(solved, self.pull(omega * slope, roots) + at)
             before, size = size, float(np.max(np.abs(step) / (1 + np.abs(at))))
-            stale = not (size <= CROSSED_FACTOR_REUSE * before or data.response.quadratic)
+            stale = not (size <= crossed_factor_reuse * before or data.response.quadratic)
         fixed = np.broadcast_to(data.response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
         return CrossedMode(b, eta, weights, sums, solved, lowest + solved.log_root + float(omega @ fixed))
 
@@ -286,7 +285,8 @@ class CrossedFactors:
     def _spread(self, remainder: "scipy.sparse.csr_array", inverse: NDArray) -> NDArray:
         """Compute the entries of U S⁻¹ at the entries of U, in the order of U."""
         out, ends = np.empty(remainder.nnz), remainder.indptr
-        many = max(1, SCHUR_ENTRIES // max(1, inverse.shape[0]))
+        schur_entries = 2**22  # entries of U S⁻¹ in memory at once
+        many = max(1, schur_entries // max(1, inverse.shape[0]))
         for start in range(0, remainder.shape[0], many):
             some = remainder[start : start + many] @ inverse
             stop = min(start + many, remainder.shape[0])

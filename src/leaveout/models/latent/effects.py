@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 
-MIN_CLUSTER_GROUPS = 20  # least number of groups of clusters without common effects for standard errors
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
 
@@ -293,4 +292,5 @@ def sharing(given: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " l
     column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
     graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
     groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    return label[:count] if groups >= MIN_CLUSTER_GROUPS else np.arange(count)
+    min_cluster_groups = 20  # least number of groups of clusters without common effects for standard errors
+    return label[:count] if groups >= min_cluster_groups else np.arange(count)

@@ -24,7 +24,6 @@ from .latent_model import AbstractRows
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
 from .responses import FAMILIES, ResponseRows, ways
 
-MIN_FIELD_BLOCKS = 20  # least number of blocks of sites for standard errors
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
@@ -121,7 +120,8 @@ class GaussianField(AbstractRows):
         self.rows, self.center, self.scale = _covariates(X, self.observed)
         self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
         self.family, self.structure, self.flat = family, structure, prior is None
-        self.block = blocks(self.edges, count, max(1, min(max(MIN_FIELD_BLOCKS, round(count**0.5)), count // 2)))
+        min_field_blocks = 20  # least number of blocks of sites for standard errors
+        self.block = blocks(self.edges, count, max(1, min(max(min_field_blocks, round(count**0.5)), count // 2)))
         self.graph.terms  # noqa: B018  raises for a graph that the structure does not support
 
     @functools.cached_property

@@ -28,9 +28,6 @@ from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_st
 from ..glm.rows import new_rows
 
 Array = np.ndarray
-PROCESS_PRIOR_RATE = 2.0  # rate of the prior of standard deviations, on the scale of y
-NOISELESS = 1e-6  # deviation of the noise, relative to that of y, that counts as none
-MAX_PROCESS_ROWS = 10_000  # largest number of rows, whose covariance takes 800 megabytes
 
 
 def _matern12(r):
@@ -169,7 +166,8 @@ class GaussianProcess(AbstractClosedForm):
         )
 
     def _limit(self, theta: Float[Array, " params"]) -> str:
-        if theta[-1] > np.log(NOISELESS * self.y.std()):
+        noiseless = 1e-6  # deviation of the noise, relative to that of y, that counts as none
+        if theta[-1] > np.log(noiseless * self.y.std()):
             return ""
         return (
             "GaussianProcess: the noise goes to zero, where the density has no bound: rows that are there twice with one and "
@@ -222,7 +220,8 @@ class GaussianProcess(AbstractClosedForm):
         if self.flat:
             return 0.0, slope
         sd = float(self.y.std())
-        rates = np.array([PROCESS_PRIOR_RATE / sd, *(1 / self.spread), PROCESS_PRIOR_RATE / sd])
+        process_prior_rate = 2.0  # rate of the prior of standard deviations, on the scale of y
+        rates = np.array([process_prior_rate / sd, *(1 / self.spread), process_prior_rate / sd])
         grown = rates * np.exp(theta[1:])
         slope[1:] = grown - 1
         return float(np.sum(grown - theta[1:])), slope
@@ -347,9 +346,10 @@ def _gaussian(apart: Array, variance: Array) -> Array:
 def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
     X, y = (np.asarray(numbers("GaussianProcess", name, value), float) for name, value in (("X", X), ("y", y)))
     X = X[:, None] if X.ndim == 1 else X
-    if y.ndim != 1 or X.ndim != 2 or len(X) != len(y) or not 3 <= len(y) <= MAX_PROCESS_ROWS:
+    max_process_rows = 10_000  # largest number of rows, whose covariance takes 800 megabytes
+    if y.ndim != 1 or X.ndim != 2 or len(X) != len(y) or not 3 <= len(y) <= max_process_rows:
         raise ValueError(
-            f"GaussianProcess: X must be [rows, features] and y [rows], of 3 to {MAX_PROCESS_ROWS} rows; got shapes "
+            f"GaussianProcess: X must be [rows, features] and y [rows], of 3 to {max_process_rows} rows; got shapes "
             f"{list(X.shape)} and {list(y.shape)}."
         )
     if not (np.isfinite(X).all() and np.isfinite(y).all()):

@@ -24,7 +24,6 @@ SCORE_NODES = {
     2: 7,
     3: 5,
 }  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
-ROW_WEIGHT_DIFFERENCE = 0.02  # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
 STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
 
@@ -163,12 +162,13 @@ class OneFactor:
             return self.each(theta[None])[1][0]
         place = np.arange(len(self.order)) - self.rows.first[self.rows.cluster]
         out, state = np.empty((len(self.order), theta.size)), self.each(theta[None])[2]
+        row_weight_difference = 0.02  # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
         for k in range(place.max() + 1):
             here = place == k
             slopes = [
-                self.each(theta[None], state, (1.0 + ROW_WEIGHT_DIFFERENCE * step * here)[None])[1][0] for step in STENCIL[0]
+                self.each(theta[None], state, (1.0 + row_weight_difference * step * here)[None])[1][0] for step in STENCIL[0]
             ]
-            moved = np.tensordot(STENCIL[1], slopes, 1) / ROW_WEIGHT_DIFFERENCE
+            moved = np.tensordot(STENCIL[1], slopes, 1) / row_weight_difference
             out[self.order[here]] = moved[self.rows.cluster[here]]
         return out
 

@@ -34,11 +34,7 @@ from jaxtyping import Float
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, pattern
 from .responses import ResponseRows
 
-MAX_MODE_STEPS = 60  # largest number of Newton steps to a mode
-MODE_FACTOR_REUSE = 0.1  # ratio of successive steps above which the factor is computed anew
-PREDICTOR_ROUNDING = 1e-12  # steps of linear predictors, relative to one, that are rounding
 HALVINGS = 30
-COVARIANCE_COLUMNS = 64  # columns of a covariance that are solved for together: about the size of a cache
 
 Lanes = Float[np.ndarray, " lanes"]
 Rows = Float[np.ndarray, "lanes rows"]
@@ -292,19 +288,22 @@ class Latent:
         A factor serves for as long as its steps shrink quickly. Steps are halved until the function falls.
         """
         u = np.zeros((len(theta), self.Z.shape[1])) if start is None else np.array(start)
+        max_mode_steps = 60  # largest number of Newton steps to a mode
+        mode_factor_reuse = 0.1  # ratio of successive steps above which the factor is computed anew
+        predictor_rounding = 1e-12  # steps of linear predictors, relative to one, that are rounding
         with np.errstate(all="ignore"):
             at = LaplaceMode(self, theta, weights, np.where(np.isfinite(u), u, 0.0))
             solver, before = at.solver, None  # a step with a new factor leaves about its square
-            for _ in range(MAX_MODE_STEPS):
+            for _ in range(max_mode_steps):
                 step = -solver.solve(at.slope)
                 size = np.abs(self.spread(step) / (1 + np.abs(at.eta))).max(1, initial=0.0)
-                there = ~np.isfinite(size) | (size <= PREDICTOR_ROUNDING)
+                there = ~np.isfinite(size) | (size <= predictor_rounding)
                 ratio = size if before is None else size / np.maximum(before, 1e-300)
-                if before is not None and (ratio > MODE_FACTOR_REUSE)[~there].any():
+                if before is not None and (ratio > mode_factor_reuse)[~there].any():
                     solver, before = at.solver, None
                     continue
                 at = _backtrack(at, np.where(there[:, None], 0.0, step))
-                there |= size * np.minimum(ratio, 1.0) <= PREDICTOR_ROUNDING
+                there |= size * np.minimum(ratio, 1.0) <= predictor_rounding
                 if there.all():
                     break
                 before = size
@@ -331,9 +330,10 @@ class Latent:
 
     def covariance(self, at: LaplaceMode) -> Float[np.ndarray, "rows rows"]:
         """Compute Z G Zᵀ of all rows, for a batch of one."""
+        covariance_columns = 64  # columns of a covariance that are solved for together: about the size of a cache
         solver, some = (
             at.solver,
-            [self.Z[k : k + COVARIANCE_COLUMNS].toarray().T[None] for k in range(0, self.Z.shape[0], COVARIANCE_COLUMNS)],
+            [self.Z[k : k + covariance_columns].toarray().T[None] for k in range(0, self.Z.shape[0], covariance_columns)],
         )
         found = np.concatenate([self.Z @ solver.factor.solve(part)[0] for part in some], axis=1)
         if solver.edge is not None:

@@ -17,8 +17,6 @@ from .laplace import LaplaceMode, Latent
 from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 
-FACTOR_ENTRIES = 2**20  # numbers in the factors of a batch, beyond which larger batches save no time
-
 
 class AbstractLatent(AbstractClosedForm):
     """`F(θ, w)` by Laplace's method; θ is β, ψ, φ as in `laplace`."""
@@ -64,7 +62,8 @@ class AbstractLatent(AbstractClosedForm):
     @property
     def costs(self) -> Costs:
         length = max(self.latent.pattern.length, 1)
-        return Costs(lanes=max(1, FACTOR_ENTRIES // length), work=20.0 * length)
+        factor_entries = 2**20  # numbers in the factors of a batch, beyond which larger batches save no time
+        return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 
 class AbstractRows(AbstractLatent):

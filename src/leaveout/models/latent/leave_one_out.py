@@ -22,9 +22,7 @@ from .quadrature import marginal_losses
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
 NEAR, RING = (32, 64, 128), 3
 CLOSE_BY = (2e-5, 3e-4)  # largest errors of a loss and of F in the rows with most correlation outside their ring
-PROBED_FACTORS = 8  # number of such rows that are checked
 MAX_COVARIANCE_ROWS = 5000  # largest number of rows whose covariances are formed
-ROWS_LEFT_OUT_AT_A_TIME = 256  # rows that are left out at a time
 STEPS, CLOSE = 12, 1e-10  # largest number of Newton steps, and length of the last
 
 
@@ -51,12 +49,13 @@ def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
     if not np.isfinite(at.value[0]):
         return RowsAlone(*np.full((2, len(some)), np.nan))
     covariance = at.latent.covariance(at)
+    rows_left_out_at_a_time = 256  # rows that are left out at a time
     with np.errstate(all="ignore"):
         tilt = _times(at.weights, at.losses.third)[0] * np.diag(covariance)
         far = covariance @ tilt
         chunks = (
-            rings._replace(rows=rings.rows[k : k + ROWS_LEFT_OUT_AT_A_TIME])
-            for k in range(0, len(some), ROWS_LEFT_OUT_AT_A_TIME)
+            rings._replace(rows=rings.rows[k : k + rows_left_out_at_a_time])
+            for k in range(0, len(some), rows_left_out_at_a_time)
         )
         parts = [_some(at, covariance, chunk, tilt, far) for chunk in chunks]
     return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
@@ -71,10 +70,11 @@ def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> 
     share = np.abs(C[some]) / np.sqrt(np.diag(C))
     share[np.arange(len(some)), some] = np.inf
     every = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
+    probed_factors = 8  # number of such rows that are checked
     for near in NEAR:
         reached = np.take_along_axis(C[some], every[:, :near], axis=1)
         beyond = np.sum(np.abs(C[some]), axis=1) - np.abs(reached).sum(1)
-        tried, rows = np.argsort(-beyond, kind="stable")[:PROBED_FACTORS], every[:, : RING * near]
+        tried, rows = np.argsort(-beyond, kind="stable")[:probed_factors], every[:, : RING * near]
         found, known = alone(at, Rings(rows[tried], min(near, len(C)))), exactly(some[tried])
         off = [np.abs(a - b).max() for a, b in zip(found, known, strict=True)]
         if off[0] <= CLOSE_BY[0] and off[1] <= CLOSE_BY[1]:

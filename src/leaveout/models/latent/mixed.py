@@ -37,7 +37,6 @@ from .quadrature import marginal_means, with_coefficients
 from .responses import Response, ResponseRows, response, ways
 from .tables import coefficients, components, modes, predict_rows
 
-COLLINEAR_SHARE = 1e-10  # residual of a column, relative to its size, below which it is a combination of the columns before it
 NODES = 400  # largest number of nodes of a cluster
 
 
@@ -245,7 +244,9 @@ class Mixed(AbstractMixedModel):
             fixed = ways(size * y, size) / size
         length = np.linalg.norm(X, axis=0)
         Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
-        poor = np.flatnonzero(np.abs(np.diag(R)) <= COLLINEAR_SHARE)
+        # residual of a column, relative to its size, below which it is a combination of the columns before it
+        collinear_share = 1e-10
+        poor = np.flatnonzero(np.abs(np.diag(R)) <= collinear_share)
         if poor.size or len(R) < X.shape[1]:
             name = self.names[int(poor[0])] if poor.size else self.names[-1]
             raise ValueError(

@@ -30,7 +30,6 @@ from .laplace import Field, Solver
 
 # rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the response
 FIELD_PRIOR_RATE = 2.0
-RANGE_PRIOR_RATE = 6.0  # c: a range below two edges has probability exp(−3)
 EIGEN = 800  # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 Array = np.ndarray
 WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
@@ -54,8 +53,9 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Ar
     if name in SHARES:
         share, rest = scipy.special.expit(value), scipy.special.expit(-value)
         return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
+    range_prior_rate = 6.0  # c: a range below two edges has probability exp(−3)
     if name == "range":
-        return 2 * value + RANGE_PRIOR_RATE * np.exp(-value), 2 - RANGE_PRIOR_RATE * np.exp(-value)
+        return 2 * value + range_prior_rate * np.exp(-value), 2 - range_prior_rate * np.exp(-value)
     return FIELD_PRIOR_RATE / scale * np.exp(value) - value, FIELD_PRIOR_RATE / scale * np.exp(value) - 1
 
 

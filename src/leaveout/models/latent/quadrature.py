@@ -35,13 +35,9 @@ from .responses import Response, ResponseRows
 # halving ends, and the change at the largest number from which the result is NaN.
 NODES, CHECK_NODES, RULE_AGREEMENT = 25, 15, 1e-6
 REACH, INTERVALS, MOST, STAYS, MODE_DISPLACEMENT = 9.0, 64, 2**15, 1e-10, 1e-6
-OVERFLOW = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
-NODE_ROW_ENTRIES = 2**20  # numbers of nodes and rows at a time
 MAX_CLUSTER_MODE_STEPS = (
     100  # Newton steps with halvings; far from the mode of a Poisson response ten halvings come before five steps
 )
-MODE_TOLERANCE = 1e-9  # length of a last step to a mode; the next would be about its square
-ALLOWED_RISE = 1e-10  # rise of h that counts as rounding
 
 
 class RaggedRows(NamedTuple):
@@ -167,6 +163,8 @@ class Clusters:
         q = len(self.a)
         shape = (q, *self.e.shape[:-1], len(self.rows.first))
         at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)
+        mode_tolerance = 1e-9  # length of a last step to a mode; the next would be about its square
+        allowed_rise = 1e-10  # rise of h that counts as rounding
         with np.errstate(all="ignore"):
             for _ in range(MAX_CLUSTER_MODE_STEPS):
                 b = at - step
@@ -174,10 +172,10 @@ class Clusters:
                 value = self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0)
                 low = cholesky(self._information(self.omega * bend))
                 asked = backward(low, forward(low, self._pull(self.omega * slope) + b))
-                good = value <= lowest + ALLOWED_RISE * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
+                good = value <= lowest + allowed_rise * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
                 good &= np.isfinite(asked).all(0)
                 lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, asked, step / 2)
-                if (good & (np.abs(step) <= MODE_TOLERANCE * (1 + np.abs(at))).all(0)).all():
+                if (good & (np.abs(step) <= mode_tolerance * (1 + np.abs(at))).all(0)).all():
                     break
         b = at - step
         eta = self._predictors(b)
@@ -304,9 +302,10 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
     """
+    node_row_entries = 2**20  # numbers of nodes and rows at a time
 
     def summed(share: NDArray) -> NDArray:
-        parts = np.array_split(share, -(-len(share) * size // NODE_ROW_ENTRIES))
+        parts = np.array_split(share, -(-len(share) * size // node_row_entries))
         each = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
         return np.logaddexp.reduce(each)
 
@@ -360,7 +359,8 @@ def _evenly_expected(
         alone = z.reshape(len(z), len(mean), -1)[..., 0]
         return np.log(response.mean(mean + spread * alone, tau[:, None])) - 0.5 * z**2
 
-    reach = np.broadcast_to((REACH + np.minimum(spread, OVERFLOW)).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    overflow = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
+    reach = np.broadcast_to((REACH + np.minimum(spread, overflow)).reshape(-1, *[1] * (len(shape) - 1)), shape)
     return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 

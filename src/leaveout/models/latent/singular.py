@@ -19,9 +19,6 @@ from .effects import GroupingFactor
 from .grouped import split
 
 ZERO_DEVIATION = 1e-4  # standard deviation, relative to the predictor's usual size, that counts as zero
-SEPARATED_DEVIATION = 10.0  # standard deviation in logits from which clusters look separated
-PIVOT_DIFFERENCE = 1e-3  # step of pivots from zero, for the slope of F in their squares
-SLOPE_NOISE = 1e-10  # relative error of slopes of F
 
 Pivots = Bool[np.ndarray, " effects"]
 
@@ -42,12 +39,13 @@ def _at_zero(factor: GroupingFactor, root: Float[np.ndarray, "effects effects"])
 def warning(model: AbstractMixedModel, theta: Any) -> str:
     """Name effects that vary so much that clusters may be separated; "" if there are none."""
     far = list[str]()
+    separated_deviation = 10.0  # standard deviation in logits from which clusters look separated
     for factor, root in zip(model.factors, roots(model, theta), strict=True):
         far += [
-            f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > SEPARATED_DEVIATION)
+            f"{factor.columns[i]} by {factor.name}" for i in np.flatnonzero(np.linalg.norm(root, axis=1) > separated_deviation)
         ]
     if far and model.data.response.title in ("binomial", "ordinal"):
-        wide = f"Mixed: {', '.join(far)} varies by more than {SEPARATED_DEVIATION:g} logits"
+        wide = f"Mixed: {', '.join(far)} varies by more than {separated_deviation:g} logits"
         return f"{wide}: are clusters separated? There may be no maximum."
     return ""
 
@@ -90,17 +88,19 @@ def leaving(
     del like
     whole, pushed = model.with_factors(model.whole), np.empty((len(thetas), 0))
     parts, missing = split(thetas, model.data, model.factors), list[Pivots]()
+    pivot_difference = 1e-3  # step of pivots from zero, for the slope of F in their squares
     for full, own, free in zip(model.whole, model.factors, parts.free, strict=True):
         root = own.root(free)
         missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
-        root[:, missing[-1], missing[-1]] = PIVOT_DIFFERENCE
+        root[:, missing[-1], missing[-1]] = pivot_difference
         pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
     value, gradient, _ = whole.look(np.concatenate([parts.z, pushed, parts.tau], axis=1), weights)
     found = np.zeros(len(thetas), bool)
-    slack = SLOPE_NOISE * (1 + np.abs(value)) / (2 * PIVOT_DIFFERENCE)
+    slope_noise = 1e-10  # relative error of slopes of F
+    slack = slope_noise * (1 + np.abs(value)) / (2 * pivot_difference)
     slopes = split(gradient, model.data, model.whole).free
     for full, zero, slope in zip(model.whole, missing, slopes, strict=True):
-        G = full.root(slope / (2 * PIVOT_DIFFERENCE))
+        G = full.root(slope / (2 * pivot_difference))
         G = G + np.tril(G, -1).swapaxes(1, 2)
         if zero.any():
             found |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack

@@ -28,7 +28,6 @@ from ...plans.graph import adjacency, read_edges
 Array = np.ndarray
 MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
 MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
-KERNEL_BLOCK = 2**21  # entries of a kernel that are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +121,8 @@ def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
 
 def _plate(points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]) -> Array:
     at = (x - center) / scale
-    some = np.array_split(at, -(-len(at) * len(points) // KERNEL_BLOCK))
+    kernel_block = 2**21  # entries of a kernel that are computed at a time
+    some = np.array_split(at, -(-len(at) * len(points) // kernel_block))
     bent = np.vstack([_kernel(part, points) @ inner for part in some])
     return np.hstack([bent, np.ones((len(at), 1)), at])
 

@@ -41,7 +41,6 @@ from ..glm.rows import column, design, new_rows, pick, shift
 from .partial_likelihood import Sums, efron, log_rest, running
 
 LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it may double as θ changes
-TERMS = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
 
 
 class Cox(AbstractObjective):
@@ -336,7 +335,8 @@ class UnitScores(Module):
             return (power, inverse, total + power * running(inverse, self.opens)[self.last] / k), None
 
         start = jnp.ones_like(risk), jnp.ones_like(at), jnp.zeros_like(risk)
-        total = jax.lax.scan(term, start, jnp.arange(1.0, TERMS + 1))[0][2]
+        terms = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
+        total = jax.lax.scan(term, start, jnp.arange(1.0, terms + 1))[0][2]
         near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
         return jnp.where(self.last < 0, 0.0, jnp.where(near, total, jnp.nan))
 

@@ -9,9 +9,6 @@ from jaxtyping import Array, Bool, Float
 
 from ...objectives.objective import Arrays
 
-REST = 1e-8  # share of a risk set below which differences of sums lose the rest
-STIRLING_FROM = 20.0  # m/ρ − m from which log Γ is expanded, as differences of large values cancel
-
 
 class Sums(NamedTuple):
     """Sums of the partial likelihood.
@@ -39,14 +36,16 @@ def running(values: Float[Array, " places"], opens: Bool[Arrays, " places"]) -> 
 
 def log_rest(share: Array) -> Array:
     """Compute `log(1 − share)`."""
-    return jnp.log1p(-jnp.where(share < 1 - REST, share, jnp.nan))
+    rest = 1e-8  # share of a risk set below which differences of sums lose the rest
+    return jnp.log1p(-jnp.where(share < 1 - rest, share, jnp.nan))
 
 
 def efron(m: Array, at_risk: Array, dying: Array) -> Array:
     """Compute `Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
     z = m * at_risk / dying  # m/ρ, m or more
-    far = z - m > STIRLING_FROM
-    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + STIRLING_FROM)
+    stirling_from = 20.0  # m/ρ − m from which log Γ is expanded, as differences of large values cancel
+    far = z - m > stirling_from
+    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + stirling_from)
     by_gamma = m * jnp.log(1 / near) + gammaln(near + 1) - gammaln(near - m + 1)
     h = m / 2
     a = z + 0.5 - h  # log Γ's ratio is the integral of digamma from a − h to a + h, about ½
