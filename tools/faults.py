@@ -297,7 +297,7 @@ FAULTS = (
     ),
     Fault(
         "products with rows on a device are in float32, proofs included",
-        "Resident",
+        "SourcedDesign",
         "    dtype: Any = np.float64",
         "    dtype: Any = np.float32",
         "test_device_design",
@@ -1884,7 +1884,7 @@ FAULTS = (
     ),
     Fault(
         "records removed from a training set stay in its sums",
-        "_updates.moments",
+        "_fits.moments",
         "came.T @ came - left.T @ left",
         "came.T @ came",
         "test_fits",
