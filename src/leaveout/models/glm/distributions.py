@@ -104,7 +104,7 @@ class Family(abc.ABC):
         return {"log_density": density} | ({} if self.crps is None else {"crps": self.crps})
 
 
-class Gaussian(Family):
+class GaussianFamily(Family):
     title, parameter, link = "Gaussian", "scale", "identity"
     quadratic = True
 
@@ -142,7 +142,7 @@ class Gaussian(Family):
         return sigma * (z * (2 * special.ndtr(z) - 1) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) - 1 / np.sqrt(np.pi))
 
 
-class Gamma(Family):
+class GammaFamily(Family):
     title, parameter = "gamma", "shape"
 
     def loss(self, mean, log_mean, nu, tau, y):
@@ -175,7 +175,7 @@ class Gamma(Family):
         return own - mean / (nu * special.beta(0.5, nu))
 
 
-class InverseGaussian(Family):
+class InverseGaussianFamily(Family):
     title, parameter = "inverse Gaussian", "shape"
 
     def loss(self, mean, log_mean, shape, tau, y):
@@ -185,7 +185,7 @@ class InverseGaussian(Family):
         return mean**3 / shape
 
 
-class Bernoulli(Family):
+class BernoulliFamily(Family):
     title, link, scale = "binomial", "", LOG_PROBABILITY
 
     def loss(self, mean, log_mean, phi, tau, y):
@@ -198,7 +198,7 @@ class Bernoulli(Family):
         return (y - mean) ** 2
 
 
-class Poisson(Family):
+class PoissonFamily(Family):
     title, scale = "Poisson", LOG_PROBABILITY
 
     def loss(self, mean, log_mean, phi, tau, y):
@@ -222,7 +222,7 @@ class Poisson(Family):
         return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
 
 
-class NegativeBinomial(Family):
+class NegativeBinomialFamily(Family):
     """Variance μ + α μ²."""
 
     title, parameter, scale = "negative binomial", "dispersion", LOG_PROBABILITY
@@ -315,7 +315,7 @@ def thresholds(tau: Any) -> Any:
     return tau[0] + xp.concatenate([xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), axis=0)])
 
 
-class Ordinal(Family):
+class OrdinalFamily(Family):
     """Proportional odds of levels 0, …, in NumPy; τ is `[levels − 1, ...]`, and φ has the gaps between thresholds."""
 
     title, link, scale = "ordinal", "", LOG_PROBABILITY
@@ -361,5 +361,10 @@ class Ordinal(Family):
         return np.stack([first, *(np.where(y == m, -gaps[m] / np.expm1(gaps[m]), first) for m in range(1, len(tau)))])
 
 
-GAUSSIAN, GAMMA, INVERSE_GAUSSIAN, NEGATIVE_BINOMIAL = Gaussian(), Gamma(), InverseGaussian(), NegativeBinomial()
-BERNOULLI, POISSON, ORDINAL = Bernoulli(), Poisson(), Ordinal()
+GAUSSIAN, GAMMA, INVERSE_GAUSSIAN, NEGATIVE_BINOMIAL = (
+    GaussianFamily(),
+    GammaFamily(),
+    InverseGaussianFamily(),
+    NegativeBinomialFamily(),
+)
+BERNOULLI, POISSON, ORDINAL = BernoulliFamily(), PoissonFamily(), OrdinalFamily()

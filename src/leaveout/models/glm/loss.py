@@ -22,7 +22,7 @@ OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is
 def members_of(part: str, *names: str) -> Iterator[Any]:
     """Yield properties that are members of a part of the object, by name."""
     for name in names:
-        yield property(lambda self, name=name: getattr(getattr(self, part), name))
+        yield property(lambda self, name=name: getattr(getattr(self, part), name), doc=f"The member `{name}` of `{part}`.")
 
 
 class AbstractLoss(Module):

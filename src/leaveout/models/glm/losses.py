@@ -372,7 +372,13 @@ class QuasiBinomial(AbstractQuasiLoss):
 
 
 class AbstractRobust(AbstractLoss):
-    """Loss of a residual that is squared near zero and linear beyond `delta`."""
+    """Loss of a residual that is squared near zero and linear beyond `delta`.
+
+    Parameters
+    ----------
+    delta : float
+        Size of the residual from which the loss is linear.
+    """
 
     delta: Float[np.ndarray, ""]
     ceiling: ClassVar[float] = 1.0

@@ -160,7 +160,13 @@ class AbstractKinked(AbstractCurved):
 
 
 class AbstractAbsolute(AbstractKinked):
-    """Penalty with a term `steepness_j |coef_j|` for each coefficient, of the strength `alpha`."""
+    """Penalty with a term `steepness_j |coef_j|` for each coefficient, of the strength `alpha`.
+
+    Parameters
+    ----------
+    alpha : float or array, shape (features,)
+        Strength, zero or more.
+    """
 
     alpha: Float[np.ndarray, "..."]
 
