@@ -218,9 +218,9 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     if not len(exposed):
         return []
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
-    # 0.1: share of a training set that one fit may drop before rows are tested in several bundles
-    # 4: largest number of bundles of a fold's exposed rows
-    count = min(4, int(np.ceil(mates(exposed).sum() / (0.1 * len(fold.train)))))
+    drop_share = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
+    most = 4  # largest number of bundles of a fold's exposed rows
+    count = min(most, int(np.ceil(mates(exposed).sum() / (drop_share * len(fold.train)))))
     parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 

@@ -60,8 +60,8 @@ class PooledSystem:
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
         mean = self.A @ self.grid
-        # 2.0: polynomials are fitted up to this multiple of the present leakage, as in SIMEX
-        near = int(np.searchsorted(mean, (1 + 2.0 / 2) * mean[0], side="right"))
+        multiple = 2.0  # of the present leakage, up to which polynomials are fitted, as in SIMEX
+        near = int(np.searchsorted(mean, (1 + multiple / 2) * mean[0], side="right"))
         out = {}
         for name, degree in (("linear", 1), ("quadratic", 2)):
             use = slice(0, min(max(near, degree + 2), len(self.b)))
@@ -130,11 +130,11 @@ def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "l
 def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in matrices]
     units = {part.units for part in plan}
-    # 160: counts up to which each is a point of the grid
-    if len(units) == 1 and max(reach) <= 160:
+    most_counts = 160  # counts up to which each is a point of the grid
+    if len(units) == 1 and max(reach) <= most_counts:
         return np.arange(max(reach) + 1) / units.pop()
-    # 121: points of the grid for more counts, with e linear between them
-    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), 121)
+    knots = 121  # points of the grid for more counts, with e linear between them
+    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots)
 
 
 def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -28,9 +28,9 @@ class RefitBatch:
 
     `make` computes the raveled θ on demand. `error` is the absolute error of each refit's summed held-out loss, `proved` tells
     whether it is proved, and `result` is the code. `scores` are the held-out losses, if they are known. `ball` returns whitened
-    centres and radii of balls that contain the exact refits. `moved` is the length of each first step, `gradients` the number
-    of gradients of all refits, and `shared` the common part of otherwise independent errors. `at` maps whitened u to θ if the
-    coordinates are not those of the fit.
+    centres and radii of balls that contain the exact refits. `step_length` is the length of each first step, `gradients` the
+    number of gradients of all refits, and `common_error` the common part of otherwise independent errors. `at` maps whitened u
+    to θ if the coordinates are not those of the fit.
     """
 
     make: Callable[[], RefitPoints]
