@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 WHERE = "import jax; from leaveout._runtime import jax as _jax; _jax.ensure_jax(); print(jax.config.jax_compilation_cache_dir)"
@@ -44,3 +45,47 @@ def test_a_folder_of_the_callers_own_is_left(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the user's cache is named by XDG_CACHE_HOME on Linux")
 def test_by_default_it_lies_in_the_users_cache(tmp_path):
     assert answer(WHERE, XDG_CACHE_HOME=str(tmp_path)).startswith(str(tmp_path / "leaveout" / "programs"))
+
+
+WITHOUT_JAX = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib", "equinox"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import numpy as np, leaveout as lo
+random = np.random.default_rng(0)
+X, y, group = random.normal(size=(40, 2)), random.poisson(2.0, 40).astype(float), np.repeat(np.arange(10), 4)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.leave_one_out(40))",
+        "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.kfold(40, 5), lo.InfinitesimalJackknife(2))",
+        "lo.cross_validate(lo.fit(lo.GLM(X, group % 3, 'multinomial', lo.penalties.Ridge(1.0))), lo.kfold(40, 5))",
+        "lo.cross_validate(lo.fit(lo.Mixed(X, y, groups=group, family='poisson')), lo.groups(group))",
+    ],
+)
+def test_without_jax_linear_and_mixed_models_work(call):
+    assert np.isfinite(float(answer(f"{WITHOUT_JAX}print({call}.mean)")))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "lo.HMM(y, lo.emissions.Poisson(), 2)",
+        "lo.CRF",
+        "lo.emissions",
+        "lo.Cox",
+        "lo.from_hmmlearn",
+        "lo.fit(lo.GLM(X, y, lambda eta, y: (eta - y) ** 2))",
+    ],
+)
+def test_without_jax_the_error_says_what_to_install(call):
+    told = answer(f"{WITHOUT_JAX}\ntry: {call}\nexcept ImportError as error: print(error)")
+    assert told.endswith("need JAX, which is not installed: pip install 'leaveout[jax]'.")

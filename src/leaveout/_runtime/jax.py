@@ -54,6 +54,10 @@ else:
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions accept both
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
+NEEDS_JAX = (
+    "Hidden Markov models, random fields, conditional random fields, Cox models, lo.Regression and functions of your own need "
+    "JAX, which is not installed: pip install 'leaveout[jax]'."
+)
 
 _unregistered: list[type] = []
 _registering = threading.Lock()
@@ -61,8 +65,19 @@ _scope = threading.local()  # `waiting`: the outermost scope of double precision
 
 
 def ensure_jax() -> None:
-    """Import JAX if it is not imported yet, register classes as trees, and enter double precision if it is waiting."""
-    import jax.flatten_util
+    """Import JAX if it is not imported yet, register classes as trees, and enter double precision if it is waiting.
+
+    Raises
+    ------
+    ImportError
+        If JAX is not installed.
+    """
+    try:
+        import jax.flatten_util
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
+            raise
+        raise ImportError(NEEDS_JAX) from None
 
     _set_up_cache()
     if _unregistered:

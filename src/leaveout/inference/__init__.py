@@ -2,3 +2,7 @@
 
 Call `chain` for sequences, `clique` for graphs and `moments` for the covariances of counts; the other modules serve these.
 """
+
+from .._runtime.jax import ensure_jax
+
+ensure_jax()

@@ -14,12 +14,11 @@ max(covars_weight − R, 0).
 import warnings
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime.jax import Arrays, PyTree
+from .._runtime.jax import Array, Arrays, PyTree, Scalar, jnp
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._base import Constraint, Parameters
 from ..models.emissions._covariance import inverse

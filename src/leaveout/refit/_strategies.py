@@ -15,12 +15,14 @@ import numpy as np
 from .._runtime.codes import RESULTS
 from .._runtime.jax import Array, Arrays, Module, compile_static, jax, jnp
 from ..data.arrays import share
-from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel, unravel
+from ..linalg.design import Predictors
+from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes, weights_of
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, Points, ravel, unravel
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, solve_once
 from ..plans.plan import RefitRows
 from . import _linear as linear
+from ._anchor import passes as groups
 from ._descent import RefitDescent, lead
 from ._penalty_stack import PathRefit, Settling, Stack
 from ._probes import alone, refit_by_probes
@@ -376,12 +378,17 @@ def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays,
 
 def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along each refit's own path."""
-    closed = fit.predictors is not None and fit.predictors.separate
+    model = fit.predictors
+    closed = model is not None and model.separate
     together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
-    if order == 1 and together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
+    if together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
-        return -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+        first = -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+        if order == 1:
+            return first
+        if closed and model is not None and model.norms is None and model.design.outputs == 1:
+            return first + 0.5 * _back(fit, _second_derivative(fit, model, rows, fit.unwhiten(first)))
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         first = _back(fit, F.path())
@@ -394,6 +401,19 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     direction = fit.unwhiten(first)
     gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
     return first + 0.5 * _back(fit, gradients)
+
+
+def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: Points) -> Points:
+    """Differentiate ∇F twice along s ↦ (θ̂ + s d, 1 + s δ) for linear predictors: Xᵀ(ω ℓ‴ (Xd)² + 2 Δω ℓ″ Xd) + 2 Δκ P d."""
+    (omega,), (kappa,) = model.weigh(np.ones((1, fit.objective.num_units)))
+    curvature, third = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (2, 3))
+    found = np.empty_like(direction)
+    for some in groups(np.arange(len(direction)), omega.size, direction.shape[1]):
+        weight, scale = model.weigh(weights_of(rows, fit.objective.num_units, some))
+        along = model.design.predictors(direction[some])
+        pulled = omega * third * along**2 + 2 * (weight - omega) * curvature * along
+        found[some] = model.design.pull(pulled) + 2 * (scale - kappa)[:, None] * (direction[some] @ model.penalty)
+    return found
 
 
 def _chunk(fit: Fit, rows: RefitRows) -> int:

@@ -9,14 +9,14 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, call_traced
+from ..._runtime.jax import Array, Module, PyTree, Scalar, call_traced, ensure_jax, jax, jnp
+
+ensure_jax()
 
 Parameters = Mapping[str, Array | np.ndarray]
 Observations = Float[np.ndarray, "steps channels"]
