@@ -361,7 +361,7 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         return coordinates.unwhiten(u[0])
 
     max_product_newton_steps = 30  # largest number of Newton steps by products
-    value, found, size = contract(
+    value, found, size, _ = contract(
         F, theta, step, max_product_newton_steps, LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
     )
     return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)

@@ -61,59 +61,45 @@ def minimise(
 ) -> Minimisation:
     """Minimise F from one start, without the directions that are known to be flat; `weights` are those of F."""
     theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
+    runaway_step = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
             near = walk(objective, F, theta, weights, gtol, near)
-            if near is None:
-                theta = _approach(objective, F, theta)
+            if near is None:  # there is no preconditioner
+                bfgs = theta.size <= 500 and not objective.convex
+                ftol, maxiter = (1e-15, theta.size // 2) if large else (1e-12, 2000)
+                options = {"method": "BFGS", "maxiter": 2000} if bfgs else {"ftol": ftol, "maxiter": maxiter}
+                theta, _ = descend(F, theta, gtol=1e-6, **options)
                 break
-            theta = near.theta
-            run = _contract_by_lbfgs(F, near) if large else _near(F, theta, flat)
-            if run is not None:
-                return run
+            theta, solve = near.theta, _shared_hessian(F, flat)
+            if large:
+                solve = lambda _, slope, near=near: near.newton(slope)
+            value, found, size, step = contract(
+                F, theta, solve, enough=0.0 if large else QUICK * FLOOR_DECREMENT, downhill=not large
+            )
+            still = large or (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(found))).all()
+            if size < FLOOR_DECREMENT and still:
+                return Minimisation(value, found, True)
         if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
     return Minimisation(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
 
 
-def _contract_by_lbfgs(F: Function, near: "LBFGSState") -> Minimisation | None:
-    """Find the minimum to which steps by the inverse Hessian of L-BFGS contract; None if they do not."""
-    value, theta, left = contract(F, near.theta, lambda _, slope: near.newton(slope))
-    return Minimisation(value, theta, True) if left < FLOOR_DECREMENT else None
+def _shared_hessian(F: Function, flat: Flat) -> Callable[[Vector, Vector], Vector]:
+    """Newton steps of which each Hessian serves for as many as contract quickly with it; NaN where it has no factor."""
+    factor, before = None, np.inf
 
-
-def _near(F: Function, theta: Vector, flat: Flat) -> Minimisation | None:
-    """Find the minimum to which Newton steps contract, always downhill; None if they do not.
-
-    A Hessian serves for as many steps as contract quickly with it.
-    """
-    factor, before, lowest = None, np.inf, np.inf
-    runaway_step = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
-    for _ in range(MAX_NEWTON_STEPS):
-        value, gradient = F.look(theta)
-        if not value <= lowest + OBJECTIVE_ROUNDING * abs(value):
-            break
-        step, left = _step_and_decrement(factor, gradient)
-        slow = left > QUICK * before or factor is None
-        if slow and left >= FLOOR_DECREMENT:
+    def solve(theta: Vector, gradient: Vector) -> Vector:
+        nonlocal factor, before
+        step = None if factor is None else scipy.linalg.cho_solve((factor, True), gradient)
+        if step is None or max(gradient @ step, 0.0) ** 0.5 > max(QUICK * before, FLOOR_DECREMENT):
             factor = factorise(with_flat(F.hessian(theta), flat))
-            step, left = _step_and_decrement(factor, gradient)
-            if not left < before:
-                break
-        if left < (FLOOR_DECREMENT if slow else QUICK * FLOOR_DECREMENT):
-            still = (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(theta))).all()
-            return Minimisation(value, theta - step, True) if still else None
-        theta, before, lowest = theta - step, left, value
-    return None
+            step = np.full_like(gradient, np.nan) if factor is None else scipy.linalg.cho_solve((factor, True), gradient)
+        before = max(gradient @ step, 0.0) ** 0.5
+        return step
 
-
-def _step_and_decrement(factor: Float[np.ndarray, "params params"] | None, gradient: Vector) -> tuple[Vector, float]:
-    """Return the Newton step of a gradient and its decrement; without a factor, the gradient itself and infinity."""
-    if factor is None:
-        return gradient, np.inf
-    step = scipy.linalg.cho_solve((factor, True), gradient)
-    return step, max(float(gradient @ step), 0.0) ** 0.5
+    return solve
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
@@ -135,14 +121,6 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
     proved_reach = 1e-6  # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
     return bool(found.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta))))
-
-
-def _approach(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """Descend to the neighbourhood of a minimum without a preconditioner."""
-    if theta.size <= 500 and not objective.convex:
-        return descend(F, theta, "BFGS", gtol=1e-6, maxiter=2000)[0]
-    ftol, maxiter = (1e-12, 2000) if theta.size <= LARGE_NUM_PARAMETERS else (1e-15, theta.size // 2)
-    return descend(F, theta, gtol=1e-6, ftol=ftol, maxiter=maxiter)[0]
 
 
 def descend(
@@ -210,7 +188,10 @@ def walk(
 
 def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
     """Operator S with S Sᵀ the inverse of the blocks' matrix, whose curvatures are made positive and kept away from zero."""
-    roots = [(entries, _roots(own, _floor(part))) for part in parts for entries, own in _split_blocks(part)]
+    roots = []
+    for part in parts:
+        floor = SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)  # of indefinite blocks
+        roots += [(entries, _roots(own, floor)) for entries, own in _split_blocks(part)]
     size = sum(entries.size for entries, _ in roots)
 
     def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
@@ -222,11 +203,6 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
 
     operator = scipy.sparse.linalg.LinearOperator
     return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
-
-
-def _floor(part: DiagonalBlocks) -> float:
-    """Least curvature that indefinite blocks get."""
-    return SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
 
 
 def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -265,7 +241,7 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
         factor = factorise(hessian)
         if factor is not None:
             solve = lambda _, slope, factor=factor: scipy.linalg.cho_solve((factor, True), slope)
-            value, vector, size = contract(F, theta, solve)
+            value, vector, size, _ = contract(F, theta, solve)
             if size < FLOOR_DECREMENT:
                 return Minimisation(value, vector, True)
         shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
@@ -279,23 +255,30 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
 
 
 def contract(
-    F: Function, theta: Vector, solve: Callable[[Vector, Vector], Vector], steps: int = MAX_NEWTON_STEPS, enough: float = 0.0
-) -> tuple[float, Vector, float]:
+    F: Function,
+    theta: Vector,
+    solve: Callable[[Vector, Vector], Vector],
+    steps: int = MAX_NEWTON_STEPS,
+    enough: float = 0.0,
+    downhill: bool = False,
+) -> tuple[float, Vector, float, Vector]:
     """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is small enough.
 
-    Returns F, the raveled θ and the last decrement.
+    If they are to go `downhill`, a rise of F ends them. Returns F, the raveled θ, the last decrement, and the last step.
     """
-    size = np.inf
+    size, lowest = np.inf, np.inf
     for _ in range(steps):
         value, gradient = F.look(theta)
         step = solve(theta, gradient)
         before, size = size, max(float(gradient @ step), 0.0) ** 0.5
-        if not size < 0.9 * before:  # rounding, or no contraction
+        rises = downhill and not value <= lowest + OBJECTIVE_ROUNDING * abs(value)
+        if rises or not size < 0.9 * before:  # rounding, or no contraction
+            size = np.inf if rises else size
             break
-        theta = theta - step
+        theta, lowest = theta - step, value
         if size <= enough:
             break
-    return value, theta, size
+    return value, theta, size, step
 
 
 class NewtonResult(NamedTuple):
@@ -327,6 +310,7 @@ def newton(
     factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
     # steps shorter than this share of θ that no longer shrink are rounding; under separation they are 1e-2
     step_rounding = 1e-6
+    small_system = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
     for _ in range(MAX_NEWTON_STEPS):
         some = np.flatnonzero(going)
         if not some.size:
@@ -337,7 +321,12 @@ def newton(
             if metric is None:
                 metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
             factors[~convex] = metric
-        step = _solve_factors(factors[some], gradient[some])
+        assert metric is not None
+        if some.size > 1 and theta.shape[1] <= small_system:
+            once = np.linalg.solve(factors[some], gradient[some, :, None])
+            step = np.linalg.solve(factors[some].swapaxes(1, 2), once)[..., 0]
+        else:
+            step = np.stack([scipy.linalg.cho_solve((factors[k], True), gradient[k]) for k in some])
         share = _line_search(F, lanes, some, theta, value, gradient, step)
         before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
         moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
@@ -393,61 +382,45 @@ def _factorise_hessians(
     """
     single_precision_tolerance = 1e-3  # least pivot with products in float32, whose steps are off by at most a hundredth
     if isinstance(F, LinearBatch) and F.rough is not None:
-        factors, convex = _factors(F.hessian(theta, lanes, F.rough), flat, single_precision_tolerance)
+        factors, convex = _factors(with_flat(F.hessian(theta, lanes, F.rough), flat), single_precision_tolerance)
         if convex.all():
             return factors, convex, convex
         F.rough = None
-    hessian = F.hessian(theta, lanes)
-    return *_factors(hessian, flat), np.isfinite(hessian).all((1, 2))
+    hessian = with_flat(F.hessian(theta, lanes), flat)
+    return *_factors(hessian), np.isfinite(hessian).all((1, 2))
 
 
 def _factors(
-    hessian: Float[np.ndarray, "some params params"], flat: Flat, least: float = PIVOT
+    hessian: Float[np.ndarray, "some params params"], least: float = PIVOT
 ) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
-    """Cholesky factors, and whether each matrix has one."""
-    if not len(flat) and np.isfinite(hessian).all():
-        try:
-            factors = np.linalg.cholesky(hessian)
-        except np.linalg.LinAlgError:
-            pass
-        else:
-            pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
-            return factors, (pivot**2 > least * diagonal).all(1)
-    own = [factorise(with_flat(h, flat), least) if np.isfinite(h).all() else None for h in hessian]
-    none = np.zeros(hessian.shape[1:])
-    return np.stack([none if factor is None else factor for factor in own]), np.array([factor is not None for factor in own])
-
-
-def _solve_factors(
-    factors: Float[np.ndarray, "some params params"], gradient: Float[np.ndarray, "some params"]
-) -> Float[np.ndarray, "some params"]:
-    """Solve with each factor; small matrices in one call."""
-    small_system = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
-    if len(factors) > 1 and factors.shape[1] <= small_system:
-        once = np.linalg.solve(factors, gradient[..., None])
-        return np.linalg.solve(factors.swapaxes(1, 2), once)[..., 0]
-    return np.stack([scipy.linalg.cho_solve((factor, True), g) for factor, g in zip(factors, gradient, strict=True)])
+    """Cholesky factors, and whether each matrix has one: whether it is positive definite beyond rounding."""
+    try:
+        factors = np.linalg.cholesky(hessian)
+    except np.linalg.LinAlgError:
+        if len(hessian) == 1:
+            return np.zeros_like(hessian), np.zeros(1, bool)
+        parts = [_factors(own[None], least) for own in hessian]
+        return np.concatenate([part for part, _ in parts]), np.concatenate([definite for _, definite in parts])
+    pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
+    return factors, (pivot**2 > least * diagonal).all(1)
 
 
 def factorise(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
     """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
-    try:
-        factor = np.linalg.cholesky(hessian)
-    except np.linalg.LinAlgError:
-        return None
-    return factor if (np.diag(factor) ** 2 > least * np.diag(hessian)).all() else None
+    (factor,), (definite,) = _factors(hessian[None], least)
+    return factor if definite else None
 
 
-def with_flat(hessian: Float[np.ndarray, "params params"], flat: Flat) -> Float[np.ndarray, "params params"]:
+def with_flat(hessian: Float[np.ndarray, "*some params params"], flat: Flat) -> Float[np.ndarray, "*some params params"]:
     """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
     if not len(flat):
         return hessian
     scaled = scaled_flat(flat, hessian)
-    return hessian + scaled.T @ scaled
+    return hessian + scaled.swapaxes(-1, -2) @ scaled
 
 
-def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "params params"]) -> Flat:
+def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "*some params params"]) -> Float[np.ndarray, "*some flat params"]:
     """Scale each flat direction by the mean curvature of its parameters, so that units of measurement do not matter."""
-    curvature, lengths = np.diag(hessian), np.sum(flat**2, axis=1)
-    own = flat**2 @ curvature / lengths
-    return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature))) / lengths)[:, None]
+    curvature, lengths = np.einsum("...pp->...p", hessian), np.sum(flat**2, axis=1)
+    own = curvature @ (flat**2).T / lengths
+    return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature), axis=-1, keepdims=True)) / lengths)[..., None]
