@@ -1645,14 +1645,14 @@ FAULTS = (
     ),
     Fault(
         "gradient steps are as long as the range",
-        "search.descend_boxes",
+        "tune.descend_boxes",
         "np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST)",
         "low, high",
         "test_tune",
     ),
     Fault(
         "a descent that begins in a tail ends there",
-        "search.descend_boxes",
+        "tune.descend_boxes",
         "least = fine * min(se, steepest / SMALL[0] / 10) / unit",
         "least = se / unit",
         "test_tune",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import leaveout as lo
 from leaveout._runtime.jax import float64
 from leaveout.cli import app
-from leaveout.tuning import hypergradient as _hyper, search as _search, tune as _tune
+from leaveout.tuning import hypergradient as _hyper, tune as _tune
 from leaveout.validation.cross_validate import resolve_plan
 
 rng = np.random.default_rng(0)
@@ -305,11 +305,11 @@ def test_what_a_fit_alone_proves():
         for a in (0.05, 1.0, 30.0):
             fit = lo.fit(two(a, 2 * a))
             found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
-            assert found.no_update == _search.floor(fit, found) <= exact_mean(fit, plan)
+            assert found.no_update == _tune.floor(fit, found) <= exact_mean(fit, plan)
     ring = lo.from_splits((([i for i in range(N) if i not in (k, (k + 1) % N)], [k]) for k in range(N)), N)
     for plan in (PLANS["buffers"], PLANS["bootstrap"], ring):
         fit = lo.fit(two(1.0, 1.0))
-        assert _search.floor(fit, lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)) == -np.inf
+        assert _tune.floor(fit, lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)) == -np.inf
 
 
 def test_optuna_prunes_what_is_no_better():
@@ -366,7 +366,7 @@ def test_optimism_is_that_of_its_definition():
     draws, best = np.random.default_rng(0), losses[losses.mean(1).argmin()]
     total = []
     for _ in range(_tune.OPTIMISM_DRAWS):
-        label = _search.group_units(found.estimate, draws)
+        label = _tune.group_units(found.estimate, draws)
         assert all(len(set(label[plan.clusters == c])) == 1 for c in np.unique(plan.clusters)) and label.max() == 2
         excess = [np.sum(losses[losses[:, label != g].mean(1).argmin()][label == g] - best[label == g]) for g in range(3)]
         total.append(np.sum(excess) / N)
@@ -393,7 +393,7 @@ def test_optimism_of_models_that_are_luck():
     """Of forty trials that differ by noise alone the lowest is low by luck: nested, it is as good as any other, on average."""
     first = lo.tune(two, SPACE, LOO, trials=2, nested=0)
     assert np.isnan(first.optimism) and "not told" in str(first)
-    plan, how = lo.leave_one_out(400), _search.SearchEnd("by Optuna", "")
+    plan, how = lo.leave_one_out(400), _tune.SearchEnd("by Optuna", "")
     base = lo.cross_validate(lo.fit(lo.GLM(np.ones((400, 1)), X[np.arange(400) % N, 0], "squared", intercept=False)), plan)
     seems, nested = [], []
     for seed in range(12):
@@ -562,7 +562,7 @@ def test_a_number_has_no_area():
 def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch):
     if sampler == "optuna":
         pytest.importorskip("optuna")
-    made, judged = [], _search.TrialStudy.judge
+    made, judged = [], _tune.TrialStudy.judge
 
     def stopping(self, hyper, *args, **more):
         if len(made) == 3:
@@ -570,7 +570,7 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
         made.append(judged(self, hyper, *args, **more))
         return made[-1]
 
-    monkeypatch.setattr(_search.TrialStudy, "judge", stopping)
+    monkeypatch.setattr(_tune.TrialStudy, "judge", stopping)
     with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
         lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
     assert "With checkpoint=FILE the next such call goes on" in str(stop.value)

@@ -2,6 +2,5 @@
 
 from .curves import curves as curves, mean_interval as mean_interval
 from .path_result import Path as Path
-from .search import Trial as Trial
 from .smooth import Smoothing as Smoothing
-from .tune import PerTarget as PerTarget, Tuning as Tuning
+from .tune import PerTarget as PerTarget, Trial as Trial, Tuning as Tuning

@@ -23,7 +23,6 @@ import scipy
 from jaxtyping import Float
 
 from .._runtime.jax import float64
-from .._runtime.progress import Slow
 from ..models.smooth.additive import Additive
 from ..models.smooth.bases import against
 from ..optimize.fit import Fit, fit as fitted
@@ -32,8 +31,8 @@ from ..refit import Exact, NewtonStep
 from ..validation.cross_validate import cross_validate, resolve_plan
 from ..validation.estimate import Estimate, PrintedResult
 from .hypergradient import loss_shares
-from .search import LONGEST, descend_boxes
 from .smoothing_criterion import CriterionLook, Neighbourhoods, PenalisedRows, RestrictedLikelihood, SmoothingMinimum, minimum
+from .tune import LONGEST, descend_boxes
 
 Array = np.ndarray
 Method = Literal["NCV", "REML"]
@@ -401,30 +400,24 @@ def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
 
 def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
     """Return the least value on the way down."""
-    seen: dict[bytes, CriterionLook] = {}
+    looks = list[CriterionLook]()
+
+    def look(rho: Array) -> tuple[float, Array, CriterionMinimum]:
+        looks.append(criterion(rho))
+        return looks[-1].value, looks[-1].slope, CriterionMinimum(rho, looks[-1].value, "")
+
+    def error(_: Any) -> float:
+        """Standard error of the criterion with independent rows; one for a likelihood."""
+        losses = looks[0].losses
+        if losses is None:
+            return 1.0
+        seen = np.isfinite(losses)
+        return max(float(np.std(losses[seen]) / np.sqrt(seen.sum())), 1e-300)
+
+    # factor on the slope at which `tune` stops; gives λ to 1e-4 on the tests' data
     low, high = bounds.T
-
-    def look(x: Array) -> tuple[float, Array]:
-        if x.tobytes() not in seen:
-            seen[x.tobytes()] = criterion(np.clip(x, low, high))
-            bar.advance()
-        return seen[x.tobytes()].value, seen[x.tobytes()].slope
-
-    with Slow("looks", 200) as bar:
-        first = criterion(begin)
-        seen[begin.tobytes()] = first
-        # factor on the slope at which `tune` stops; gives λ to 1e-4 on the tests' data
-        ended = descend_boxes(look, begin, low, high, _scale(first), 3e-2)
-    best = min(seen, key=lambda key: seen[key].value)
-    return CriterionMinimum(np.clip(np.frombuffer(best), low, high), seen[best].value, ended)
-
-
-def _scale(first: CriterionLook) -> float:
-    """Return the standard error of the criterion with independent rows; one for a likelihood."""
-    if first.losses is None:
-        return 1.0
-    seen = np.isfinite(first.losses)
-    return max(float(np.std(first.losses[seen]) / np.sqrt(seen.sum())), 1e-300)
+    best, ended = descend_boxes(look, begin, low, high, error, fine=3e-2)
+    return best._replace(reason=ended)
 
 
 def _exactly(smoothing: Smoothing) -> Smoothing:

@@ -17,40 +17,35 @@ deviation one, the lowest mean is 0.107 too low; thirds correct it with a root m
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 import pandas as pd
+import scipy
 
-from .._runtime.checkpoint import File, keeping
+from .._runtime.checkpoint import File, depends, keeping
 from .._runtime.interrupt import Interrupted
-from .._runtime.jax import float64
+from .._runtime.jax import Module, PyTree, float64
+from .._runtime.progress import Slow
 from .._runtime.providers import provided
 from ..data.arrays import count
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, display_name
 from ..optimize.banded_ridge import PerTarget, descend_penalties
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, fit as fitted
+from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
-from ..refit import AbstractRefit
+from ..refit import AbstractRefit, Certified, Exact, NewtonStep
+from ..validation.cross_validate import begin_estimate, cross_validate, held_out, resolve_plan
 from ..validation.estimate import Estimate, PrintedResult
-from ..validation.metrics import MEASURES, Metric
-from .hypergradient import Build
-from .search import (
-    SMALL,
-    STEP,
-    SearchEnd,
-    Trial,
-    TrialStudy,
-    by_gradient,
-    by_optuna,
-    by_path,
-    describe_hyper,
-    group_units,
-    measure_units,
-    sign,
-)
+from ..validation.held_out_predictions import Predictions
+from ..validation.metrics import HIGHER, MEASURES, Metric, in_order, measurable, metric_value
+from ..validation.scoring import HeldOutLoss
+from .hypergradient import Build, LossSlopes, build_objective, criterion, smoothed_area
+from .path import path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,6 +56,101 @@ Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")  # columns of the table besides the hyperparameters
+LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
+# standard errors of the criterion by which an e-fold, or another step, must improve it for the descent to continue
+SMALL = 1e-3, 1e-5
+STEP = NewtonStep()
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One trial: its hyperparameters, its criterion, and its estimate.
+
+    Attributes
+    ----------
+    hyper : dict
+        The hyperparameters.
+    value : float
+        The criterion: the mean held-out loss, or the metric, negative if more is better. NaN if some refits do not exist.
+    estimate : Estimate or None
+        The estimate, where there is one.
+    predicted : ndarray or None
+        The held-out predictions, if the call has a metric.
+    slope : dict of str to float, or None
+        The derivative of the criterion in the logarithm of each hyperparameter.
+    message : str
+        Why the trial was pruned or failed; empty otherwise.
+    parameters : pytree or None
+        The parameters of the fit.
+
+    See Also
+    --------
+    tune : Make trials.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.tuning.Trial({"l2": 1.0}, 0.5)
+    Trial(l2 = 1: 0.5)
+    """
+
+    hyper: dict[str, Any]
+    value: float
+    estimate: Estimate | None = None
+    predicted: Predictions | None = None  # if there is a metric
+    slope: dict[str, float] | None = None  # derivative of the criterion in the logarithm of each hyperparameter
+    message: str = ""
+    parameters: PyTree = None
+
+    @property
+    def known_estimate(self) -> Estimate:
+        """The estimate, where there is one."""
+        assert self.estimate is not None
+        return self.estimate
+
+    def __repr__(self) -> str:
+        return f"Trial({describe_hyper(self.hyper)}: {self.message or f'{self.value:.6g}'})"
+
+
+class SearchEnd(NamedTuple):
+    """The end of a search: the method, why it ended, and the estimate of the best trial if it is known.
+
+    If the number of trials is free, the object also has groups of the units and the trials chosen without each group.
+    """
+
+    sampler: str
+    reason: str
+    estimate: Estimate | None = None
+    nested_trials: "tuple[tuple[Array, list[Trial | None]], ...]" = ()
+
+
+def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
+    """Assign a group to each unit, or to each refit of joint losses: whole clusters, runs of a series, or random groups."""
+    plan, count = estimate.plan, estimate.plan.num_refits if estimate.joint else estimate.plan.num_units
+    which = np.arange(count) if plan.clusters is None or estimate.joint else np.unique(plan.clusters, return_inverse=True)[1]
+    total = int(which.max()) + 1
+    order = (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
+    # number of groups of units for the optimism of the choice
+    return (order * min(3, total) // total)[which]
+
+
+def describe_hyper(hyper: Mapping[str, Any]) -> str:
+    number = lambda value: f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+    return ", ".join(f"{name} = {number(value)}" for name, value in hyper.items())
+
+
+def sign(metric: Metric | None) -> int:
+    return -1 if metric in HIGHER else 1
+
+
+def measure_units(metric: Metric, fit: Fit, predictions: Predictions | None, units: Array) -> float:
+    """Compute a metric of held-out predictions of some units, with a minus sign if more is better; NaN if undefined."""
+    assert predictions is not None
+    held = in_order(fit, predictions).some(units)
+    heavy = held.weight[held.unit] > 0
+    if not heavy.any() or (metric == "auc" and len(np.unique(held.target[heavy])) < 2):
+        return float("nan")
+    return sign(metric) * metric_value(metric, held).value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,12 +265,28 @@ class Tuning(PrintedResult):
     def at_bound(self) -> list[str]:
         """Name hyperparameters that were chosen at an end of their range."""
         ends = {name: np.log(ends) for name, ends in self.space.items() if isinstance(ends, tuple)}
-        return [name for name, (low, high) in ends.items() if _near(np.log(self.best.hyper[name]), low, high)]
+        on = 1e-6  # e-folds from a bound that count as on it
+        chosen = {name: np.log(self.best.hyper[name]) for name in ends}
+        return [name for name, (low, high) in ends.items() if not low + on < chosen[name] < high - on]
 
     def _lines(self) -> list[tuple[str, str]]:
         e, se = self.estimate, self.estimate.standard_error
         known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
-        what, apart = "a refit, joint" if e.joint else "a unit", self._not_told_apart()
+        what, apart = "a refit, joint" if e.joint else "a unit", 0
+        if self.metric is None:  # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
+            for trial in self._comparable:
+                pairs = [(trial.hyper[name], self.best.hyper[name]) for name in self.best.hyper]
+                other = any(a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1 for a, b in pairs)
+                if other and trial is not self.best and trial.estimate is not None:
+                    off = e.approximation_error if np.isinf(_off(trial.estimate)) else _off(trial.estimate)
+                    apart += trial.estimate.mean - off <= e.mean + e.approximation_error
+        of, owed = "loss" if self.metric is None else self.metric, self.optimism
+        if not np.isfinite(owed):
+            choosing = "not told: the best of many estimates is a little lucky" if len(self._comparable) > 1 else ""
+        elif owed <= 0:
+            choosing = f"none of that {of} is seen to be owed to choosing (nested, thirds of the units)"
+        else:
+            choosing = f"about {owed:.2g}, by which that {of} is too good for having been chosen (nested, thirds of the units)"
         pruned, failed = ([t.message for t in self.all_trials if t.message.startswith(word)] for word in ("pruned", "no "))
         span: Any = lambda ends: (
             f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
@@ -202,7 +308,7 @@ class Tuning(PrintedResult):
             ("held-out loss", f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})"),
             ("approximation", e._approximation()),
             *((name, e._metric(name)) for name in e.metrics),
-            ("optimism", self._said_of_choosing()),
+            ("optimism", choosing),
             ("not told apart", f"{apart} trials: within refit error of the best" if apart else ""),
             ("pruned", f"{len(pruned)} trials, known to be no better" if pruned else ""),
             ("left out", f"{len(failed)} trials; the first: {failed[0]}" if failed else ""),
@@ -221,25 +327,6 @@ class Tuning(PrintedResult):
         slopes = [trial.slope for trial in self.all_trials if trial.slope is not None]
         least = SMALL[0] * self.estimate.scale
         return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
-
-    def _said_of_choosing(self) -> str:
-        what = "loss" if self.metric is None else self.metric
-        if not np.isfinite(self.optimism):
-            return "not told: the best of many estimates is a little lucky" if len(self._comparable) > 1 else ""
-        if self.optimism <= 0:
-            return f"none of that {what} is seen to be owed to choosing (nested, thirds of the units)"
-        return (
-            f"about {self.optimism:.2g}, by which that {what} is too good for having been chosen (nested, thirds of the units)"
-        )
-
-    def _not_told_apart(self) -> int:
-        """Find trials whose means are within both errors of the best's."""
-        if self.metric is not None:
-            return 0
-        error, best = self.estimate.approximation_error, self.estimate.mean
-        rest = [t.estimate for t in self._comparable if t is not self.best and t.estimate is not None and _apart(t, self.best)]
-        own = [error if np.isinf(_off(e)) else _off(e) for e in rest]
-        return sum(e.mean - off <= best + error for e, off in zip(rest, own, strict=True))
 
     def plot(self, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
         """Plot the criterion of every trial against a hyperparameter. Needs matplotlib.
@@ -264,15 +351,100 @@ def _off(estimate: Estimate) -> float:
     return estimate.approximation_error if np.isfinite(estimate.error).any() else np.inf
 
 
-def _near(x: float, low: float, high: float) -> bool:
-    hyperparameter_bound = 1e-6  # e-folds from a bound that count as on it
-    return bool(x <= low + hyperparameter_bound or x >= high - hyperparameter_bound)
+@dataclass(frozen=True, eq=False)
+class TrialStudy:
+    """The arguments that all trials share, the trials so far, and the best one with its fit and estimate."""
 
+    build: Build
+    space: dict[str, Any]
+    plan: Plan
+    refit: AbstractRefit
+    most: int
+    metric: Metric | None
+    start: dict[str, Any]
+    seed: int
+    nested: int
+    trials: list[Trial] = field(default_factory=list)
+    best: list[tuple[Trial, Fit]] = field(default_factory=list)  # at most one
+    measures: list[tuple[str, Array | None]] = field(default_factory=list)  # score and response of the first estimate
 
-def _apart(one: Trial, other: Trial) -> bool:
-    """Tell whether the hyperparameters of two trials differ by a tenth of an e-fold or more."""
-    pairs = [(one.hyper[name], other.hyper[name]) for name in other.hyper]
-    return any(a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1 for a, b in pairs)
+    def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
+        self.trials.append(trial)
+        if fit is not None and np.isfinite(trial.value) and (not self.best or trial.value < self.best[0][0].value):
+            self.best[:] = [(trial, fit)]
+        return trial
+
+    def build_model(self, hyper: dict[str, Any]) -> AbstractObjective:
+        """Build the objective; `build` may read its data from anywhere."""
+        objective = build_objective(self.build, hyper)
+        depends(model_or_data=objective)
+        return objective
+
+    def fit_trial(self, hyper: dict[str, Any]) -> Fit:
+        """Fit from the nearest trial of the same categories."""
+        objective = self.build_model(hyper)
+        choices = [name for name, ends in self.space.items() if isinstance(ends, list)]
+        ranges = {name: np.log(ends[1] / ends[0]) for name, ends in self.space.items() if isinstance(ends, tuple)}
+        near = [trial for trial in self.trials if trial.parameters is not None]
+        near = [trial for trial in near if all(trial.hyper[name] is hyper[name] for name in choices)]
+        distance = lambda one: sum((np.log(one.hyper[name] / hyper[name]) / width) ** 2 for name, width in ranges.items())
+        before = min(near, key=distance, default=None)
+        try:
+            return fitted(objective, None if before is None else before.parameters)
+        except (RuntimeError, ValueError) as error:
+            error.add_note(f"In lo.tune, at {describe_hyper(hyper)}.")
+            raise
+
+    def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **more: Any) -> Trial:
+        """Judge a trial by its estimate."""
+        asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
+        exists, predicted = bool(np.isfinite(asked).all()), more.pop("predicted", None)
+        missing = f"no estimate: {np.sum(~np.isfinite(asked))} held-out losses do not exist"
+        value, said = (estimate.mean, "") if exists else (float("nan"), missing)
+        self.comparable(hyper, fit, estimate)
+        if exists and self.metric is not None:
+            measurable("tune", fit, self.metric)
+            if fit.objective.units.target is None:
+                raise ValueError(
+                    f"tune: metric needs a model with predictions and a target; got {display_name(fit.objective)}."
+                )
+            predicted = held_out(fit, estimate.plan, self.refit, "response") if predicted is None else predicted
+            value = measure_units(self.metric, fit, predicted, np.ones(estimate.plan.num_units, bool))
+        return self.add(Trial(hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more), fit)
+
+    def comparable(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate) -> None:
+        """Raise unless trials have one response and, without a metric, one score."""
+        loss = getattr(fit.objective, "loss_function", None)
+        known = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
+        own, other = estimate.score if known else f"by {loss!r}", estimate.response
+        self.measures[1:] = [] if self.measures else [(own, other)]
+        score, response = self.measures[0]
+        alike = response is None or other is None or np.array_equal(response, other)
+        if not alike or (self.metric is None and own != score):
+            unknown = "of a kind that is not known"
+            kind = f"losses are {own or unknown}, at first {score or unknown}" if alike else "the response is another one"
+            raise ValueError(
+                f"tune: at {describe_hyper(hyper)} {kind}: they cannot be compared. "
+                "Trials of other losses are told apart by metric=, "
+                "those of other responses not at all."
+            )
+
+    def final(self, estimate: Estimate | None) -> tuple[Trial, Fit, Estimate]:
+        """Audit the best trial."""
+        if not self.best:
+            said = self.trials[-1].message or "their criterion is not known"
+            raise RuntimeError(
+                f"tune: none of {len(self.trials)} trials has an estimate ({said}): penalise more, or give a plan whose folds "
+                "leave every coefficient determined."
+            )
+        trial, fit = self.best[0]
+        if estimate is not None:
+            return trial, fit, estimate
+        metrics: Any = () if self.metric is None else (self.metric,)
+        return trial, fit, cross_validate(fit, self.plan, self.refit, metric=metrics)
+
+    def result(self, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
+        return Tuning(best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, how)
 
 
 @overload
@@ -385,29 +557,6 @@ def tune(
         if sampler != "gradient" or metric is not None or checkpoint is not None:
             raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, and keeps no checkpoint.")
         return descend_penalties(build, space, plan, start, count("tune: trials", trials, 1))
-    read = _space(space)  # type: ignore[arg-type]
-    _check(build, plan, refit, trials, metric, nested, seed)
-    study = TrialStudy(build, read, plan, refit, int(trials), metric, _check_start(start, read), int(seed), int(nested))
-    if sampler not in get_args(Sampler):
-        raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
-    try:
-        # everything that the trials depend on
-        names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
-        of = {name: getattr(study, name) for name in names} | {"trials": study.most, "sampler": sampler}
-        with keeping("tune", checkpoint, of):
-            how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
-            return _tuning(study, *study.final(how.estimate), how)
-    except KeyboardInterrupt:
-        ended, best = SearchEnd(f"by {sampler}", "stopped: the best is one of these"), study.best
-        partial = lambda: _tuning(study, *best[0], best[0][0].known_estimate, ended) if best else None
-        raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
-
-
-def _tuning(study: TrialStudy, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
-    return Tuning(best, fit, estimate, tuple(study.trials), study.space, study.metric, study.seed, how)
-
-
-def _space(space: Space) -> dict[str, Any]:
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"tune: space must map names to (low, high) or lists of choices; got {space!r}.")
     taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *MEASURES)]
@@ -425,10 +574,6 @@ def _space(space: Space) -> dict[str, Any]:
                 f"got {ends!r}."
             )
         read[name] = (float(ends[0]), float(ends[1]))
-    return read
-
-
-def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: Metric | None, nested: int, seed: int) -> None:
     if not callable(build):
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
@@ -445,17 +590,244 @@ def _check(build: Build, plan: Plan, refit: AbstractRefit, trials: int, metric: 
         raise ValueError(f"tune: seed must be a whole number, 0 or more; got {seed!r}.")
     if metric is not None and not (isinstance(metric, str) and metric in MEASURES):
         raise ValueError(f"tune: metric must be among {', '.join(MEASURES)}; got {metric!r}.")
+    if start is not None:
+        if not isinstance(start, Mapping) or set(start) != set(read):
+            came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
+            raise ValueError(f"tune: start must be a value of each of {', '.join(read)}, by name; got {came}.")
+        for name, value in start.items():
+            ends = read[name]
+            number = isinstance(value, int | float | np.number)
+            if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
+                raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
+    study = TrialStudy(build, read, plan, refit, int(trials), metric, dict(start or {}), int(seed), int(nested))
+    if sampler not in get_args(Sampler):
+        raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
+    try:
+        # everything that the trials depend on
+        names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
+        of = {name: getattr(study, name) for name in names} | {"trials": study.most, "sampler": sampler}
+        with keeping("tune", checkpoint, of):
+            how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
+            return study.result(*study.final(how.estimate), how)
+    except KeyboardInterrupt:
+        ended, best = SearchEnd(f"by {sampler}", "stopped: the best is one of these"), study.best
+        partial = lambda: study.result(*best[0], best[0][0].known_estimate, ended) if best else None
+        raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
 
 
-def _check_start(start: Mapping[str, Any] | None, space: Space) -> dict[str, Any]:
-    if start is None:
-        return {}
-    if not isinstance(start, Mapping) or set(start) != set(space):
-        came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
-        raise ValueError(f"tune: start must be a value of each of {', '.join(space)}, by name; got {came}.")
-    for name, value in start.items():
-        ends = space[name]
-        number = isinstance(value, int | float | np.number)
-        if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
-            raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
-    return dict(start)
+def _numbers(study: TrialStudy, sampler: str) -> tuple[Array, Array]:
+    """Return the logarithms of all bounds."""
+    lists = [name for name, ends in study.space.items() if isinstance(ends, list)]
+    if lists:
+        raise ValueError(f"tune: sampler={sampler!r} takes bounds (low, high) only; {lists[0]!r} is a list: sampler='optuna'.")
+    low, high = np.log(np.array(list(study.space.values()))).T
+    return low, high
+
+
+class _NoTrialLeft(Exception):
+    """Raised when no trial is left."""
+
+
+def by_gradient(study: TrialStudy) -> SearchEnd:
+    """Descend by the gradient of the criterion over all units, and again over those without each group."""
+    low, high = _numbers(study, "gradient")
+    if type(study.refit) is not NewtonStep:
+        raise ValueError(
+            f"tune: sampler='gradient' derives NewtonStep(); got {study.refit!r}. Cross-validate .fit by that, or use 'optuna'."
+        )
+    if study.metric not in (None, "auc"):
+        raise ValueError(f"tune: sampler='gradient' has no slope of {study.metric!r}; use sampler='optuna'.")
+    names = list(study.space)
+    slopes = LossSlopes(study.build, names, smoothed_area if study.metric == "auc" else None)
+
+    def run(begin: Array, among: Array | None) -> tuple[Trial, str]:
+        """Descend by the criterion over the units `among`; return the trial of the lowest criterion, and how it ended."""
+
+        def look(x: Array) -> tuple[float, Array, Trial]:
+            each = zip(study.space.items(), np.exp(x), strict=True)
+            hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in each}
+            fit, rho = study.fit_trial(hyper), np.array(list(hyper.values()))
+            found = slopes(fit, resolve_plan("tune", fit.objective, study.plan, criterion(fit)), rho, among)
+            along, plan, center = found.slope * rho, found.estimate.plan, found.center
+            predicted = None if center is None else Predictions(plan, "link", values=center[plan.index[plan.held]])
+            more: dict[str, Any] = {"predicted": predicted, "slope": dict(zip(hyper, along.tolist(), strict=True))}
+            if among is None:
+                trial = study.judge(hyper, fit, found.estimate, **more)
+            else:
+                trial = Trial(hyper, found.value, found.estimate, **more)
+            if not np.isfinite([trial.value, found.value, *along]).all():
+                raise ValueError(
+                    f"tune: at {describe_hyper(hyper)} the criterion or its slope is not finite "
+                    f"({trial.message or 'overflow'}): raise the lower bound of the penalties, give another start, or use "
+                    "sampler='optuna'."
+                )
+            return found.value, along, trial
+
+        def error(first: Trial) -> float:
+            known = first.known_estimate
+            return max(known.scale if study.metric is None else len(known.losses) ** -0.5, 1e-300)
+
+        return descend_boxes(look, begin, low, high, error, study.most)
+
+    best, ended = run(np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None)
+    known, fit = None, study.best[0][1] if study.best else None
+    if fit is not None and kinks(fit.objective) is not None:
+        known = cross_validate(fit, study.plan, criterion(fit))
+        ended += "; the curve, of exact refits, has kinks where coefficients come and go"
+    rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
+    nested = []
+    for label in [group_units(best.known_estimate, rng) for _ in range(study.nested)]:
+        chosen: list[Trial | None] = []
+        for group in (label == g for g in range(label.max() + 1)):
+            # units of one class have no area
+            area = lambda some: measure_units(study.metric or "auc", study.best[0][1], best.predicted, some)
+            alone = study.metric is None or np.isfinite([area(group), area(~group)]).all()
+            chosen.append(run(start, ~group)[0] if alone else None)
+        nested.append((label, chosen))
+    return SearchEnd("by gradient", ended, known, nested_trials=tuple(nested))
+
+
+def descend_boxes(
+    evaluate: Callable[[Array], tuple[float, Array, Any]],
+    x: Array,
+    low: Array,
+    high: Array,
+    error: Callable[[Any], float],
+    most: int | None = None,
+    fine: float = 1.0,
+) -> tuple[Any, str]:
+    """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step of one e-fold.
+
+    `evaluate` returns a value, its slope and a result, and `error` the value's standard error at the first result. The
+    function returns the result of the lowest value on the way, and how the descent ended: at a minimum, or after `most`
+    results. A slope counts as small relative to the largest slope so far, as a flat start may be a tail. `fine` is a factor on
+    the slope that counts as small.
+    """
+    seen: dict[bytes, tuple[float, Array, Any]] = {}
+
+    def look(x: Array) -> tuple[float, Array]:
+        if x.tobytes() not in seen:
+            if len(seen) == most:
+                raise _NoTrialLeft
+            seen[x.tobytes()] = evaluate(np.clip(x, low, high))
+            bar.advance()
+        return seen[x.tobytes()][:2]
+
+    with Slow("fits" if most else "looks", most or 200) as bar:
+        steepest, _ = 0.0, look(x)
+        se = error(seen[x.tobytes()][2])
+        try:
+            for _ in range(100):
+                value, slope = look(x)
+                unit, box = max(np.abs(slope).max(), 1e-300), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
+                steepest = max(steepest, unit)
+                scaled = lambda x, value=value, unit=unit: ((look(x)[0] - value) / unit, look(x)[1] / unit)
+                least = fine * min(se, steepest / SMALL[0] / 10) / unit
+                options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
+                bounds = np.transpose(box)
+                x = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+                if not np.any(((x <= box[0]) & (box[0] > low)) | ((x >= box[1]) & (box[1] < high))):
+                    break
+            slope = look(x)[1]
+            left = np.abs(np.where(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)), 0.0, slope)).max()
+            ended = f"the slope left is {left / se:.1g} standard errors an e-fold"
+        except _NoTrialLeft:
+            ended = f"not converged: stopped after {most} fits (trials=)"
+    return min(seen.values(), key=lambda each: each[0])[2], ended
+
+
+def by_path(study: TrialStudy) -> SearchEnd:
+    low, _ = _numbers(study, "path")
+    if len(low) > 1 or study.metric is not None or study.start:
+        raise ValueError("tune: sampler='path' goes over the values of one penalty, by its loss: no metric=, no start=.")
+    (name,) = study.space
+    least, largest = study.space[name]
+    values = np.clip(np.geomspace(least, largest, study.most), least, largest).tolist()
+    made = {value: study.build_model({name: value}) for value in values}
+    first: Any = made[values[0]]
+    for value, other in made.items():
+        names = [part for part in vars(first) if part not in ("penalty", "loss_function")]
+        parts: Any = [(vars(first)[part], vars(other).get(part)) for part in names]
+        alike = all(a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b) for a, b in parts)
+        losses = [repr(getattr(each, "loss_function", "")) for each in (first, other)]
+        if type(first) is not type(other) or not alike or losses[0] != losses[1]:
+            raise ValueError(f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'.")
+    penalties = {value: getattr(other, "penalty", None) for value, other in made.items()}
+    judged = lambda found: [study.judge({name: point.value}, point.fit, point.estimate) for point in found.points]
+    try:
+        judged(found := path(first, penalties, study.plan, study.refit))
+    except Interrupted as stop:
+        if stop.partial is not None:
+            judged(stop.partial)
+        raise
+    return SearchEnd("by path", "from the least to the largest", found.best.estimate if study.best else None)
+
+
+def by_optuna(study: TrialStudy) -> SearchEnd:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError("tune: sampler='optuna' needs Optuna: pip install 'leaveout[tune]'.") from error
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        asked = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=study.seed))
+    finally:
+        optuna.logging.set_verbosity(before)
+    kinds: dict[str, Any] = {
+        name: optuna.distributions.CategoricalDistribution(range(len(ends)))
+        if isinstance(ends, list)
+        else optuna.distributions.FloatDistribution(*ends, log=True)
+        for name, ends in study.space.items()
+    }
+    if study.start:
+        numbered = {k: study.space[k].index(v) if isinstance(study.space[k], list) else v for k, v in study.start.items()}
+        asked.enqueue_trial(numbered)
+    states = optuna.trial.TrialState
+    with Slow("fits", study.most) as bar:
+        for _ in range(study.most):
+            own = asked.ask(kinds)
+            hyper = {k: study.space[k][v] if isinstance(study.space[k], list) else float(v) for k, v in own.params.items()}
+            trial = _try(study, hyper)
+            if trial.message.startswith("pruned"):
+                own.report(trial.value, step=0)
+                asked.tell(own, state=states.PRUNED)
+            else:
+                asked.tell(own, trial.value if not trial.message else None, state=states.FAIL if trial.message else None)
+            bar.advance()
+    return SearchEnd("by Optuna", "as many as were asked for")
+
+
+def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
+    """Run a trial, or as much of it as shows that it is no better."""
+    try:
+        fit = study.fit_trial(hyper)
+    except (RuntimeError, IndefiniteHessianError) as error:
+        return study.add(Trial(hyper, float("nan"), message=f"no fit: {error}"))
+    plan = resolve_plan("tune", fit.objective, study.plan, study.refit)
+    gathered, _ = begin_estimate(HeldOutLoss(fit, plan, None), study.refit)
+    study.comparable(hyper, fit, gathered.draft)
+    if study.best and study.metric is None:
+        best = study.best[0][0].known_estimate
+        # standard errors by which a trial must be known to be worse before it is pruned
+        least = best.mean + best.approximation_error + 0.01 * best.scale
+        if (bound := floor(fit, gathered.draft)) > least:
+            return study.add(Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters))
+        if isinstance(study.refit, Exact | Certified):
+            look = cross_validate(fit, study.plan, STEP, audit=0)
+            if look.mean - look.approximation_error > least:
+                return study.add(Trial(hyper, look.mean, look, message="pruned by its step", parameters=fit.parameters))
+    return study.judge(hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0))
+
+
+def floor(fit: Fit, estimate: Estimate) -> float:
+    """Compute a lower bound on the mean loss of exact refits from the fit alone.
+
+    θ̂ minimises F, and θ_o minimises F minus the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂): the losses of the
+    fold sum to no less at θ_o than at θ̂. This needs F to be convex, a sum over units and a penalty, and folds that score all
+    that they leave out, every unit as often as any other.
+    """
+    plan, model = estimate.plan, fit.predictors
+    times = np.bincount(plan.index, minlength=plan.num_units)
+    alike = plan.held.all() and not plan.weight.any() and times.min() == times.max()
+    return estimate.no_update if model is not None and model.separate and alike else -np.inf
