@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.signal
+from sklearn.model_selection import LeavePGroupsOut, LeavePOut
 
 import leaveout as lo
 from leaveout.validation.standard_errors import standard_error
@@ -38,6 +39,16 @@ def test_the_error_of_random_folds_is_their_spread():
     assert 0.7 < reported / spread < 1.5
     assert "random folds" in str(cvs[0])
     assert np.isnan(lo.cross_validate(fit, lo.kfold(60, 5)).monte_carlo_error)
+
+
+def test_all_sets_of_units_or_groups_are_no_random_folds():
+    fit, few = lo.fit(glm("logistic", lo.penalties.Ridge(1.0))), lo.fit(glm("logistic", lo.penalties.Ridge(1.0), n=12))
+    of_units = lo.from_splits(list(LeavePOut(2).split(np.arange(12))), 12)
+    of_groups = lo.from_splits(list(LeavePGroupsOut(3).split(np.arange(60), groups=np.arange(60) % 6)), 60)
+    for cv in (lo.cross_validate(few, of_units), lo.cross_validate(fit, of_groups)):
+        assert np.isnan(cv.monte_carlo_error) and "another draw" not in str(cv)
+        some = lo.cross_validate(cv.fit, cv.plan.some(np.arange(cv.plan.num_refits - 1)))
+        assert np.isfinite(some.monte_carlo_error) and "another draw" in str(some)
 
 
 def test_blocks_in_a_series():

@@ -4,6 +4,7 @@ Three different numbers are printed apart: the sampling error of the mean, the a
 Monte-Carlo error of random folds.
 """
 
+import math
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -313,16 +314,18 @@ class Estimate(PrintedResult):
     def monte_carlo_error(self) -> float:
         """The error of `mean` by the draw of random folds, by the jackknife over refits.
 
-        It is NaN if the plan scores every unit once, as k-fold does, since the mean then averages over no random folds.
+        It is NaN if the plan scores every unit once, as k-fold does, or leaves out all sets of so many units or groups, as all
+        pairs are, since the mean then averages over no random folds.
         """
-        if self.joint or self.plan.num_refits < 3:
+        plan = self.plan
+        if self.joint or plan.num_refits < 3:
             return float("nan")
-        scored, n, weight = self.plan.held & np.isfinite(self.losses), self.plan.num_units, self._weight
-        index, refit, losses = self.plan.index[scored], self.plan.refit[scored], self.losses[scored]
+        scored, n, weight = plan.held & np.isfinite(self.losses), plan.num_units, self._weight
+        index, refit, losses = plan.index[scored], plan.refit[scored], self.losses[scored]
         times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
         # plans with buffers, or of the future, have no random folds
-        dropped = np.any(~self.plan.held & (self.plan.weight == 0))
-        if times.max(initial=0) < 2 or dropped:
+        dropped = np.any(~plan.held & (plan.weight == 0))
+        if times.max(initial=0) < 2 or dropped or _leaves_out_all_sets(plan):
             return float("nan")
         # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
         often = times[index] > 1
@@ -331,7 +334,7 @@ class Estimate(PrintedResult):
         moved = weight[index] * np.where(often, other - mean[index], -mean[index])
         lost = weight[index] * ~often
         whole, mass = np.sum(weight * mean), np.sum(weight[times > 0])
-        refits = self.plan.num_refits
+        refits = plan.num_refits
         means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
@@ -625,3 +628,16 @@ class Estimate(PrintedResult):
             The file that was written.
         """
         return provided("report").report(self, path, title=title)
+
+
+def _leaves_out_all_sets(plan: Plan) -> bool:
+    """Tell whether the refits leave out all sets of so many units, or of so many groups that are always left out together."""
+    mark = np.random.default_rng(0).random(max(plan.num_refits, plan.num_units))
+    units = np.unique(plan.index)
+    of_unit = np.bincount(plan.index, mark[plan.refit], plan.num_units)[units]  # units of the same refits have equal sums
+    group, count = np.unique(of_unit, return_index=True)[1], plan.num_refits
+    first = np.isin(plan.index, units[group])  # one unit of each group
+    sizes = np.bincount(plan.refit[first], minlength=count)
+    distinct = len(np.unique(np.bincount(plan.refit, mark[plan.index], count))) == count
+    alike = not plan.weight.any() and sizes.min() == sizes.max() and len(group) <= count
+    return bool(alike and distinct and math.comb(len(group), int(sizes[0])) == count)
