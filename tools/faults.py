@@ -384,14 +384,14 @@ FAULTS = (
         "AbstractHiddenField.loss",
         "outside = by_site[..., None] * outside if",
         "outside = outside if",
-        "test_potentials",
+        "test_hidden_field",
     ),
     Fault(
         "observed states weigh by the square of their weights",
         "Observed.weigh",
         "jnp.where(weights <= 1, 1 - weights, 0.0)",
         "jnp.where(weights <= 1, 1 - weights**2, 0.0)",
-        "test_potentials",
+        "test_hidden_field",
     ),
     Fault(
         "coefficients stay at zero whatever their gradient",

@@ -22,8 +22,8 @@ from .._runtime.jax import Array, Arrays, PyTree, Scalar, jnp
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._base import Constraint, Parameters
 from ..models.emissions._covariance import inverse
+from ..models.hidden.hidden_chain import Dirichlet
 from ..models.hidden.hmm import HMM
-from ..models.hidden.states import Dirichlet
 from ..optimize.fit import Fit, anchor, fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 

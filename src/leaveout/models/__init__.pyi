@@ -10,5 +10,5 @@ from .base import (
 )
 from .crf.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
 from .glm import losses as losses, penalties as penalties
-from .hidden.potentials import External as External, Free as Free
-from .hidden.states import Dirichlet as Dirichlet
+from .hidden.hidden_chain import Dirichlet as Dirichlet
+from .hidden.hidden_field import External as External, Free as Free

@@ -15,8 +15,8 @@ import leaveout as lo
 from leaveout._runtime.codes import RESULTS
 from leaveout.inference import chain
 from leaveout.models import emissions
+from leaveout.models.hidden.hidden_chain import Dirichlet
 from leaveout.models.hidden.hmm import HMM
-from leaveout.models.hidden.states import Dirichlet
 from leaveout.objectives.batch_functions import function
 from leaveout.optimize.newton import with_few_hessians
 from tests.helpers import call, flat

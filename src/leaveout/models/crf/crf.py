@@ -35,7 +35,7 @@ from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
 from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
 from ..glm import penalties
-from ..hidden import observations as _observations
+from ..hidden.hidden import GivenParameters, read_lengths, read_parameters
 from . import lattice as _lattice, tags as _tags
 from .lattice import SequenceBlock
 from .sparse_features import Indicators
@@ -128,7 +128,7 @@ class CRF(AbstractObjective):
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
-        self.lengths = _observations.read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
+        self.lengths = read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
         self.drop = drop
@@ -225,7 +225,7 @@ class CRF(AbstractObjective):
 
     @float64
     def _to_unconstrained(self, parameters):
-        found = _observations.read_parameters("CRF", parameters, self._shapes)
+        found = read_parameters("CRF", parameters, self._shapes)
         for name, entries in self.free.items():
             found[name] = found[name].ravel()
             other = np.flatnonzero(np.delete(found[name], entries))
@@ -553,7 +553,7 @@ class CRF(AbstractObjective):
     # for users
 
     @float64
-    def decode(self, parameters: _observations.GivenParameters, sequences: ArrayLike | None = None) -> np.ndarray:
+    def decode(self, parameters: GivenParameters, sequences: ArrayLike | None = None) -> np.ndarray:
         """Find the most probable labels, by the Viterbi algorithm.
 
         Parameters
@@ -583,9 +583,7 @@ class CRF(AbstractObjective):
         return self.names.of(path[path >= 0])
 
     @float64
-    def _of_new(
-        self, parameters: _observations.GivenParameters, lengths: Any, scores: Any, features: Any, kind: str
-    ) -> np.ndarray:
+    def _of_new(self, parameters: GivenParameters, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
         if kind not in ("label", "state"):
             raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
         theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))

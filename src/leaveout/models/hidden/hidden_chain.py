@@ -1,4 +1,7 @@
-"""Hidden Markov chains: F and its parts, results of a fit for its own data, and forecasts."""
+"""Hidden Markov chains: their states, F and its parts, results of a fit for its own data, and forecasts.
+
+The states have an initial distribution and a transition matrix, each free or fixed, and priors of these.
+"""
 
 import copy
 import functools
@@ -10,14 +13,226 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Scalar
+from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Module, PyTree, compile_static, static
-from ...inference.chain import Layout, Posterior, Potentials, best_path, log_partition, posterior
+from ...inference.chain import (
+    Layout,
+    Posterior,
+    Potentials,
+    best_path,
+    has_stationary,
+    log_partition,
+    posterior,
+    stationary,
+)
 from ...objectives.objective import Arrays, aligned_copy, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size
-from ..emissions._base import AbstractEmission, Parameters, times
-from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, mixture
-from .states import States
+from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, times
+from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
+
+
+class Dirichlet(Module):
+    """Dirichlet priors of the initial distribution and of every row of the transition matrix, for `lo.HMM`.
+
+    The default concentration of two is one pseudo-transition of each kind (Laplace's rule).
+
+    Parameters
+    ----------
+    initial : float or array, shape (states,), default: 2.0
+        Concentrations of the initial distribution.
+    transition : float or array, shape (states, states), default: 2.0
+        Concentrations of the rows of the transition matrix.
+
+    See Also
+    --------
+    HMM
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.models.Dirichlet(transition=1.5).initial
+    2.0
+    """
+
+    initial: ArrayLike = 2.0
+    transition: ArrayLike = 2.0
+
+
+class States(Module):
+    """Initial distribution and transitions of K states.
+
+    `θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state. If some probabilities are
+    held at zero, they are one vector of log-ratios against the last free state of each row.
+    """
+
+    initial: Float[np.ndarray, " states"] | None  # held fixed
+    transition: Float[np.ndarray, "states states"] | None
+    prior: Dirichlet | None
+    edge: dict[str, Bool[np.ndarray, "..."]] | None  # probabilities held at zero because the fit put them there
+    number: int = static()
+    stationary: bool = static()
+    masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
+
+    def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
+        self.number, self.edge = number, None
+        self.stationary = isinstance(initial, str) and initial == "stationary"
+        self.initial, first = _read_distribution("initial", initial, (number,), ("free", "stationary"))
+        self.transition, moves = _read_distribution("transition", transition, (number, number), ("free",))
+        if self.stationary and self.transition is not None and not has_stationary(self.transition):
+            raise ValueError(
+                'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
+                f"{self.transition.tolist()}. Give the initial distribution as an array."
+            )
+        masks = (("initial", first), ("transition", moves))
+        self.masks = tuple((name, (free.shape, tuple(free.ravel().tolist()))) for name, free in masks if free is not None)
+        if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
+            raise ValueError(f"HMM: prior must be 'default', None or lo.models.Dirichlet(...); got {prior!r}.")
+        self.prior = None if prior is None else _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
+
+    @property
+    def free(self) -> dict[str, tuple[int, ...]]:
+        """Parts of θ of the latent chain, with their natural shapes."""
+        K = self.number
+        free: dict[str, tuple[int, ...]] = {}
+        if K > 1 and self.initial is None and not self.stationary:
+            free["initial"] = (K,)
+        if K > 1 and self.transition is None:
+            free["transition"] = (K, K)
+        return free
+
+    @property
+    def support(self) -> dict[str, Bool[np.ndarray, "*rows states"]]:
+        """Masks of free probabilities, if others are held at zero."""
+        return {name: np.array(free).reshape(shape) for name, (shape, free) in self.masks}
+
+    @property
+    def zeros(self) -> bool:
+        """Whether some probability is held at zero."""
+        held = [array for array in (self.initial, self.transition) if array is not None]
+        return bool(self.masks) or any(bool((array == 0).any()) for array in held)
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether the model is the same for any order of the states."""
+        told: list[ArrayLike | None] = [self.initial, self.transition, *self.support.values()]
+        if self.prior is not None:
+            told += [self.prior.initial, self.prior.transition]
+        return all(array is None or _is_symmetric(np.asarray(array, np.float64)) for array in told)
+
+    def logs(self, theta: PyTree) -> tuple[Float[Array, " states"], Float[Array, "states states"]]:
+        """Compute the logarithms of the initial distribution and of the transition matrix."""
+        K = self.number
+        if "transition" in self.free:
+            transition = self._logs("transition", theta)
+        else:
+            transition = jnp.log(jnp.ones((1, 1)) if self.transition is None else self.transition)
+        if "initial" in self.free:
+            return self._logs("initial", theta), transition
+        if self.stationary and K > 1:
+            return jnp.log(stationary(jnp.exp(transition))), transition
+        return jnp.log(jnp.ones(1) if self.initial is None else self.initial), transition
+
+    def _logs(self, name: str, theta: PyTree) -> Array:
+        if name not in self.support:
+            ratios = theta[name]
+            return jax.nn.log_softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
+        free = self.support[name]
+        last = _last(free)
+        logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
+        return jax.nn.log_softmax(logits, axis=-1)
+
+    def to_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Compute the part of θ of a natural parameter."""
+        if name not in self.support:
+            return np.asarray(SIMPLEX.unconstrained(value))
+        free = self.support[name]
+        last = _last(free)
+        logs = np.log(np.where(free, value, 1.0))
+        return (logs - np.sum(np.where(last, logs, 0.0), -1, keepdims=True))[free & ~last]
+
+    def names(self, name: str) -> list[str]:
+        """Name the entries of a part of θ."""
+        free = self.support.get(name, np.ones(self.free[name], bool))
+        return entries(name, free & ~_last(free))
+
+    def log_prior(self, theta: PyTree) -> Scalar:
+        total = jnp.zeros(())
+        if self.prior is not None:
+            for name, log in zip(("initial", "transition"), self.logs(theta), strict=True):
+                if name in self.free:
+                    log = jnp.where(self.support[name], log, 0.0) if name in self.support else log
+                    total = total + jnp.sum((getattr(self.prior, name) - 1) * log)
+        return total
+
+    def start(self, seed: int) -> dict[str, np.ndarray]:
+        """Return natural parameters to start a fit from, with persistent states."""
+        K, rng = self.number, np.random.default_rng(seed)
+        stay = rng.uniform(0.6, 0.95)
+        moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
+        return {"initial": np.full(K, 1 / K), "transition": moves}
+
+    @property
+    def zero_note(self) -> str:
+        """Count of the probabilities held at zero, as text."""
+        counts = [f"{np.sum(~free)} {name}" for name, free in self.support.items()]
+        return f"; {' and '.join(counts)} probabilities held at zero" if counts else ""
+
+    @property
+    def note(self) -> str:
+        """The prior, in words."""
+        assert self.prior is not None
+        words = {"initial": "initial", "transition": "transition rows"}
+        given = {name: np.asarray(getattr(self.prior, name)) for name in self.free}
+        texts = {name: f"{a.flat[0]:g}" if np.ptp(a) == 0 else str(a.tolist()) for name, a in given.items()}
+        return "; ".join(f"{words[name]} ~ Dirichlet({text})" for name, text in texts.items())
+
+
+def _last(free: Bool[np.ndarray, "*rows states"]) -> Bool[np.ndarray, "*rows states"]:
+    """Find the last free entry of each row."""
+    return free & (np.cumsum(free[..., ::-1], -1)[..., ::-1] == 1)
+
+
+def _read_distribution(
+    name: str, value: ArrayLike, shape: tuple[int, ...], words: tuple[str, ...]
+) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
+    """Read a distribution.
+
+    Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns its free entries.
+    """
+    if isinstance(value, str):
+        if value not in words:
+            raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")
+        return None, None
+    array = np.asarray(value, np.float64)
+    free = np.isnan(array)
+    if array.shape == shape and free.any(-1).all() and (array[~free] == 0).all():
+        return None, None if free.all() else free
+    if array.shape != shape or not (array >= 0).all() or not np.allclose(array.sum(-1), 1, atol=1e-8):
+        rows = " in each row" if len(shape) > 1 else ""
+        raise ValueError(
+            f"HMM: {name} must be probabilities {list(shape)} that sum to one{rows}, or NaN where free and zero elsewhere; "
+            f"got {array.tolist()}."
+        )
+    return array / array.sum(-1, keepdims=True), None
+
+
+def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
+    def checked(name, shape):
+        array = np.asarray(getattr(prior, name), np.float64)
+        if array.shape not in ((), shape) or not (np.isfinite(array) & (array >= 1)).all():
+            raise ValueError(f"HMM: Dirichlet {name} must be a number or {list(shape)}, 1 or more; got {array.tolist()}.")
+        return np.array(np.broadcast_to(array, shape))
+
+    return Dirichlet(checked("initial", (K,)), checked("transition", (K, K)))
+
+
+def _is_symmetric(array: np.ndarray) -> bool:
+    """Tell whether no permutation of the states changes an array."""
+    if array.ndim == 1:
+        return bool(np.ptp(array) == 0)
+    off = array[~np.eye(len(array), dtype=bool)]
+    return bool(np.ptp(off) == 0 and np.ptp(np.diag(array)) == 0) if off.size else True
 
 
 class AbstractHiddenChain(AbstractHiddenStates):
@@ -25,13 +240,16 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
 
+    x: Float[np.ndarray, "steps channels"]
+    data: PyTree  # x as prepared by the emission, in the layout
+    dense: Bool[np.ndarray, " steps"]  # whether the step has a density
     sequence: Int[np.ndarray, " steps"]
     position: Int[np.ndarray, " steps"]  # position of each step in its sequence
     lengths: Int[np.ndarray, " sequences"]
     slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
     layout: Layout
     states: States
-    apart: bool  # whether each state's emission depends on its own part of θ only
+    apart: bool = static()  # whether each state's emission depends on its own part of θ only
 
     @property
     def num_states(self) -> int:
@@ -51,10 +269,18 @@ class AbstractHiddenChain(AbstractHiddenStates):
         steps, sequences = size(len(self.dense)), size(len(self.lengths))
         if (steps, sequences) == (len(self.dense), len(self.lengths)):
             return self
-        missing = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
-        found: dict[str, Any] = {name: _longer(getattr(self, name), steps, value) for name, value in missing.items()}
-        found |= {"lengths": _longer(self.lengths, sequences, 0), "layout": self.layout.pad_to(steps)}
-        found |= {"slots": None if self.slots is None else _longer(self.slots, sequences, -1)}
+
+        def longer(name: str, count: int, value: float) -> np.ndarray | None:
+            array = getattr(self, name)
+            if array is None:
+                return None
+            beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
+            return aligned_copy(np.pad(array, beyond, constant_values=value))
+
+        of_steps = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
+        found: dict[str, Any] = {name: longer(name, steps, value) for name, value in of_steps.items()}
+        found |= {name: longer(name, sequences, value) for name, value in {"lengths": 0, "slots": -1}.items()}
+        found["layout"] = self.layout.pad_to(steps)
         padded = copy.copy(self)
         vars(padded).update(found)
         return padded
@@ -75,14 +301,6 @@ class AbstractHiddenChain(AbstractHiddenStates):
             product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
         return product
 
-    def _temper(self, theta: PyTree, weights: Arrays) -> Float[Array, "rows lanes states states"]:
-        """Log transitions times `w_{t−1} w_t`, the initial ones times `w_1`."""
-        initial, transition = self.states.logs(theta)
-        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
-        both = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
-        steps = jnp.where(jnp.asarray(self.layout.starts)[..., None, None], initial[None], transition)
-        return times(both, steps)
-
     def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """Return the whole chain with weighted emissions, and the emissions without weights."""
         return self.chain(theta, self.observation_weights(weights))
@@ -101,7 +319,12 @@ class AbstractHiddenChain(AbstractHiddenStates):
         whole, _ = self.whole(theta, weights)
         if self.drop == "observation":
             return -log_partition(whole, None, self.layout) - self.log_prior(theta)
-        steps = self._temper(theta, weights)
+        # log transitions times w_{t−1} w_t, the initial ones times w_1
+        initial, transition = self.states.logs(theta)
+        before = jnp.concatenate([jnp.ones(1), weights[:-1]])
+        tempered = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
+        starts = jnp.asarray(self.layout.starts)[..., None, None]
+        steps = times(tempered, jnp.where(starts, initial[None], transition))
         seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
         both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
         return both[1] - both[0] - self.log_prior(theta)
@@ -131,6 +354,25 @@ class AbstractHiddenChain(AbstractHiddenStates):
         dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
         return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
 
+    @float64
+    def visits(self, theta: PyTree) -> Float[np.ndarray, "units states"]:
+        """Compute the expected visits of every state by each unit, a step or a sequence."""
+        steps = np.where(self.dense[:, None], smoothed_states(self, theta, np.ones(self.num_units)), 0.0)
+        return np.add.reduceat(steps, np.cumsum(self.lengths) - self.lengths, axis=0) if self.local else steps
+
+    @float64
+    def _warning(self, theta: PyTree) -> str:
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
+        found, visited = jax.tree.map(np.asarray, self.parameters.natural(theta)), self.visits(theta).sum(0)
+        sentences = [
+            f"State {k} explains nothing (expected visits {visited[k]:.2g} of {self.dense.sum()} steps): take fewer states."
+            for k in np.flatnonzero(visited < IDLE_STATE_COUNT)
+        ]
+        # the level of an autoregression may drift
+        spread = np.nanvar(np.diff(self.x, axis=0) if self.emission.reach else self.x, axis=0)
+        free = {name: found[name] for name in (*self.states.free, *self.emission.free)}
+        return " ".join(filter(None, (*sentences, self.on_boundary(free, spread, self.states.support))))
+
     def along(
         self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
     ) -> Float[Array, "some ..."]:
@@ -144,12 +386,6 @@ class AbstractHiddenChain(AbstractHiddenStates):
         if not len(entries):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
-
-
-def _longer(array: np.ndarray, count: int, value: float) -> np.ndarray:
-    """Extend an array to so many rows by rows of one value."""
-    beyond = [(0, count - len(array)), *[(0, 0)] * (array.ndim - 1)]
-    return aligned_copy(np.pad(array, beyond, constant_values=value))
 
 
 class Apart(Module):
@@ -249,27 +485,6 @@ def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]
     return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
 
 
-def visits(hmm: AbstractHiddenChain, theta: PyTree) -> Float[np.ndarray, "units states"]:
-    """Compute the expected visits of every state by each unit, a step or a sequence."""
-    steps = np.where(hmm.dense[:, None], smoothed_states(hmm, theta, np.ones(hmm.num_units)), 0.0)
-    if hmm.drop != "sequence":
-        return steps
-    return np.add.reduceat(steps, np.cumsum(hmm.lengths) - hmm.lengths, axis=0)
-
-
-def warning(hmm: AbstractHiddenChain, theta: PyTree) -> str:
-    """Describe states that explain nothing, and parameters on a boundary."""
-    found, visited = jax.tree.map(np.asarray, hmm.parameters.natural(theta)), visits(hmm, theta).sum(0)
-    sentences = [
-        f"State {k} explains nothing (expected visits {visited[k]:.2g} of {hmm.dense.sum()} steps): take fewer states."
-        for k in np.flatnonzero(visited < IDLE_STATE_COUNT)
-    ]
-    # the level of an autoregression may drift
-    spread = np.nanvar(np.diff(hmm.x, axis=0) if hmm.emission.reach else hmm.x, axis=0)
-    free = {name: found[name] for name in (*hmm.states.free, *hmm.emission.free)}
-    return " ".join(filter(None, (*sentences, hmm.on_boundary(free, spread, hmm.states.support))))
-
-
 @float64
 def leaving(
     hmm: AbstractHiddenChain,
@@ -307,24 +522,19 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
 
 
 def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
-    """Draw the steps after the last one, `FUTURE_DRAWS` times."""
+    """Draw the steps after the last one, many times; ValueError if an observation that they regress on is missing."""
     found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
     first = filtered_states(hmm, theta)[-1] @ np.asarray(found["transition"])
-    past = recent(hmm.x, hmm.emission.reach)
-    future_draws = 2000  # number of draws of the future
-    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(future_draws)])
-
-
-def recent(x: Float[np.ndarray, "steps channels"], reach: int) -> Float[np.ndarray, "reach channels"]:
-    """Return the observations that the first step ahead regresses on; ValueError if one is missing."""
-    past = x[len(x) - reach :]
-    missing = len(x) - reach + np.flatnonzero(np.isnan(past).any(axis=1))
+    reach = hmm.emission.reach
+    past = hmm.x[steps - reach :]  # what the first step ahead regresses on
+    missing = steps - reach + np.flatnonzero(np.isnan(past).any(axis=1))
     if missing.size:
         raise ValueError(
             f"forecast: the steps ahead regress on the last {reach}, of which {missing.tolist()} are missing (NaN). Fill them, "
             f"or cut the series after the last {reach} steps in a row that are observed."
         )
-    return past
+    future_draws = 2000  # number of draws of the future
+    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(future_draws)])
 
 
 def draw(

@@ -1,4 +1,11 @@
-"""Hidden Markov fields: F and its parts, results of a fit for its own data, and expectation–maximisation.
+"""Hidden Markov fields: their potentials, F and its parts, results of a fit for its own data, expectation–maximisation.
+
+    log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z
+
+φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. A matrix that is
+not symmetric applies to the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D
+`[sites, terms]`, whose first column is one, with γ `[terms, states]`. A number added to all entries of a learned matrix, or of
+a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ has their differences from the last entry.
 
     E   q = p(z | x; θ) by passes
     M   argmax_θ Σ_s Σ_k q_s(k) (log e_s(k; θ) + h_s(k)) + Σ_{(s,t)} Σ_jk q_st(j, k) φ_st(j, k) − fields · log Z + log p(θ)
@@ -11,19 +18,168 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-from jaxtyping import Array, Float, Int, Scalar
+import scipy
+from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Arrays as Arrays, PyTree, compile_static
+from ..._runtime.jax import Arrays as Arrays, Module, PyTree, compile_static, static
+from ...data.arrays import index_of, numbers, pandas_of, places
 from ...inference import clique
 from ...inference.clique import Sums, log_partition, marginals, pair_marginals
-from ...objectives.objective import ravel, unravel
-from . import potentials as _potentials
-from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, Shape, entries
-from .observations import FieldLabels
+from ...objectives.objective import as_stored, float64, ravel, unravel
+from ..emissions._base import but_last
+from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
 
 PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
+
+
+class Free(Module):
+    """Coupling to be learned, for `lo.MRF`.
+
+    Parameters
+    ----------
+    start : float or array, default: 0.5
+        Coupling to start from: a number, one an edge, or a matrix `[states, states]` of all edges.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each entry. For a matrix the mean is that of the diagonal, and zero
+        elsewhere. None is flat; then a field all of whose neighbours agree has no interior optimum.
+    directed : bool, default: False
+        Whether a matrix need not be symmetric.
+
+    See Also
+    --------
+    MRF, External
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.models.Free(1.0).prior
+    (0.0, 1.0)
+    """
+
+    start: ArrayLike = 0.5
+    prior: tuple[float, float] | None = (0.0, 1.0)
+    directed: bool = False
+
+
+class External(Module):
+    """External field to be learned, for `lo.MRF`: for each state an intercept and a coefficient of each covariate.
+
+    Parameters
+    ----------
+    covariates : array or DataFrame, shape (sites,) or (sites, covariates), optional
+        Covariates, which are taken about their means. The default is intercepts only.
+    prior : tuple of float or None, default: (0.0, 1.0)
+        Mean and standard deviation of a normal prior of each, for a covariate of standard deviation one; None is flat.
+
+    See Also
+    --------
+    MRF, Free
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.models.External(np.arange(4.0)).prior
+    (0.0, 1.0)
+    """
+
+    covariates: Any = None
+    prior: tuple[float, float] | None = (0.0, 1.0)
+
+
+def read_coupling(
+    coupling: "float | ArrayLike | Free", num_edges: int, num_states: int, flat: bool, directed: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return φ, or its start if it is free, and its prior or None; `directed` tells whether the edges have a direction."""
+    free = coupling if isinstance(coupling, Free) else None
+    try:
+        value = as_stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
+            f"got {coupling!r}."
+        ) from None
+    square = (num_states, num_states)
+    if value.shape not in ((), (num_edges,), square, (num_edges, *square)) or not np.isfinite(value).all():
+        raise ValueError(
+            f"MRF: coupling must be a finite number, one for each of {num_edges} edges, or a matrix {list(square)}, one in all "
+            f"or one an edge; got {_describe_value(value)}."
+        )
+    skew = value.ndim > 1 and not np.array_equal(value, value.swapaxes(-1, -2))
+    if (skew or (free is not None and free.directed)) and not directed:
+        raise ValueError(
+            "MRF: a coupling that is not symmetric goes along the edges; give these as pairs [edges, 2], from and to."
+        )
+    if free is None:
+        return value, None
+    if num_states == 1 or num_edges == 0:
+        raise ValueError("MRF: a coupling can be learned where there are edges, and two states or more.")
+    if value.ndim == 3 or (skew and not free.directed):
+        raise ValueError(
+            "Free: a matrix is learned for all edges together, symmetric unless directed=True; got "
+            + ("one an edge." if value.ndim == 3 else f"{_describe_value(value)}.")
+        )
+    return value, None if flat else _prior("Free", free.prior)
+
+
+def read_external(
+    external: "ArrayLike | External | None", index: Any, num_sites: int, num_states: int, flat: bool
+) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    """Return h or the start of γ, D, and the prior of γ."""
+    if external is None:
+        return None, None, None
+    if not isinstance(external, External):
+        value = np.asarray(numbers("MRF", "external", _in_order("external", external, index)), np.float64)
+        if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
+            raise ValueError(
+                f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.models.External(...); "
+                f"got {_describe_value(value)}."
+            )
+        return as_stored(value), None, None
+    if num_states == 1:
+        raise ValueError("MRF: an external field can be learned where there are two states or more.")
+    design = np.ones((num_sites, 1))
+    if external.covariates is not None:
+        given = np.asarray(numbers("External", "covariates", _in_order("covariates", external.covariates, index)), np.float64)
+        given = given[:, None] if given.ndim == 1 else given
+        if given.ndim != 2 or len(given) != num_sites or not np.isfinite(given).all() or (np.ptp(given, axis=0) == 0).any():
+            raise ValueError(
+                f"External: covariates must be finite numbers that vary, one row for each of {num_sites} sites; got "
+                f"{_describe_value(given)}. An intercept is there already."
+            )
+        design = np.concatenate([design, given - given.mean(0)], axis=1)
+    prior = None if flat else _prior("External", external.prior)
+    return as_stored(np.zeros((design.shape[1], num_states))), as_stored(design), prior
+
+
+def _in_order(name: str, value: Any, index: Any) -> Any:
+    """Put potentials into the order of the data's labels, if both have labels."""
+    own, value = index_of(value), pandas_of("MRF", name, value)
+    if own is None or index is None or len(own) != len(index):
+        return value
+    order = places("MRF", name, own, "x", index)
+    return value if order is None else value.iloc[order]
+
+
+def _describe_value(value: np.ndarray) -> str:
+    finite = "" if np.isfinite(value).all() else ", some not finite"
+    return str(value.tolist()) if value.size <= 9 else f"an array of shape {list(value.shape)}{finite}"
+
+
+def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
+    if given is None:
+        return None
+    prior = as_stored(given)
+    if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
+        raise ValueError(f"{caller}: prior must be a mean and a standard deviation, or None; got {given!r}.")
+    return prior
+
+
+def has_direction(edges: Any) -> bool:
+    """Tell whether edges have a direction: pairs have, graphs and adjacency matrices have not."""
+    return not (
+        hasattr(edges, "nodes") or scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None))
+    )
 
 
 class AbstractHiddenField(AbstractHiddenStates):
@@ -31,19 +187,27 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     latent: ClassVar[tuple[str, ...]] = ("coupling", "external")
 
+    x: Float[np.ndarray, "fields sites channels"]
     edges: Int[np.ndarray, "edges 2"]
+    data: PyTree  # x as prepared by the emission, fields one after another
+    dense: Bool[np.ndarray, "fields sites"]  # whether there is an observation
     coupling: Float[np.ndarray, "..."]  # held fixed, or the start
     coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
     external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
     design: Float[np.ndarray, "sites terms"] | None  # covariates, if γ is learned
     external_prior: Float[np.ndarray, "2"] | None
     normaliser: Float[np.ndarray, ""] | None  # log Z of one field, if the potentials are fixed
-    tree: Sums
-    learned: bool  # whether the coupling is learned
-    directed: bool
-    inference: str
-    flat: bool  # whether there is no prior
-    labels: FieldLabels
+    tree: Sums = static()
+    number: int = static()
+    learned: bool = static()  # whether the coupling is learned
+    directed: bool = static()  # whether a learned matrix has a direction
+    inference: str = static()
+    flat: bool = static()  # whether there is no prior
+    labels: FieldLabels = static()
+
+    @property
+    def num_states(self) -> int:
+        return self.number
 
     @property
     def num_units(self) -> int:
@@ -63,31 +227,54 @@ class AbstractHiddenField(AbstractHiddenStates):
         own = {"coupling": self.coupling.shape} if self.learned else {}
         return own if self.design is None or self.external is None else {**own, "external": self.external.shape}
 
+    @property
+    def _scale(self) -> Float[np.ndarray, "terms 1"]:
+        """Standard deviations of the covariates, with one for the intercept; θ has γ in these."""
+        assert self.design is not None
+        sd = self.design.std(axis=0)
+        return (sd + (sd == 0))[:, None]
+
+    @property
+    def _matrix_entries(self) -> Bool[np.ndarray, "states states"]:
+        """Marks of the entries of a learned matrix that θ has as differences from the last one."""
+        all_ = np.ones((self.num_states, self.num_states), bool)
+        wanted = all_ if self.directed else np.triu(all_)
+        wanted[-1, -1] = False
+        return wanted
+
     def latent_unconstrained(self, name: str, value: np.ndarray) -> np.ndarray:
-        if name == "external" and self.design is not None:
-            return _potentials.of_rows(value, _potentials.scale_of(self.design))
-        return _potentials.of_matrix(value, self.directed) if value.ndim > 1 else value
+        if name == "external":
+            scaled = value * self._scale
+            return scaled[:, :-1] - scaled[:, -1:]
+        if value.ndim < 2:
+            return value
+        value = value if self.directed else (value + value.T) / 2
+        return (value - value[-1, -1])[self._matrix_entries]
 
     def latent_names(self, name: str) -> list[str]:
-        if name == "external" and self.external is not None:
-            return entries(name, _potentials.row_entries(self.external.shape))
-        matrix = self.coupling.ndim > 1
-        return entries(
-            name, _potentials.matrix_entries(self.num_states, self.directed) if matrix else np.ones(self.coupling.shape, bool)
-        )
+        if name == "external":
+            return entries(name, but_last(self.latent_shapes[name]))
+        return entries(name, self._matrix_entries if self.coupling.ndim > 1 else np.ones(self.coupling.shape, bool))
 
     def coupling_of(self, theta: PyTree) -> Array | np.ndarray:
-        """Return the natural coupling."""
+        """Return the natural coupling; the entries of a learned matrix sum to zero."""
         if not self.learned:
             return self.coupling
         own = theta["coupling"]
-        return own if self.coupling.ndim < 2 else _potentials.matrix(own, self.num_states, self.directed)
+        if self.coupling.ndim < 2:
+            return own
+        at = np.nonzero(self._matrix_entries)
+        found = jnp.zeros((self.num_states, self.num_states)).at[at].set(own)
+        if not self.directed:
+            found = found.at[at[::-1]].set(own)
+        return found - jnp.mean(found)
 
     def external_of(self, theta: PyTree) -> Any:
-        """Return the natural external field: h, or γ."""
+        """Return the natural external field: h, or γ, whose rows sum to zero."""
         if self.design is None:
             return self.external
-        return _potentials.rows(theta["external"], _potentials.scale_of(self.design))
+        found = jnp.pad(jnp.asarray(theta["external"]), ((0, 0), (0, 1)))
+        return (found - found.mean(-1, keepdims=True)) / self._scale
 
     def outside(self, theta: PyTree) -> Array | float:
         """Return h, `[sites, states]`; zero without an external field."""
@@ -96,8 +283,11 @@ class AbstractHiddenField(AbstractHiddenStates):
         return jnp.asarray(self.external if self.design is None else self.design @ self.external_of(theta))
 
     def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
-        """Return the log-potentials of the edges."""
-        return _potentials.pairs(coupling, len(self.edges), self.num_states)
+        """Return φ of every edge."""
+        coupling, edges, K = jnp.asarray(coupling), len(self.edges), self.num_states
+        if coupling.ndim > 1:
+            return jnp.broadcast_to(coupling, (edges, K, K))
+        return jnp.broadcast_to(coupling, (edges,))[:, None, None] * jnp.eye(K)
 
     def pair_potentials(self, theta: PyTree) -> Float[Array, "edges states states"]:
         return self.pairs(self.coupling_of(theta))
@@ -143,12 +333,51 @@ class AbstractHiddenField(AbstractHiddenStates):
             return jnp.zeros(())
         total = self.emission.log_prior(self.emission_parameters(theta))
         if self.coupling_prior is not None:
-            total = total + _potentials.log_normal(self.coupling_of(theta), self.coupling_prior)
+            value, (mean, sd) = self.coupling_of(theta), self.coupling_prior
+            if jnp.ndim(value) > 1:  # the prior mean of a matrix is on its diagonal, centred
+                mean = mean * (jnp.eye(len(value)) - 1 / len(value))
+            total = total - 0.5 * jnp.sum(((value - mean) / sd) ** 2)
         if self.external_prior is not None and self.design is not None:
             mean, sd = self.external_prior
-            scaled = self.external_of(theta) * _potentials.scale_of(self.design)[:, None]
+            scaled = self.external_of(theta) * self._scale
             total = total - 0.5 * jnp.sum(((scaled - mean) / sd) ** 2)
         return total
+
+    @float64
+    def _warning(self, theta: PyTree) -> str:
+        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
+        found = jax.tree.map(np.asarray, self.parameters.natural(jax.tree.map(jnp.asarray, theta)))
+        everything, pairs = (np.asarray(part) for part in expected_pairs(self, theta))
+        agree = np.trace(pairs, axis1=-2, axis2=-1)
+        visits = (everything * self.dense[..., None]).sum((0, 1))
+        empty, sentences = np.flatnonzero(visits < IDLE_STATE_COUNT), []
+        disagree = len(self.x) * len(self.edges) - agree.sum()
+        one_state_disagreement = 0.1  # expected edges whose ends differ, below which the field is of one state
+        if self.num_states > 1 and (len(empty) == self.num_states - 1 or (len(agree) and disagree < one_state_disagreement)):
+            sentences.append(
+                f"One state takes all {self.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
+                f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the "
+                "fit is on the boundary. Take a weaker coupling, or fewer states."
+            )
+        else:
+            sentences += [
+                f"State {k} explains nothing (expected {visits[k]:.2g} of {self.dense.sum()} sites): take fewer states, or a "
+                "weaker coupling."
+                for k in empty
+            ]
+        own = {name: found[name] for name in self.emission.free}
+        of_states = [value for name, value in own.items() if name not in self.emission.shared]
+        same_state = 1e-4  # relative difference of the parameters of two states below which they are one
+        alike = lambda value, j, k: np.allclose(value[j], value[k], rtol=same_state, atol=same_state * np.abs(value).max())
+        pairs_of_states = [(j, k) for k in range(self.num_states) for j in range(k)] if of_states else []
+        twins = [(j, k) for j, k in pairs_of_states if all(alike(value, j, k) for value in of_states)]
+        if twins and len(sentences) == 0:
+            sentences.append(
+                f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
+                f"{self.num_states - len({k for _, k in twins})} states apart; take fewer states."
+            )
+        spread = np.nanvar(self.x, axis=(0, 1))
+        return " ".join(filter(None, (*sentences, self.on_boundary(own, spread, {}))))
 
 
 @compile_static
@@ -203,47 +432,6 @@ def draw(
     past = np.zeros((0, field.x.shape[2]))
     x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])
     return (x[..., 0] if field.x.shape[2] == 1 else x), z
-
-
-def _alike(field: AbstractHiddenField, result: dict[str, np.ndarray], j: int, k: int) -> bool:
-    """Tell whether two states have the same parameters."""
-    own = [result[name] for name in field.emission.free if name not in field.emission.shared]
-    same_state = 1e-4  # relative difference of the parameters of two states below which they are one
-    return bool(own) and all(
-        np.allclose(value[j], value[k], rtol=same_state, atol=same_state * np.abs(value).max()) for value in own
-    )
-
-
-def warning(field: AbstractHiddenField, theta: PyTree) -> str:
-    """Describe states that explain nothing, and parameters on a boundary."""
-    found = jax.tree.map(np.asarray, field.parameters.natural(theta))
-    everything, pairs = (np.asarray(part) for part in expected_pairs(field, theta))
-    agree = np.trace(pairs, axis1=-2, axis2=-1)
-    visits = (everything * field.dense[..., None]).sum((0, 1))
-    empty, sentences = np.flatnonzero(visits < IDLE_STATE_COUNT), []
-    disagree = len(field.x) * len(field.edges) - agree.sum()
-    one_state_disagreement = 0.1  # expected edges whose ends differ, below which the field is of one state
-    if field.num_states > 1 and (len(empty) == field.num_states - 1 or (len(agree) and disagree < one_state_disagreement)):
-        sentences.append(
-            f"One state takes all {field.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
-            f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the fit "
-            "is on the boundary. Take a weaker coupling, or fewer states."
-        )
-    else:
-        sentences += [
-            f"State {k} explains nothing (expected {visits[k]:.2g} of {field.dense.sum()} sites): take fewer states, or a "
-            "weaker coupling."
-            for k in empty
-        ]
-    twins = [(j, k) for k in range(field.num_states) for j in range(k) if _alike(field, found, j, k)]
-    if twins and len(sentences) == 0:
-        sentences.append(
-            f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
-            f"{field.num_states - len({k for _, k in twins})} states apart; take fewer states."
-        )
-    spread = np.nanvar(field.x, axis=(0, 1))
-    own = {name: found[name] for name in field.emission.free}
-    return " ".join(filter(None, (*sentences, field.on_boundary(own, spread, {}))))
 
 
 def climb(

@@ -12,7 +12,7 @@ A missing observation always has weight zero. Scores are computed in the whole c
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -23,21 +23,26 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import check_times
-from ...inference.chain import Layout, layout, log_partition, posterior
-from ...objectives.objective import Costs, DiagonalBlocks, Parameters, Units, aligned_copy, as_stored, float64, ravel, unravel
+from ...inference.chain import layout, log_partition, posterior
+from ...objectives.objective import Costs, DiagonalBlocks, Parameters, aligned_copy, as_stored, float64, ravel, unravel
 from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
-from . import hidden_chain as _hidden_chain, information as _information, observations as _observations
-from .hidden import BOUNDARY_SHARE, KINDS, Shape, check_choices, entries, mixture
-from .hidden_chain import AbstractHiddenChain
-from .states import Dirichlet, States
-
-STYLES = {
-    "observation": "a held-out step loses its observation, its state stays in the chain",
-    "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
-    "sequence": "whole sequences are left out",
-}
+from . import hidden_chain as _hidden_chain, information as _information
+from .hidden import (
+    BOUNDARY_SHARE,
+    GivenParameters,
+    SeriesLabels,
+    Shape,
+    Steps,
+    Table,
+    entries,
+    mixture,
+    read_lengths,
+    read_series,
+    read_weights,
+)
+from .hidden_chain import AbstractHiddenChain, Dirichlet, States
 
 
 class HMM(AbstractHiddenChain):
@@ -92,24 +97,16 @@ class HMM(AbstractHiddenChain):
     (20, 2)
     """
 
-    x: Float[np.ndarray, "steps channels"]
-    data: PyTree  # x as prepared by the emission, in the layout
-    dense: Bool[np.ndarray, " steps"]  # whether the step has a density
-    sequence: Int[np.ndarray, " steps"]
-    position: Int[np.ndarray, " steps"]  # position of each step in its sequence
-    lengths: Int[np.ndarray, " sequences"]
-    slots: Int[np.ndarray, "sequences longest"] | None  # places of each sequence in the layout
-    layout: Layout
-    emission: AbstractEmission
-    states: States
-    drop: str = static()
-    joint: bool = static()
-    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
+    styles: ClassVar[dict[str, str]] = {
+        "observation": "a held-out step loses its observation, its state stays in the chain",
+        "step": "a held-out step loses its observation and its state; scores are taken in the whole chain",
+        "sequence": "whole sequences are left out",
+    }
+
     num_params: int = static()
-    apart: bool = static()  # whether states have parameters of their own, as in `information`
     by_parts: bool = static()  # whether the Hessian is the complete data's minus that of the hidden states
     stands_in: bool = static()  # whether the complete data's Hessian replaces it
-    labels: _observations.SeriesLabels = static()
+    labels: SeriesLabels = static()
 
     @float64
     def __init__(
@@ -125,10 +122,9 @@ class HMM(AbstractHiddenChain):
         transition: Literal["free"] | ArrayLike = "free",
         score: Literal["pointwise", "joint"] = "pointwise",
     ):
-        check_choices("HMM", emission, num_states, STYLES, drop, score)
-        self.drop, self.joint = drop, score == "joint"
-        x, self.labels = _observations.read_series(x)
-        self.x, self.lengths = as_stored(x), _observations.read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
+        self.read_choices(emission, num_states, drop, score)
+        x, self.labels = read_series(x)
+        self.x, self.lengths = as_stored(x), read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
         check_times("HMM", "x", self.labels.index, self.lengths)
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
@@ -138,10 +134,7 @@ class HMM(AbstractHiddenChain):
                 "HMM: with one sequence and no prior a free initial distribution has no interior optimum: all its mass goes "
                 'to one state. Choose initial="stationary", initial=[...] (a distribution), or a prior.'
             )
-        self.emission = emission.match_labels("HMM", self.labels.index).with_data(x)
-        data, self.dense = self.emission.prepare(x, self.lengths), self.emission.has_density(x, self.lengths)
-        start = self.emission.initial(data, self.dense, self.num_states, 0)
-        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
+        data, self.dense, start = self.read_emission(emission, x, self.lengths)
         self.check_size(prior is not None)
         size = few_size if len(x) <= PADDED_FROM else int
         self.layout = layout(self.lengths, self.num_states, self.states.zeros, size)
@@ -166,7 +159,7 @@ class HMM(AbstractHiddenChain):
             start=self._start,
             canonical=self._canonical,
             names=self._names,
-            shares=self._shares,
+            shares=self.visits,
             warning=self._warning,
             held=self._hold_zeros,
             leaving=_hidden_chain.leaving if self.states.edge else None,
@@ -283,7 +276,7 @@ class HMM(AbstractHiddenChain):
         """
         if index is None:
             return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
-        self.check_kind(kind, "steps", "sequence")
+        self.check_kind(kind, "steps")
         weights = jnp.ones(self.num_units) if weights is None else weights
         states = self.take_steps(posterior(self.whole(theta, weights)[0], self.layout).states, index)
         if kind == "state":
@@ -297,21 +290,12 @@ class HMM(AbstractHiddenChain):
 
     # the contract of an objective
 
+    def seen_wholes(self) -> Bool[np.ndarray, " sequences"]:
+        return np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
+
     @property
-    def units(self) -> Units:
-        if self.drop == "sequence":
-            return Units(observed=self._observation_mask(), kinds=KINDS, score=self.emission.score, response=self.x)
-        names = self.labels.units(self.drop)
-        target = self.x[:, 0] if self.x.shape[1] == 1 else None
-        later = None if self.joint or not self.emission.reach else self._scorable
-        known: dict[str, Any] = {
-            "serial": True,
-            "kinds": KINDS,
-            "target": target,
-            "response": self.x,
-            "score": self.emission.score,
-        }
-        return Units(names=names, observed=self._observation_mask(), scorable=later, **known)
+    def neighbourhood(self) -> dict[str, Any]:
+        return {"scorable": None if self.joint or not self.emission.reach else self._scorable}
 
     @property
     def costs(self) -> Costs:
@@ -325,18 +309,6 @@ class HMM(AbstractHiddenChain):
         runs = self.runs if apart else None
         return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain)
 
-    @property
-    def local(self) -> bool:
-        return self.drop == "sequence"
-
-    def _observation_mask(self) -> Bool[np.ndarray, " units"] | None:
-        """Units with an observation to score; None if all have."""
-        if self.drop == "sequence":
-            units = np.bincount(self.sequence, self.dense, len(self.lengths)) > 0
-        else:
-            units = np.asarray(self.dense)
-        return None if units.all() else units
-
     def _scorable(self, refit, index, weight):
         """Mark steps that can be scored: those whose regressors, in an autoregression, are not left out."""
         found = np.ones(len(index), bool)
@@ -347,18 +319,13 @@ class HMM(AbstractHiddenChain):
 
     @property
     def note(self) -> str:
-        style = f'drop="{self.drop}": {STYLES[self.drop]}{self.states.zero_note}'
+        style = f'drop="{self.drop}": {self.styles[self.drop]}{self.states.zero_note}'
         if self.emission.reach and self.drop != "sequence":
             style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
             style += "" if self.joint else ", nor are held-out steps of which a regressor is held out"
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
         return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
-
-    @float64
-    def _warning(self, theta: PyTree) -> str:
-        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
-        return _hidden_chain.warning(self, jax.tree.map(jnp.asarray, theta))
 
     @float64
     def _hold_zeros(self, theta):
@@ -393,15 +360,10 @@ class HMM(AbstractHiddenChain):
         said = f"maximum likelihood puts {named} at zero: held there, in every refit too. A prior keeps them off it."
         return simpler, found, said
 
-    @float64
-    def _shares(self, theta):
-        """Compute the expected visits of every state by each unit."""
-        return _hidden_chain.visits(self, jax.tree.map(jnp.asarray, theta))
-
     # for users
 
     @float64
-    def log_likelihood(self, parameters: _observations.GivenParameters) -> float:
+    def log_likelihood(self, parameters: GivenParameters) -> float:
         """Compute log p(x; θ), without the prior.
 
         Parameters
@@ -417,7 +379,7 @@ class HMM(AbstractHiddenChain):
         return float(_hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters)))
 
     @float64
-    def decode(self, parameters: _observations.GivenParameters) -> _observations.Steps:
+    def decode(self, parameters: GivenParameters) -> Steps:
         """Find the most probable path of states, by the Viterbi algorithm.
 
         Parameters
@@ -433,9 +395,7 @@ class HMM(AbstractHiddenChain):
         return self.labels.series(_hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state")
 
     @float64
-    def state_probabilities(
-        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
-    ) -> _observations.Table:
+    def state_probabilities(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Table:
         """Compute p(z_t = k | everything seen).
 
         Parameters
@@ -450,14 +410,12 @@ class HMM(AbstractHiddenChain):
         array or DataFrame, shape (steps, states)
             The probabilities.
         """
-        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
+        weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         states = _hidden_chain.smoothed_states(self, self._to_unconstrained(parameters), weights)
         return self.labels.frame(states, range(self.num_states))
 
     @float64
-    def predictive_means(
-        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
-    ) -> _observations.Steps | _observations.Table:
+    def predictive_means(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Steps | Table:
         """Compute the mean observation of every step given everything seen.
 
         Parameters
@@ -472,12 +430,12 @@ class HMM(AbstractHiddenChain):
         array, Series or DataFrame
             The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
         """
-        weights = _observations.read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
+        weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.channels(_hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights))
 
     @float64
     def simulate(
-        self, parameters: _observations.GivenParameters, num_steps: int, seed: int = 0
+        self, parameters: GivenParameters, num_steps: int, seed: int = 0
     ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """Draw a sequence from the model.
 
@@ -501,7 +459,7 @@ class HMM(AbstractHiddenChain):
         return (x[:, 0] if self.labels.columns is None else x), states
 
     @float64
-    def forecast(self, parameters: _observations.GivenParameters, horizon: int, level: float = 0.9) -> _observations.Table:
+    def forecast(self, parameters: GivenParameters, horizon: int, level: float = 0.9) -> Table:
         """Forecast the steps after the last one, by simulation.
 
         Parameters

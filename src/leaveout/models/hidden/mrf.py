@@ -1,7 +1,7 @@
 """Hidden Markov random fields on any graph: leave observations, sites or whole fields out.
 
 A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every edge counted once, by default Potts',
-φ_st(j, k) = β_st 1{j = k} and h = 0 (`_potentials`), is seen through emissions e_s(z_s) = p(x_s | z_s):
+φ_st(j, k) = β_st 1{j = k} and h = 0 (`hidden_field`), is seen through emissions e_s(z_s) = p(x_s | z_s):
 
     "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s h_s + Σ_{(s,t)} φ_st) + log Z − log p(θ)
     "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log p(θ)
@@ -18,35 +18,31 @@ so are refits and their certificate, but all are those of the approximation. `ag
 """
 
 import itertools
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
+from ..._runtime.progress import Slow
 from ...inference.clique import Sums, log_partition, marginals, tree
-from ...objectives.objective import Costs, Parameters, Units, as_stored, float64, ravel, unravel
+from ...inference.elimination import entries as table_entries, first_scopes, neighbours
+from ...objectives.objective import Costs, Parameters, as_stored, float64, ravel, unravel
 from ...plans.graph import blocks, read_edges
 from ..emissions._base import AbstractEmission
-from . import approximation_check as _apart, hidden_field as _hidden_field, observations as _observations
-from .hidden import KINDS, check_choices, mixture
-from .hidden_field import AbstractHiddenField
-from .potentials import External, Free, has_direction, read_coupling, read_external
+from . import hidden_field as _hidden_field
+from .hidden import FieldLabels, GivenParameters, Steps, Table, mixture, read_fields, read_weights
+from .hidden_field import AbstractHiddenField, External, Free, has_direction, read_coupling, read_external
 
 ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
 
-STYLES = {
-    "observation": "a held-out site loses its observation, its state stays in the field",
-    "site": "a held-out site loses its observation, its state and its edges; scores are taken in the whole graph",
-    "field": "whole fields are left out",
-}
-
-
+MAX_PART_ENTRIES = 2**19  # largest number of entries of all tables of a part where inference is compared with exact sums
 INFERENCE = {
     "exact": "sums over all configurations are exact",
     "bethe": "sums over all configurations are Bethe's approximation",
@@ -109,28 +105,14 @@ class MRF(AbstractHiddenField):
     (6, 2)
     """
 
-    x: Float[np.ndarray, "fields sites channels"]
-    edges: Int[np.ndarray, "edges 2"]
-    data: PyTree  # x as prepared by the emission, fields one after another
-    dense: Bool[np.ndarray, "fields sites"]  # whether there is an observation
-    emission: AbstractEmission
-    coupling: Float[np.ndarray, "..."]  # held fixed, or the start
-    coupling_prior: Float[np.ndarray, "2"] | None  # mean and standard deviation
-    external: Float[np.ndarray, "..."] | None  # h, held fixed; or the start of γ
-    design: Float[np.ndarray, "sites terms"] | None  # covariates, if γ is learned
-    external_prior: Float[np.ndarray, "2"] | None
-    normaliser: Float[np.ndarray, ""] | None  # log Z of one field, if the potentials are fixed
+    styles: ClassVar[dict[str, str]] = {
+        "observation": "a held-out site loses its observation, its state stays in the field",
+        "site": "a held-out site loses its observation, its state and its edges; scores are taken in the whole graph",
+        "field": "whole fields are left out",
+    }
+
     block: Int[np.ndarray, " sites"]
-    tree: Sums = static()
-    number: int = static()
-    learned: bool = static()  # whether the coupling is learned
-    directed: bool = static()  # whether a learned matrix has a direction
-    inference: str = static()
-    drop: str = static()
-    joint: bool = static()
-    flat: bool = static()  # whether there is no prior
-    shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
-    labels: _observations.FieldLabels = static()
+    labels: FieldLabels = static()
 
     @float64
     def __init__(
@@ -148,12 +130,18 @@ class MRF(AbstractHiddenField):
         inference: Literal["exact", "bethe", "trw"] = "exact",
         memory: float = 4.0,
     ):
-        check_choices("MRF", emission, num_states, STYLES, drop, score)
+        self.read_choices(emission, num_states, drop, score)
         if emission.reach:
             raise ValueError(f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have.")
-        _check_how(prior, inference, memory)
-        self.drop, self.joint, self.flat, self.number = drop, score == "joint", prior is None, int(num_states)
-        self.x, self.labels = _observations.read_fields(x)
+        if not (prior is None or (isinstance(prior, str) and prior == "default")):
+            raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
+        if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):
+            raise ValueError(
+                f"MRF: inference must be one of {', '.join(map(repr, INFERENCE))}, memory GiB, a positive number; got "
+                f"{inference!r}, {memory!r}."
+            )
+        self.flat, self.number = prior is None, int(num_states)
+        self.x, self.labels = read_fields(x)
         directed = has_direction(edges)
         self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
         if drop == "field" and len(self.x) < 2:
@@ -169,12 +157,8 @@ class MRF(AbstractHiddenField):
                 'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
             )
         rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
-        self.emission = emission.match_labels("MRF", self.labels.index).with_data(rows)
-        self.data = self.emission.prepare(rows, lengths)
-        dense = self.emission.has_density(rows, lengths)
+        self.data, dense, _ = self.read_emission(emission, rows, lengths)
         self.dense = dense.reshape(self.x.shape[:2])
-        start = self.emission.initial(self.data, dense, self.number, 0)
-        self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
         if not (self.shapes or self.prior_learned):
             raise ValueError(f"MRF: with {type(emission).__name__} there is something to learn of the states only: {LEARN}.")
         flat = (self.learned and self.coupling_prior is None) or (self.design is not None and self.external_prior is None)
@@ -283,7 +267,7 @@ class MRF(AbstractHiddenField):
         return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
 
     def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
-        self.check_kind(kind, "sites", "field")
+        self.check_kind(kind, "sites")
         states, _ = self._posterior(theta, weights, index, self.pair_potentials(theta))
         if kind == "state":
             return states
@@ -294,28 +278,13 @@ class MRF(AbstractHiddenField):
 
     # the contract of an objective
 
-    @property
-    def num_states(self) -> int:
-        return self.number
+    def seen_wholes(self) -> Bool[np.ndarray, " fields"]:
+        return np.asarray(self.dense.any(1))
 
     @property
-    def units(self) -> Units:
-        """Facts about the units; blocks hold neighbouring sites of all fields, as effects of a place are common to these."""
-        names = self.labels.units(self.drop)
-        if self.drop == "field":
-            return Units(
-                names=names, observed=self._observation_mask(), kinds=KINDS, score=self.emission.score, response=self.x
-            )
-        target = self.x[..., 0].ravel() if self.x.shape[2] == 1 else None
-        blocks = np.tile(self.block, len(self.x))
-        known: dict[str, Any] = {
-            "blocks": blocks,
-            "kinds": KINDS,
-            "target": target,
-            "response": self.x,
-            "score": self.emission.score,
-        }
-        return Units(names, serial=True, observed=self._observation_mask(), **known)
+    def neighbourhood(self) -> dict[str, Any]:
+        """Blocks of neighbouring sites, each of all fields, as effects of a place are common to these."""
+        return {"blocks": np.tile(self.block, len(self.x))}
 
     @property
     def costs(self) -> Costs:
@@ -324,17 +293,8 @@ class MRF(AbstractHiddenField):
         return Costs(int(np.clip(mrf_lanes // len(self.x), 1, mrf_lanes)), 10.0 * self.tree.entries * len(self.x))
 
     @property
-    def local(self) -> bool:
-        return self.drop == "field"
-
-    def _observation_mask(self) -> Bool[np.ndarray, " units"] | None:
-        """Units with an observation to score; None if all have."""
-        units = np.asarray(self.dense.any(1) if self.drop == "field" else self.dense.ravel())
-        return None if units.all() else units
-
-    @property
     def note(self) -> str:
-        style = f'drop="{self.drop}": {STYLES[self.drop]}'
+        style = f'drop="{self.drop}": {self.styles[self.drop]}'
         told = "" if self.inference == "exact" else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
         if self.flat:
             return f"{style}. Maximum likelihood, no prior.{told}"
@@ -342,15 +302,10 @@ class MRF(AbstractHiddenField):
         said = [f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})" for name, prior in priors.items() if prior is not None]
         return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *said))) or 'none'}.{told}"
 
-    @float64
-    def _warning(self, theta: PyTree) -> str:
-        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
-        return _hidden_field.warning(self, jax.tree.map(jnp.asarray, theta))
-
     # for users
 
     @float64
-    def log_partition(self, parameters: _observations.GivenParameters) -> float:
+    def log_partition(self, parameters: GivenParameters) -> float:
         """Compute log Z of one field without observations.
 
         Parameters
@@ -366,7 +321,7 @@ class MRF(AbstractHiddenField):
         return float(_hidden_field.prior_partition(self, self._to_unconstrained(parameters)))
 
     @float64
-    def log_likelihood(self, parameters: _observations.GivenParameters) -> float:
+    def log_likelihood(self, parameters: GivenParameters) -> float:
         """Compute log p(x; θ) of all fields, without the prior.
 
         Parameters
@@ -382,7 +337,7 @@ class MRF(AbstractHiddenField):
         return -float(jnp.sum(_hidden_field.losses(self, self._to_unconstrained(parameters))))
 
     @float64
-    def em(self, parameters: _observations.GivenParameters, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+    def em(self, parameters: GivenParameters, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
         """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
 
         Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by Newton's method.
@@ -405,9 +360,7 @@ class MRF(AbstractHiddenField):
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
-    def state_probabilities(
-        self, parameters: _observations.GivenParameters, weights: ArrayLike | None = None
-    ) -> _observations.Table:
+    def state_probabilities(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Table:
         """Compute p(z_s = k | everything seen).
 
         Parameters
@@ -422,11 +375,11 @@ class MRF(AbstractHiddenField):
         array or DataFrame, shape (sites, states) or (fields, sites, states)
             The probabilities.
         """
-        weights = _observations.read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
+        weights = read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.states(np.asarray(_hidden_field.smoothed_sites(self, self._to_unconstrained(parameters), weights)))
 
     @float64
-    def against_exact(self, parameters: _observations.GivenParameters) -> _observations.Table:
+    def against_exact(self, parameters: GivenParameters) -> Table:
         """Compare approximate with exact inference, on parts of the graph that are small enough for both.
 
         Each part is a field of its own, so errors at the borders of parts are not seen.
@@ -449,10 +402,10 @@ class MRF(AbstractHiddenField):
         """
         if self.inference == "exact":
             raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
-        return _apart.against_exact(self, self._to_unconstrained(parameters))
+        return _against_exact(self, jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
 
     @float64
-    def decode(self, parameters: _observations.GivenParameters) -> _observations.Steps:
+    def decode(self, parameters: GivenParameters) -> Steps:
         """Find the most probable configuration of the states.
 
         Parameters
@@ -469,7 +422,7 @@ class MRF(AbstractHiddenField):
 
     @float64
     def simulate(
-        self, parameters: _observations.GivenParameters, num_fields: int, seed: int
+        self, parameters: GivenParameters, num_fields: int, seed: int
     ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Draw fields from the model over this graph.
 
@@ -490,12 +443,82 @@ class MRF(AbstractHiddenField):
         return _hidden_field.draw(self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(seed))
 
 
-def _check_how(prior: Any, inference: Any, memory: Any) -> None:
-    """Raise ValueError if the prior, the inference or the memory is not valid."""
-    if not (prior is None or (isinstance(prior, str) and prior == "default")):
-        raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
-    if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):
-        raise ValueError(
-            f"MRF: inference must be one of {', '.join(map(repr, INFERENCE))}, memory GiB, a positive number; got "
-            f"{inference!r}, {memory!r}."
-        )
+def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
+    """Build a table with a row for each part of the graph, and one for all.
+
+    Columns are the sites, the edges, the mean held-out loss by exact and by approximate sums, the largest difference of a
+    site's loss and of a state's probability, and the difference of log p(x). A part is a field of its own, small enough for
+    exact sums: its sites, the edges between them, and the observations there. The loss of every observed site is computed with
+    that one observation left out, at the same parameters, by either kind of sums.
+    """
+    densities, pairs = field.densities(theta), np.asarray(field.pair_potentials(theta))
+    outside = np.broadcast_to(np.asarray(field.outside(theta)), densities.shape[1:])
+    rows, losses = [], []
+    parts = _parts(field)
+    with Slow("parts of the field", len(parts)) as bar:
+        for sites, inside, exact in parts:
+            edges = _renumber_edges(field.edges[inside], sites)
+            near = tree(len(sites), edges, field.num_states, inference=field.inference)
+            found = [
+                _losses(field, densities[:, sites], field.dense[:, sites], outside[sites], pairs[inside], sums)
+                for sums in (exact, near)
+            ]
+            (one, states, total), (other, beliefs, nearly) = found
+            losses.append(np.stack([one, other]))
+            rows.append(
+                {
+                    "sites": len(sites),
+                    "edges": len(edges),
+                    "exact": one.mean(),
+                    "approximate": other.mean(),
+                    "largest": abs(one - other).max(),
+                    "state": abs(states - beliefs).max(),
+                    "log_likelihood": nearly - total,
+                }
+            )
+            bar.advance()
+    whole: dict[str, Any] = {name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")}
+    whole |= zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True)
+    whole |= {name: max(row[name] for row in rows) for name in ("largest", "state")}
+    return pd.DataFrame([*rows, whole], index=[*range(len(rows)), "all"])
+
+
+def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
+    """Divide the graph into as few blocks of neighbouring sites as exact sums allow; return sites, edges and exact sums."""
+    sites, count = field.x.shape[1], 1
+    while True:
+        label = blocks(field.edges, sites, count)
+        found = []
+        for part in range(count):
+            mine = np.flatnonzero(label == part)
+            inside = np.flatnonzero((label[field.edges] == part).all(1))
+            edges = _renumber_edges(field.edges[inside], mine)
+            if table_entries(first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states) > MAX_PART_ENTRIES:
+                break
+            found.append((mine, inside, tree(len(mine), edges, field.num_states)))
+        if len(found) == count:
+            return found
+        count *= 2
+
+
+def _renumber_edges(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]) -> Int[np.ndarray, "edges 2"]:
+    return np.searchsorted(sites, edges).reshape(-1, 2)
+
+
+def _losses(
+    field: AbstractHiddenField, densities: jax.Array, dense: np.ndarray, outside: np.ndarray, pairs: np.ndarray, sums: Sums
+) -> tuple[Float[np.ndarray, " observed"], Float[np.ndarray, "fields sites states"], float]:
+    """Compute the loss of every observed site with that site left out.
+
+    The state probabilities of all sites given all data, and log p(x), are returned beside it.
+    """
+    weigh = lambda weights, own: field.emission.weigh(jnp.asarray(weights)[..., None], own)
+    seen = weigh(dense * 1.0, densities) + outside
+    total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(jnp.zeros(outside.shape) + outside, pairs, sums)
+    losses = []
+    for own, there in zip(densities, dense, strict=True):
+        held = np.flatnonzero(there)
+        weights = there * (1.0 - np.eye(len(there))[held])
+        states = marginals(weigh(weights, own) + outside, pairs, sums)[np.arange(len(held)), held]
+        losses.append(-np.asarray(mixture(states, own[held])))
+    return np.concatenate(losses), np.asarray(marginals(seen, pairs, sums)), float(total)
