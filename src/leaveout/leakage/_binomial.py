@@ -259,7 +259,14 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np
 
 
 def _hypergeometric(counts: NDArray[np.int64], pool: int, marked: int, draws: int) -> NDArray[np.float64]:
-    return np.asarray(stats.hypergeom.pmf(counts, pool, marked, draws))
+    """Compute the probabilities of `counts`, which hold all that are not negligible, by the ratios of successive ones."""
+    seen = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
+    k = counts[seen][:-1].astype(np.float64)
+    ratios = (marked - k) * (draws - k) / ((k + 1) * (pool - marked - draws + k + 1))
+    logs = np.append(0.0, np.cumsum(np.log(ratios)))
+    out = np.zeros(len(counts))
+    out[seen] = np.exp(logs - logs.max())
+    return out / out.sum()
 
 
 def _whole(name: str, value: Any, low: int) -> int:

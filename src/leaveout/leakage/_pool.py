@@ -1,5 +1,6 @@
 """The linear system of all folds: the share of leaked records on one grid, losses weighted by the numbers tested."""
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,7 +83,12 @@ class Matrices(NamedTuple):
 
 def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     """Compute the distributions of the numbers of leaked records in the training sets, given the shares of leakage."""
-    found = [_matrix(part, shares, k) for k, part in enumerate(plan)]
+    law = functools.lru_cache(len(plan))(stratified_matrix)  # folds of the same sizes have the same
+    found = []
+    for part, p_train, p_test, exposed in zip(plan, *shares, strict=True):
+        levels, sizes = tuple(part.levels.tolist()), {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
+        split = part.mechanism == "split"
+        found.append(law(levels, part.units, exposed) if split else law(levels, part.size, p_train, p_test, **sizes))
     grid = _grid(plan, found)
     each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
     return Matrices(grid, each, float(fold_weights(plan) @ [matrix[0, 0] for matrix in found]))
@@ -118,13 +124,6 @@ def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) 
     """
     p, q = shares.p_train[k], shares.p_test[k]
     return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
-
-
-def _matrix(part: FoldInjection, shares: Shares, k: int) -> Float[np.ndarray, "levels counts"]:
-    if part.mechanism == "split":
-        return stratified_matrix(part.levels, part.units, float(shares.exposed[k]))
-    sizes = {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
-    return stratified_matrix(part.levels, part.size, float(shares.p_train[k]), float(shares.p_test[k]), **sizes)
 
 
 def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
