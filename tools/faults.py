@@ -472,9 +472,9 @@ FAULTS = (
     ),
     Fault(
         "positive estimators are solved in batches without their bound",
-        "_hosts._plain",
-        "plain = not (host.l1 or host.positive or host.choice_note",
-        "plain = not (host.l1 or host.choice_note",
+        "_hosts._batch_learner",
+        "if host.l1 or host.positive or host.choice_note",
+        "if host.l1 or host.choice_note",
         "test_smoothed_kinks",
     ),
     Fault(

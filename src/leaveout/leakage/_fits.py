@@ -16,13 +16,13 @@ Gradients of all fits at one place of their chains are products of matrices over
 
 import abc
 import functools
-from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.parallel import workers
+from ..models.glm.losses import AbstractLoss, resolve
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
@@ -39,15 +39,8 @@ Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fit
 class AbstractLearner(abc.ABC):
     """Learner that computes many fits in one call, and predicts from each."""
 
-    @property
-    @abc.abstractmethod
-    def name(self) -> str:
-        """Description of the fits, for the printed result."""
-
-    @property
-    @abc.abstractmethod
-    def cost(self) -> int:
-        """Numbers in memory for each training record of a fit."""
+    name: str  # description of the fits, for the printed result
+    cost: int  # numbers in memory for each training record of a fit
 
     @property
     def jobs(self) -> int:
@@ -71,10 +64,7 @@ class AbstractLinear(AbstractLearner):
     intercept: bool
     standardises: bool
     needs: str  # a response or, for two classes, a label, a probability or a decision value
-
-    @property
-    def cost(self) -> int:
-        return 2
+    cost = 2
 
     @abc.abstractmethod
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
@@ -115,11 +105,7 @@ class LeastSquares(AbstractLinear):
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
         self.X, self.y, self.penalty, self.intercept, self.standardises = X, y, penalty, intercept, scaled
-        self.needs = "response"
-
-    @property
-    def name(self) -> str:
-        return "ridge regression, batched" if self.penalty else "least squares, batched"
+        self.needs, self.name = "response", "ridge regression, batched" if penalty else "least squares, batched"
 
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         place = lengths(train)
@@ -213,31 +199,22 @@ class AbstractClasses(AbstractLinear):
         return coef
 
 
-class AbstractMargin(AbstractClasses):
-    """Classifier by a smooth loss of the margin, by Newton's method with halved steps."""
+class MarginFits(AbstractClasses):
+    """Classifier by a smooth loss of the margin, by Newton's method with halved steps.
 
-    @property
-    @abc.abstractmethod
-    def steady(self) -> bool:
-        """Whether the second derivative changes smoothly, so that an old Hessian serves for some steps."""
+    Under the squared hinge, as in LinearSVC, the intercept is penalised too.
+    """
 
-    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """Compute the first two derivatives."""
-        _, first, second = self.derivatives(eta, y)
-        return first, second
-
-    @abc.abstractmethod
-    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        """Compute the loss and its first two derivatives in η, `[fits, size]`."""
-
-    def ridge(self) -> Float[np.ndarray, " params"]:
-        """Return the penalty of each coefficient, the intercept last."""
-        return np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
+    def __init__(self, loss: str, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
+        super().__init__(X, y, penalty, intercept, scaled, needs)
+        self.logistic, self.loss = loss == "logistic", resolve(loss)
+        self.name = "logistic regression, batched" if self.logistic else "linear support vectors, batched"
+        self.ridge = np.append(np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty))
 
     def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
-        if fits == 1 or not self.steady or self.standardises > self.intercept:
+        if fits == 1 or not self.logistic or self.standardises > self.intercept:
             return coef, none
         rows = np.flatnonzero(np.bincount(train.ravel(), minlength=len(self.X)))  # the rows of all training sets together
         # 2**25: numbers in the products of columns
@@ -248,7 +225,7 @@ class AbstractMargin(AbstractClasses):
         X, y = self.X[rows], self.y[rows]
         center = X.mean(0) * self.intercept
         Z = np.column_stack([X - center, np.ones((len(rows), int(self.intercept)))])
-        ridge = np.broadcast_to(self.ridge(), (fits, Z.shape[1])).copy()
+        ridge = np.broadcast_to(self.ridge, (fits, Z.shape[1])).copy()
         if self.standardises:
             mean = weight @ Z[:, :d] / size
             variance = weight @ Z[:, :d] ** 2 / size - mean**2
@@ -258,15 +235,16 @@ class AbstractMargin(AbstractClasses):
         mixed = (positive > 0) & (positive < size)
         if not mixed.all():
             return coef, np.ones(fits, bool)
-        theta, failed = FitChains(Z, y, self.slopes).solve(weight, ridge, place)
+        theta, failed = FitChains(Z, y, self.loss).solve(weight, ridge, place)
         coef[:, : Z.shape[1]] = theta
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.standardises else False)
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
-        theta, active, ridge = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z)), self.ridge()
-        value, slope, hessian = self._objective(Z, y, theta, ridge)
+        theta, active = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z))
+        y = y if self.logistic else 2 * y - 1
+        value, slope, hessian = self._objective(Z, y, theta)
         for _ in range(100):
             step, _ = _solve_stack(hessian, slope)
             decrement = np.einsum("fd,fd->f", step, slope)
@@ -279,7 +257,7 @@ class AbstractMargin(AbstractClasses):
             length, here = np.ones(len(active)), theta[active]
             for _ in range(30):
                 moved = here - length[:, None] * step
-                after, slope, hessian = self._objective(Z, y, moved, ridge)
+                after, slope, hessian = self._objective(Z, y, moved)
                 worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
                 if not worse.any():
                     break
@@ -287,56 +265,14 @@ class AbstractMargin(AbstractClasses):
             theta[active], value = moved, after
         return theta
 
-    def _objective(self, Z: NDArray, y: NDArray, theta: NDArray, ridge: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    def _objective(self, Z: NDArray, y: NDArray, theta: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         """Compute the objective of each fit, its gradient and its Hessian."""
-        loss, first, second = self.derivatives(np.matmul(Z, theta[..., None])[..., 0], y)
-        value = loss.sum(1) + 0.5 * (ridge * theta**2).sum(1)
-        slope = np.matmul(first[:, None], Z)[:, 0] + ridge * theta
+        loss, first, second = self.loss.derivatives(np.matmul(Z, theta[..., None])[..., 0], y, (0, 1, 2))
+        value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
+        slope = np.matmul(first[:, None], Z)[:, 0] + self.ridge * theta
         hessian = np.matmul(Z.transpose(0, 2, 1), second[..., None] * Z)
-        hessian[:, range(Z.shape[2]), range(Z.shape[2])] += ridge
+        hessian[:, range(Z.shape[2]), range(Z.shape[2])] += self.ridge
         return value, slope, hessian
-
-
-class LogisticFits(AbstractMargin):
-    """Logistic loss `log(1 + e^η) − y η`; the intercept is not penalised."""
-
-    @property
-    def name(self) -> str:
-        return "logistic regression, batched"
-
-    @property
-    def steady(self) -> bool:
-        return True
-
-    def slopes(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        with np.errstate(over="ignore"):
-            mu = 1 / (1 + np.exp(-eta))
-        return mu - y, mu * (1 - mu)
-
-    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        tail = np.exp(-np.abs(eta))
-        mu = np.where(eta >= 0, 1.0, tail) / (1 + tail)
-        return np.maximum(eta, 0) + np.log1p(tail) - y * eta, mu - y, mu * (1 - mu)
-
-
-class SupportVector(AbstractMargin):
-    """Squared hinge `max(0, 1 − s η)²` with s = ±1 the class and a penalised intercept, as in LinearSVC."""
-
-    @property
-    def name(self) -> str:
-        return "linear support vectors, batched"
-
-    @property
-    def steady(self) -> bool:
-        return False
-
-    def ridge(self) -> Float[np.ndarray, " params"]:
-        return np.full(self.X.shape[1] + int(self.intercept), self.penalty)
-
-    def derivatives(self, eta: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
-        sign = 2 * y - 1
-        short = np.maximum(1 - sign * eta, 0.0)
-        return short**2, -2 * sign * short, 2.0 * (short > 0)
 
 
 def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -368,37 +304,29 @@ class Neighbours(AbstractLearner):
     multiplicity.
     """
 
+    cost = 4
+
     def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
         self.X, self.target, self.k, self.kind = X, target, k, kind  # kind: response, probability, probabilities or label
-        self.order: NDArray[np.int32] | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.k} nearest neighbours, sorted once"
-
-    @property
-    def cost(self) -> int:
-        return 4
+        self.name = f"{k} nearest neighbours, sorted once"
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         if train.shape[1] < self.k:
             raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
-        order = self._sort_neighbours()
         inside, outside = [], []
         for rows, mine in zip(train, own, strict=True):
             times = np.bincount(rows, minlength=len(self.X))
-            inside.append(self._predict(order[shared], times))
-            outside.append(self._predict(order[mine], times))
+            inside.append(self._predict(self.order[shared], times))
+            outside.append(self._predict(self.order[mine], times))
         return np.array(inside), np.array(outside)
 
-    def _sort_neighbours(self) -> Int[np.ndarray, "records records"]:
-        """Sort all records by their distances from each record, once."""
-        if self.order is None:
-            from sklearn.metrics import pairwise_distances_chunked
+    @functools.cached_property
+    def order(self) -> Int[np.ndarray, "records records"]:
+        """All records by their distances from each record."""
+        from sklearn.metrics import pairwise_distances_chunked
 
-            nearest = lambda distance, _: np.argsort(distance, axis=1, kind="stable").astype(np.int32)
-            self.order = np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
-        return self.order
+        nearest = lambda distance, _: np.argsort(distance, axis=1, kind="stable").astype(np.int32)
+        return np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
 
     def _predict(self, order: NDArray, times: NDArray[np.int64]) -> NDArray[np.float64]:
         """Predict from the nearest records of each list, and from twice as many if fewer than k of them were trained on."""
@@ -445,14 +373,11 @@ def moments(U: NDArray[np.float64], train: Rows, place: NDArray[np.int64]) -> Fl
     return out
 
 
-Slopes = Callable[[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
-
-
 class FitChains:
     """Minima of `Σ_n w_n ℓ(z_nᵀθ, y_n) + ½ Σ_j r_j θ_j²` for many w and r, by chains."""
 
-    def __init__(self, Z: NDArray[np.float64], y: NDArray[np.float64], slopes: Slopes):
-        self.Z, self.y, self.slopes = Z, y, slopes
+    def __init__(self, Z: NDArray[np.float64], y: NDArray[np.float64], loss: AbstractLoss):
+        self.Z, self.y, self.loss = Z, y, loss
         self.upper = np.triu_indices(Z.shape[1])
         self.products = Z[:, self.upper[0]] * Z[:, self.upper[1]]
 
@@ -488,7 +413,7 @@ class FitChains:
         old = np.full(fits, inverse is not None)
         at = np.arange(fits)
         for _ in range(MAX_CHAIN_NEWTON_STEPS):
-            first, second = self.slopes(theta[at] @ self.Z.T, self.y)
+            first, second = self.loss.derivatives(theta[at] @ self.Z.T, self.y, (1, 2))
             slope = (weight[at] * first) @ self.Z + ridge[at] * theta[at]
             step, decrement = _step(held[at], slope)
             slow = ~old[at] | (decrement > SLOW * SLOW * before[at])

@@ -19,9 +19,7 @@ from ._fits import AbstractClasses
 class HingeFits(AbstractClasses):
     """Hinge loss `max(0, 1 − s η)`; the intercept is not penalised."""
 
-    @property
-    def name(self) -> str:
-        return "linear support vectors (hinge), batched"
+    name = "linear support vectors (hinge), batched"
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
         """Iterate each fit until its gap has closed; finished fits drop out. Raises ArithmeticError if one does not close."""

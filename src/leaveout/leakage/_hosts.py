@@ -23,7 +23,7 @@ from sklearn.svm import SVC
 from .._runtime.display import kind_of
 from .._runtime.parallel import over, workers
 from ..data.arrays import numbers
-from ..interop.sklearn import HostObjective, SklearnEstimator, describe
+from ..interop.sklearn import SklearnEstimator, describe
 from ..models.glm.glm import GLM
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -33,16 +33,15 @@ from ._fits import (
     FIT_BATCH_ENTRIES,
     AbstractLearner,
     LeastSquares,
-    LogisticFits,
+    MarginFits,
     Neighbours,
     Own,
     Predictions,
     Rows,
     SharedColumns,
-    SupportVector,
 )
 from ._hinge import HingeFits
-from ._score import Needs, Score
+from ._score import Score
 from ._scoring import Loss, classifies, predict_for_score, resolve, resolve_score
 
 MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save no time
@@ -72,7 +71,13 @@ def prepare(
     if loss is not None and scoring is not None:
         raise ValueError(f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}.")
     if not isinstance(estimator, Fit):
-        check_clonable(caller, estimator)
+        if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+            got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
+            raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
+        try:
+            is_classifier(clone(estimator))
+        except (TypeError, RuntimeError, AttributeError) as error:
+            raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error
     X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
     X = X.tocsr() if hasattr(X, "tocsr") else X
     target = np.asarray(y)
@@ -122,31 +127,15 @@ def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) 
                 raise said from error
 
 
-def check_clonable(caller: str, estimator: object) -> None:
-    """Raise TypeError unless scikit-learn can clone it."""
-    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-        got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
-        raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
-    try:
-        is_classifier(clone(estimator))
-    except (TypeError, RuntimeError, AttributeError) as error:
-        raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error
-
-
 class Estimator(AbstractLearner):
     """Scikit-learn estimator that is cloned and fitted by joblib, with the caller's backend."""
+
+    cost = 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
 
     def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
-
-    @property
-    def name(self) -> str:
-        return f"{type(self.estimator).__name__}, fitted anew"
-
-    @property
-    def cost(self) -> int:
-        return 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
+        self.name = f"{type(estimator).__name__}, fitted anew"
 
     @property
     def jobs(self) -> int:
@@ -157,10 +146,22 @@ class Estimator(AbstractLearner):
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
-        some = functools.partial(_fit_and_predict, self.estimator, self.X, self.y, self.labels, self.measure.needs, shared)
         fits = [(train[p], own[p], seeds[p]) for p in parts]
-        inside, outside = zip(*(made for _, made in over(some, fits, jobs=self.n_jobs)), strict=True)
+        made = over(functools.partial(self._fit_and_predict, shared), fits, jobs=self.n_jobs)
+        inside, outside = zip(*(predicted for _, predicted in made), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
+
+    def _fit_and_predict(self, shared: SharedColumns, fits: tuple[Rows, Own, Int[np.ndarray, " fits"]]) -> Predictions:
+        """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""
+        inside, outside = [], []
+        for rows, mine, seed in zip(*fits, strict=True):
+            one_class = len(self.labels) and len(np.unique(self.y[rows])) == 1
+            model = DummyClassifier(strategy="prior") if one_class else seed_estimator(clone(self.estimator), int(seed))
+            model.fit(_take(self.X, rows), self.y[rows])
+            predict = lambda some, model=model: predict_for_score(model, _take(self.X, some), self.labels, self.measure.needs)
+            inside.append(predict(shared))
+            outside.append(predict(mine) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
+        return np.array(inside), np.array(outside)
 
 
 class PlanHost(AbstractLearner):
@@ -169,15 +170,8 @@ class PlanHost(AbstractLearner):
     def __init__(self, fit: Fit, refit: AbstractRefit, measure: Score):
         self.fit, self.refit, self.measure = fit, refit, measure
         assert isinstance(fit.objective, GLM)
-        self.glm = fit.objective
-
-    @property
-    def name(self) -> str:
-        return f"GLM ({type(self.glm.loss_function).__name__}), refitted by {self.refit!r}"
-
-    @property
-    def cost(self) -> int:
-        return 3 * self.fit.num_params + 16
+        self.glm, self.cost = fit.objective, 3 * fit.num_params + 16
+        self.name = f"GLM ({type(self.glm.loss_function).__name__}), refitted by {refit!r}"
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
         n = self.glm.num_units
@@ -259,86 +253,41 @@ def finite_columns(X: Any) -> NDArray[np.float64] | None:
 
 def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
-    scaled, model = _strip_scaler(estimator)
+    scaled, model = False, estimator
+    if isinstance(estimator, Pipeline) and len(estimator.steps) == 2:
+        first, last = (step for _, step in estimator.steps)
+        if type(first) is StandardScaler and first.with_mean and first.with_std:
+            scaled, model = True, last
     data = finite_columns(X)
     if data is None:
         return None  # some estimators accept NaN; others raise
     data = np.ascontiguousarray(data)
-    if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
-        return None if scaled else _neighbours(model, data, codes, measure)
+    if isinstance(model, KNeighborsClassifier | KNeighborsRegressor):
+        plain = not scaled and type(model) in (KNeighborsClassifier, KNeighborsRegressor)
+        plain &= model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
+        # 2**25: largest number of sorted distances of all records
+        if not plain or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > 2**25:
+            return None
+        target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
+        return Neighbours(data, target, model.n_neighbors, measure.needs)
+    if data.shape[1] > MAX_BATCHED_FEATURES:
+        return None
+    classes = measure.needs in ("probability", "label", "decision") and codes.max() == 1
     if type(model) is SVC:
-        return _support_vectors(model, data, codes, measure, scaled)
-    host = _plain(model)
-    if host is None or data.shape[1] > MAX_BATCHED_FEATURES:
-        return None
-    if host.loss == "squared" and not measure.classes:
-        return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
-    if measure.needs not in ("probability", "label", "decision") or codes.max() != 1 or host.ridge == 0:
-        return None
-    if host.loss == "logistic":
-        return LogisticFits(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
-    if host.loss == "squared_hinge" and host.whole:
-        return SupportVector(data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
-    return None
-
-
-def _plain(model: SklearnEstimator) -> HostObjective | None:
-    """Return the objective of a model if it is a sum over rows that all folds share; else None."""
+        plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
+        known = plain and measure.needs == "label" and classes
+        return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
     try:
         host = describe(model)
     except (TypeError, NotFittedError):  # an unsupported estimator, or one that must be fitted first
         return None
-    plain = not (host.l1 or host.positive or host.choice_note or host.average or host.class_weight or np.ndim(host.ridge))
-    return host if plain else None
-
-
-def _neighbours(
-    model: KNeighborsClassifier | KNeighborsRegressor, data: NDArray, codes: NDArray, measure: Score
-) -> Neighbours | None:
-    euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
-    # 2**25: largest number of sorted distances of all records
-    if not euclidean or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > 2**25:
-        return None
-    target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
-    return Neighbours(data, target, model.n_neighbors, measure.needs)
-
-
-def _support_vectors(model: Any, data: NDArray, codes: NDArray, measure: Score, scaled: bool) -> HingeFits | None:
-    """Return the batched learner of a support vector machine with a linear kernel and no limit of iterations, else None."""
-    plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
-    known = plain and measure.needs == "label" and codes.max() == 1 and data.shape[1] <= MAX_BATCHED_FEATURES
-    return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
-
-
-def _strip_scaler(estimator: SklearnEstimator) -> tuple[bool, SklearnEstimator]:
-    """Return the model without a plain StandardScaler before it, and whether there was one."""
-    if not isinstance(estimator, Pipeline) or len(estimator.steps) != 2:
-        return False, estimator
-    first, model = (step for _, step in estimator.steps)
-    plain = type(first) is StandardScaler and first.with_mean and first.with_std
-    return (True, model) if plain else (False, estimator)
-
-
-def _fit_and_predict(
-    estimator: SklearnEstimator,
-    X: Any,
-    y: NDArray,
-    labels: NDArray,
-    needs: Needs,
-    shared: SharedColumns,
-    fits: tuple[Rows, Own, Int[np.ndarray, " fits"]],
-) -> Predictions:
-    """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""
-    inside, outside = [], []
-    for rows, mine, seed in zip(*fits, strict=True):
-        one_class = len(labels) and len(np.unique(y[rows])) == 1
-        model = DummyClassifier(strategy="prior") if one_class else seed_estimator(clone(estimator), int(seed))
-        model.fit(_take(X, rows), y[rows])
-        inside.append(predict_for_score(model, _take(X, shared), labels, needs))
-        outside.append(
-            predict_for_score(model, _take(X, mine), labels, needs) if len(mine) else np.zeros((0, *inside[-1].shape[1:]))
-        )
-    return np.array(inside), np.array(outside)
+    if host.l1 or host.positive or host.choice_note or host.average or host.class_weight or np.ndim(host.ridge):
+        return None  # no sum over rows that all folds share
+    if host.loss == "squared" and not measure.classes:
+        return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
+    if classes and host.ridge != 0 and (host.loss == "logistic" or (host.loss == "squared_hinge" and host.whole)):
+        return MarginFits(host.loss, data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
+    return None
 
 
 def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
