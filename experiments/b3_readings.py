@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import leaveout as lo
-from leaveout.leakage._fits import AbstractLearner, LogisticFits, SupportVector
+from leaveout.leakage._fits import AbstractLearner, MarginFits
 from leaveout.leakage._hinge import HingeFits
 from leaveout.leakage._hosts import Estimator
 from leaveout.leakage._scoring import resolve
@@ -64,9 +64,9 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
     yield "words as ordinals", read(data, as_numbers)
     yield (
         "squared hinge (LinearSVC), standardised, zeros",
-        read(data, as_levels, SupportVector(X, y, 1.0, True, True, "label"), True),
+        read(data, as_levels, MarginFits("squared_hinge", X, y, 1.0, True, True, "label"), True),
     )
-    yield "logistic regression, standardised, zeros", read(data, as_levels, LogisticFits(X, y, 1.0, True, True, "label"), True)
+    yield "logistic regression, standardised, zeros", read(data, as_levels, MarginFits("logistic", X, y, 1.0, True, True, "label"), True)
     balanced, radial = SVC(kernel="linear", class_weight="balanced"), SVC()
     yield "classes balanced, standardised, zeros", read(data, as_levels, hosted(as_levels, y, balanced), True)
     yield "radial kernel, standardised, zeros", read(data, as_levels, hosted(as_levels, y, radial), True)

@@ -1835,7 +1835,7 @@ FAULTS = (
     ),
     Fault(
         "too few records of other clusters are removed",
-        "_rows_of",
+        "_score_fits",
         "mass = (1 + mixture) *",
         "mass = 1.0 *",
         "test_result",

@@ -44,14 +44,14 @@ _unpacking = threading.RLock()
 
 
 def steps(
-    make: Callable[[Item], StepResult], items: Iterable[Item], threads: int = 1
+    make: Callable[[Item], StepResult], items: Iterable[Item], threads: int = 1, jobs: int | None = None
 ) -> Generator[tuple[Item, StepResult], None, None]:
     """Yield the result of `make` for each item, in order; read it from the checkpoint if it is there, else keep it."""
     first, rest = there(), iter(items)
     for item in itertools.islice(rest, first):
         yield item, again()
     count = len(items) - first if isinstance(items, Sized) else np.inf
-    for item, told in over(make, rest, threads=threads, left=lambda done: count - done):
+    for item, told in over(make, rest, threads=threads, jobs=jobs, left=lambda done: count - done):
         keep(told)
         yield item, told
 

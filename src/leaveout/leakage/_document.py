@@ -201,11 +201,10 @@ def binomial_block_bootstrap(
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
-    inject = {"train": job.into_train, "test": job.into_test, "both": job.into_both}[direction]
     drawn = {"direction": direction, "size": size, "levels": injected, "draws": num_boot, "seed": seed}
     of = {"estimator": estimator, "data": (task.X, task.y, *sides), "loss": task.measure, "refit": task.refit} | drawn
     with keeping(caller, checkpoint, of):
-        mean, variance = inject(injected)
+        mean, variance = job.inject(direction, injected)
     reach = 1 - p_train - p_test  # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train
     matrices = [binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)]
     A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
@@ -223,72 +222,47 @@ class _Job:
     num_boot: int
     seed: int
 
-    def into_train(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """Compute b over training sets with records of V̂."""
-        out = np.empty((len(levels), self.num_boot))
-        with Slow("levels", len(levels)) as bar:
-            for number, level in enumerate(levels):
-                for at, rows, own in self._mixtures(number, level):
-                    out[number, at] = read_or_make(functools.partial(self._of_train, rows, own))["losses"]
-                bar.advance()
-        return out.mean(1), out.var(1, ddof=1)
-
-    def _of_train(self, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
-        losses = self.measure.losses(self.y[self.test], self.learner(rows, self.test, own, np.arange(len(rows)))[0])
-        return {"losses": _left_out_losses(losses, rows, self.test)}
-
-    def into_test(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """Compute b over test sets with records of T̂; fits train on the records of T̂ that were not drawn."""
-        out = np.empty((len(levels), self.num_boot))
-        draws_at_a_time = 64  # draws that are kept together if each is fitted by itself
+    def inject(self, direction: Direction, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """Compute the means and variances of b over draws of training sets, test sets, or both."""
+        alone, both = direction == "test", direction == "both"
+        each = self.size * self.learner.cost + 4 * (len(self.test) + both * len(self.train))
+        step = 64 if alone else max(1, 2 * FIT_BATCH_ENTRIES // each)  # draws that are kept together
+        out = np.empty((len(levels), self.num_boot, len(levels) if both else 1))
+        sides = (self.train, self.test) if alone else (self.test, self.train)
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
-                for start in range(0, self.num_boot, draws_at_a_time):
-                    some = range(start, min(start + draws_at_a_time, self.num_boot))
-                    rows = [self._mixture(rng, 1, level, self.train, self.test)[0] for _ in some]
-                    out[number, some] = read_or_make(functools.partial(self._of_test, rows, some))["losses"]
-                    bar.advance(len(some))
-        return out.mean(1), out.var(1, ddof=1)
+                for start in range(0, self.num_boot, step):
+                    draws = range(start, min(start + step, self.num_boot))
+                    groups = [1] * len(draws) if alone else [len(draws)]  # a test set has fits of its own
+                    rows = np.concatenate([self._mixture(rng, count, level, *sides) for count in groups])
+                    made = functools.partial(self._losses, direction, rows, draws, number, levels)
+                    out[number, draws] = read_or_make(made)["losses"]
+                    bar.advance(len(draws))
+        out = np.moveaxis(out, 1, 2) if both else out[..., 0]
+        return out.mean(-1), out.var(-1, ddof=1)
 
-    def _of_test(self, draws: list[NDArray[np.int64]], numbers: range) -> StepResult:
-        losses, none = [], np.zeros((1, 0), np.int64)
-        for rows, r in zip(draws, numbers, strict=True):
-            rest = np.setdiff1d(self.train, rows)[None]
-            losses.append(self.measure.losses(self.y[rows], self.learner(rest, rows, none, np.array([r]))[0]).mean())
-        return {"losses": np.array(losses)}
-
-    def into_both(self, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """Compute b on the product grid: each fit is tested on mixtures at all levels of records that it was not trained on."""
-        out = np.empty((len(levels), len(levels), self.num_boot))
-        with Slow("levels", len(levels)) as bar:
-            for number, level in enumerate(levels):
-                for at, rows, own in self._mixtures(number, level, every=True):
-                    out[number][:, at] = read_or_make(functools.partial(self._of_both, number, levels, rows, own))["losses"]
-                bar.advance()
-        return out.mean(2), out.var(2, ddof=1)
-
-    def _of_both(self, number: int, levels: NDArray, rows: NDArray[np.int64], own: NDArray[np.int64]) -> StepResult:
-        """Compute mean losses of draws from V̂ and T̂ without the training records, `[test levels, fits]`."""
-        shared, beside = self.learner(rows, self.test, own, np.arange(len(rows)))
-        losses = self.measure.losses(self.y[self.test], shared), self.measure.losses(self.y[own], beside)
+    def _losses(
+        self, direction: Direction, rows: NDArray[np.int64], draws: range, number: int, levels: NDArray[np.float64]
+    ) -> StepResult:
+        """Compute the mean losses of some draws, `[draws, test levels or one]`."""
+        none = np.zeros((len(rows), 0), np.int64)
+        if direction == "train":
+            losses = self.measure.losses(self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0])
+            return {"losses": _left_out_losses(losses, rows, self.test)[:, None]}
+        if direction == "test":  # fits train on the records of T̂ that were not drawn
+            predict = lambda own, r: self.learner(np.setdiff1d(self.train, own)[None], own, none[:1], np.array([r]))[0]
+            mean = [self.measure.losses(self.y[own], predict(own, r)).mean() for own, r in zip(rows, draws, strict=True)]
+            return {"losses": np.array(mean)[:, None]}
+        beside = np.broadcast_to(self.train, (len(rows), len(self.train)))
+        predicted = self.learner(rows, self.test, beside, np.arange(len(rows)))
+        losses = [self.measure.losses(self.y[some], own) for some, own in zip((self.test, beside), predicted, strict=True)]
         rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
-        for f, drawn in enumerate(rows):
+        for f, drawn in enumerate(rows):  # tested on mixtures at all levels of records that it was not trained on
             clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
             own, alien = losses[0][f, rng.choice(clean, self.size)], losses[1][f, rng.choice(other, self.size)]
             values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
-        return {"losses": values.T}
-
-    def _mixtures(self, number: int, level: float, every: bool = False):
-        """Yield batches of training sets at one level: their places, their rows, and rows of T̂ to score."""
-        rng = np.random.default_rng([self.seed, number])
-        each = self.size * self.learner.cost + 4 * (len(self.test) + every * len(self.train))
-        step = max(1, 2 * FIT_BATCH_ENTRIES // each)
-        for start in range(0, self.num_boot, step):
-            count = min(step, self.num_boot - start)
-            rows = self._mixture(rng, count, level, self.test, self.train)
-            own = np.broadcast_to(self.train if every else self.train[:0], (count, len(self.train) * every))
-            yield slice(start, start + count), rows, own
+        return {"losses": values}
 
     def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> NDArray[np.int64]:
         """Draw `size` records with replacement, from `first` with probability p, else from `other`."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.fingerprint import fingerprint
@@ -16,16 +16,17 @@ from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..refit import AbstractRefit
 from ..validation.standard_errors import InfluenceSpread
-from ._hosts import Task, make_learner, prepare
+from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
-from ._models import DrawnLeakage, Leakage, LeakageFold, Shares, check_known
+from ._models import DrawnLeakage, Leakage, LeakageFold, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
-from ._run import Enough, FitWork, FoldLosses, describe_run, run
+from ._run import FitWork, FoldLosses, describe_run, run
 from ._score import NO_MIXTURE, Score
 from ._scoring import Loss
 from ._slope import slope_test
 from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, draws_resolve, left_out, units
+from ._study import Ask, PredictionWork
 
 DEFAULT = Injection()
 IID_REPEATS = 4
@@ -126,18 +127,30 @@ def leakage_corrected(
     _, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
     task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
-    injection, said = _match_injection(injection, leakage)
-    notes, score, shares = _few_clusters(folds) + said, task.measure, leakage.shares(folds)
+    if injection.mechanism != leakage.mechanism:
+        if leakage.mechanism != "split":
+            raise ValueError(
+                f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but "
+                f"{type(leakage).__name__} is about single records; give SplitLeakage(rate), or mechanism='record'."
+            )
+        injection = replace(injection, mechanism="split")
+    notes, score, shares = _few_clusters(folds), task.measure, leakage.shares(folds)
     outside = bool(np.any(shares.p_test > 0))
     _check_score(score, outside, injection, bins)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
-    work = FitWork(plan, learner, score, task.codes, outside, mixture, None if bins is None else _edges(bins))
+    edges = None if bins is None else np.asarray(bins, np.float64)
+    if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
+        raise ValueError(f"leakage_corrected: bins must be three or more rising edges; got {bins!r}.")
+    work = FitWork(plan, learner, score, task.codes, outside, mixture, edges)
     common: dict[str, Any] = {
-        "shares": shares, "names": names, "measure": score, "seed": seed, "edges": work.edges, "learner": learner.name,
+        "shares": shares, "names": names, "measure": score, "seed": seed, "edges": edges, "learner": learner.name,
         "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
-        "unshown": unshown(folds, leakage), "of": _of(task, folds),
+        "unshown": unshown(folds, leakage), "of": {
+            "response": fingerprint(task.y), "score": score.name,
+            "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
+        },
     }  # fmt: skip
     known_notes, size, whole = list(notes), plan[0].size, len(plan[0].fold.train)
     if injection.train_size is not None and size < whole / 2:
@@ -145,17 +158,31 @@ def leakage_corrected(
             f"trained on {size} of {whole} records: this is the loss of a learner of that size, not of one that sees all."
         )
 
+    law, unit = matrices(plan, shares), units(plan)[0]
+
+    def enough(runs: list[FoldLosses]) -> int:
+        """Estimate the number of draws at which the Monte-Carlo error is small relative to that of the data."""
+        pooled = pool(plan, runs, shares, ORDER, law)
+        weights = pooled.solve(score.shape).weights
+        tested = as_tested(plan, [run.records for run in runs], pooled.combinations, weights, shares)
+        data = InfluenceSpread(tested, unit, fold_effects=beside["moved"]).error
+        drawn = runs[0].test.shape[1]
+        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
+
     def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
-        pooled, slope = pool(plan, runs, shares, ORDER), slope_test(plan, runs, slope_level(plan), score.more_is_better)
+        pooled, slope = pool(plan, runs, shares, ORDER, law), slope_test(plan, runs, slope_level(plan), score.more_is_better)
         told, se_mc = (*more, *known_notes), pooled.monte_carlo_error(score.shape, seed)
         return LeakageResult(plan=plan, runs=runs, pooled=pooled, se_mc=se_mc, slope_test=slope, notes=told, **beside, **common)
 
-    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": work.edges, "p_test above zero": outside}
+    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
     beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, of):
-            beside = _beside(work, seed)
-            runs = run(work, injection.draws, None if injection.num_boot else _until(work, shares, injection, beside["moved"]))
+            beside["iid"] = float(read_or_make(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"])
+            if not draws_resolve(plan) and score.weighs:
+                made = read_or_make(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
+                beside["moved"] = made.get("moved")
+            runs = run(work, injection.draws, enough if injection.num_boot is None and score.weighs else None)
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0
@@ -165,41 +192,6 @@ def leakage_corrected(
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
     return result(runs, beside)
-
-
-def _beside(work: FitWork, seed: int) -> dict[str, Any]:
-    """Run further fits: the loss with all records independent, and the losses without groups of clusters."""
-    iid = read_or_make(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"]
-    if draws_resolve(work.plan) or not work.score.weighs:
-        return {"iid": float(iid), "moved": None}
-    made = read_or_make(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
-    return {"iid": float(iid), "moved": made.get("moved")}
-
-
-def _until(work: FitWork, shares: Shares, injection: Injection, move: NDArray[np.float64] | None) -> Enough | None:
-    """Draw until the Monte-Carlo error is small relative to that of the data."""
-    if injection.num_boot is not None or not work.score.weighs:
-        return None
-    law, unit = matrices(work.plan, shares), units(work.plan)[0]
-
-    def enough(runs: list[FoldLosses]) -> int:
-        pooled = pool(work.plan, runs, shares, ORDER, law)
-        weights = pooled.solve(work.score.shape).weights
-        tested = as_tested(work.plan, [run.records for run in runs], pooled.combinations, weights, shares)
-        data = InfluenceSpread(tested, unit, fold_effects=move).error
-        drawn = runs[0].test.shape[1]
-        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
-
-    return enough
-
-
-def _of(task: Task, folds: list[LeakageFold]) -> dict[str, str]:
-    """List the facts that two results must share to be compared."""
-    return {
-        "response": fingerprint(task.y),
-        "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
-        "score": task.measure.name,
-    }
 
 
 def _few_clusters(folds: list[LeakageFold]) -> list[str]:
@@ -214,18 +206,6 @@ def _few_clusters(folds: list[LeakageFold]) -> list[str]:
         f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
         "and its data SE leaves the rest out."
     ]
-
-
-def _match_injection(injection: Injection, leakage: Leakage) -> tuple[Injection, list[str]]:
-    """Return the injection with the mechanism of the leakage."""
-    if injection.mechanism == leakage.mechanism:
-        return injection, []
-    if leakage.mechanism == "split":
-        return replace(injection, mechanism="split"), []
-    raise ValueError(
-        f"leakage_corrected: mechanism={injection.mechanism!r} injects halves of clusters, but {type(leakage).__name__} is "
-        "about single records; give SplitLeakage(rate), or mechanism='record'."
-    )
 
 
 def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
@@ -244,23 +224,14 @@ def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayL
         )
 
 
-def _edges(bins: ArrayLike) -> NDArray[np.float64]:
-    edges = np.asarray(bins, np.float64)
-    if edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0):
-        raise ValueError(f"leakage_corrected: bins must be three or more rising edges; got {bins!r}.")
-    return edges
-
-
 def _iid(work: FitWork, seed: int) -> float:
     """Cross-validate with all records as independent, with training sets of the same size."""
     plan = work.plan
     records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
-    rng, values = np.random.default_rng([seed, 3]), []
-    size = min(part.size for part in plan)
+    rng, size, asks = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
     for _ in range(IID_REPEATS):
         for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
             rest = np.setdiff1d(records, test)
-            rows = rng.permutation(rest)[: min(size, len(rest))][None]
-            predicted, _ = work.learner.alone()(rows, test, np.zeros((1, 0), np.int64), np.array([seed]))
-            values.append(work.score(work.y[test], predicted[0]))
-    return float(np.mean(values))
+            asks.append(Ask(rng.permutation(rest)[: min(size, len(rest))], test))
+    predicted = PredictionWork(work.learner, seed)(asks)
+    return float(np.mean([work.score(work.y[ask.test], own) for ask, own in zip(asks, predicted, strict=True)]))

@@ -158,11 +158,25 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
         told = again()
         kept[Piece(*(int(x) for x in told.pop("piece")))] = told
     total = levels * len(work.plan) * progress.most
-    pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
+
+    def made() -> Iterator[tuple[Piece, StepResult]]:
+        """Yield every piece with its losses, those in the checkpoint first."""
+        pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
+        for piece in pieces:
+            if piece not in kept:
+                pieces = itertools.chain([piece], pieces)
+                break
+            yield piece, kept[piece]
+        make = functools.partial(one_piece, work.alone())
+        for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining):
+            if not progress.is_stopped:
+                keep({**told, "piece": np.array(piece)})
+            yield piece, told
+
     try:
         with Slow("fits", total) as bar:
             began = time.perf_counter()
-            for piece, told in _make_pieces(work, progress, pieces, kept):
+            for piece, told in made():
                 progress.add(piece, told)
                 bar.advance(levels * (piece.stop - piece.start))
                 each = (time.perf_counter() - began) / max(bar.num_done, 1)
@@ -203,33 +217,13 @@ def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Pi
                 for k in due:
                     if progress.is_stopped:
                         return
-                    size = _size(work, work.plan[k])
+                    part = work.plan[k]
+                    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left))
+                    size = max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))  # draws whose arrays fit into memory
                     stop = min(start + ((at[k] - start) // size + 1) * size, end)
                     piece = pieces.get((k, at[k]), Piece(k, at[k], stop))
                     at[k] = piece.stop
                     yield piece
-
-
-def _size(work: FitWork, part: FoldInjection) -> int:
-    """Return the number of draws whose arrays stay within the capacity."""
-    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left))
-    return max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
-
-
-def _make_pieces(
-    work: FitWork, progress: _Progress, pieces: Iterator[Piece], results: dict[Piece, StepResult]
-) -> Iterator[tuple[Piece, StepResult]]:
-    """Yield every piece with its losses."""
-    for piece in pieces:
-        if piece not in results:
-            pieces = itertools.chain([piece], pieces)
-            break
-        yield piece, results[piece]
-    make = functools.partial(one_piece, work.alone())
-    for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining):
-        if not progress.is_stopped:
-            keep({**told, "piece": np.array(piece)})
-        yield piece, told
 
 
 def one_piece(work: FitWork, piece: Piece) -> StepResult:
@@ -239,7 +233,9 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     draws, levels, size = drawn.train.shape
     rows, test = drawn.train.reshape(-1, size), part.fold.test
     own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
-    seeds = np.repeat(np.array([_seed(part, r) for r in range(piece.start, piece.stop)]), levels)
+    # one seed for the estimator's random numbers of each draw, common to all levels
+    seeds = [np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1 for r in range(*piece[1:])]
+    seeds = np.repeat(np.array(seeds, np.int64), levels)
     shared, beside = work.learner(rows, test, own, seeds)
     scored = drawn.score_mask.reshape(len(rows), -1)
     members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
@@ -287,7 +283,15 @@ def _score_fits(
     if score.per_record:
         each = score.losses(y[test], shared)
         return (each * weight).sum(1) / weight.sum(1), each
-    fits = [_rows_of(y, test, shared[f], w, own[f], beside[f], mixture) for f, w in enumerate(weight)]
+    fits = []
+    for f, w in enumerate(weight):
+        seen = np.flatnonzero(w)
+        rows, predicted, mass = test[seen], shared[f, seen], w[seen]
+        if mixture:
+            mass = (1 + mixture) * mass / w.sum()
+            rows, predicted = np.concatenate([rows, own[f]]), np.concatenate([predicted, beside[f]])
+            mass = np.concatenate([mass, np.full(len(own[f]), -mixture / len(own[f]))])
+        fits.append((y[rows], predicted, mass))
     if not score.weighs:
         return np.array([score(*fit) for fit in fits]), None
     values, each = np.zeros(len(weight)), np.zeros(weight.shape)
@@ -298,30 +302,7 @@ def _score_fits(
     return values, each
 
 
-def _rows_of(
-    y: NDArray[np.float64],
-    test: NDArray[np.int64],
-    shared: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    own: NDArray[np.int64],
-    beside: NDArray[np.float64],
-    mixture: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the rows on which one fit is scored: the response, its predictions, and the weights."""
-    seen = np.flatnonzero(weight)
-    if not mixture:
-        return y[test[seen]], shared[seen], weight[seen]
-    mass = (1 + mixture) * weight[seen] / weight.sum()
-    mass = np.concatenate([mass, np.full(len(own), -mixture / len(own))])
-    return y[np.concatenate([test[seen], own])], np.concatenate([shared[seen], beside]), mass
-
-
 def _by_cluster(values: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:
     order = np.argsort(members, kind="stable")
     starts = np.searchsorted(members[order], np.arange(members.max() + 1))
     return np.add.reduceat(values[:, order], starts, axis=1)
-
-
-def _seed(part: FoldInjection, draw: int) -> int:
-    """Return the seed of the estimator's random numbers: one for each draw, common to all levels."""
-    return int(np.random.SeedSequence([part.seed, part.number, draw, 1]).generate_state(1)[0] >> 1)

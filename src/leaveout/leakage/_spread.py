@@ -1,15 +1,13 @@
 """Variance of a number over other data: the influence of each record as tested, and as trained on."""
 
-import functools
-
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.parallel import over
 from ..validation.standard_errors import TrainingInfluence
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FitWork
+from ._study import PredictionWork, leave_pairs_out
 
 MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the independent units
 
@@ -39,22 +37,7 @@ def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
     # 12: largest number of folds whose pairs are left out
     if not 3 <= folds <= 12 or not complete or len(np.unique(rows)) < len(rows):
         return None
-    pairs = [(i, j) for i in range(folds) for j in range(i, folds)]
-    found, apart = np.zeros((folds, folds)), functools.partial(_without, work.alone())
-    for pair, values in over(apart, pairs, jobs=work.learner.jobs, left=lambda done: len(pairs) - done):
-        found[pair], found[pair[::-1]] = values
-    share = np.array([len(test) for test in tested]) / len(rows)
-    return share[:, None] * (found - np.diag(found)[:, None])
-
-
-def _without(work: FitWork, pair: tuple[int, int]) -> tuple[float, float]:
-    """Score two folds by one fit that saw neither."""
-    parts = [work.plan[k] for k in pair]
-    rows = np.setdiff1d(parts[0].fold.train, parts[1].fold.test)[None]
-    tests = [part.fold.test for part in parts]
-    predicted, _ = work.learner(rows, np.concatenate(tests), np.zeros((1, 0), np.int64), np.array([parts[0].seed]))
-    first = len(tests[0])
-    return work.score(work.y[tests[0]], predicted[0, :first]), work.score(work.y[tests[1]], predicted[0, first:])
+    return leave_pairs_out([part.fold for part in plan], work.y, work.score, PredictionWork(work.learner, plan[0].seed))
 
 
 def as_tested(

@@ -11,8 +11,8 @@ clusters through training is measured by leaving pairs of folds out.
 
 import functools
 import hashlib
+import itertools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy import stats
 
-from .._runtime.checkpoint import again, keep, there
-from .._runtime.parallel import over
+from .._runtime.checkpoint import StepResult
+from .._runtime.parallel import steps
 from .._runtime.progress import Slow
 from ..validation.standard_errors import Variance, over_units
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
@@ -68,51 +68,47 @@ class PredictionWork:
     known_predictions: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def __call__(self, asks: list[Ask]) -> list[NDArray[np.float64]]:
-        names = [_name(ask) for ask in asks]
-        new = {name: ask for name, ask in zip(names, asks, strict=True) if name not in self.known_predictions}
+        names = [b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask) for ask in asks]
+        new = list({name: ask for name, ask in zip(names, asks, strict=True) if name not in self.known_predictions}.items())
+        glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
+        size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64) if glm else 1
+        make = functools.partial(_one, self.learner.alone(), self.seed)
         began = time.perf_counter()
-        for name, predicted in zip(new, self._yield_predictions(list(new.values())), strict=True):
-            self.known_predictions[name] = predicted
-            self.num_made += 1
-            self.bar.advance()
+        batches = [new[k : k + size] for k in range(0, len(new), size)]
+        for some, told in steps(make, batches, jobs=1 if glm else self.learner.jobs):
+            for number, (name, _) in enumerate(some):
+                self.known_predictions[name] = told[str(number)]
+                self.num_made += 1
+                self.bar.advance()
         self.seconds += time.perf_counter() - began
         return [self.known_predictions[name] for name in names]
 
-    def _yield_predictions(self, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-        """Yield the predictions in the checkpoint, then the others as they are computed."""
-        done = min(there(), len(asks))
-        for _ in range(done):
-            yield again()["predicted"]
-        asks = asks[done:]
-        if isinstance(self.learner, PlanHost):
-            fitted = _predict_refits(self.learner, asks)
-        else:
-            one = functools.partial(_one, self.learner.alone(), self.seed)
-            made = over(one, asks, jobs=self.learner.jobs, left=lambda count: len(asks) - count)
-            fitted = (predicted for _, predicted in made)
-        for predicted in fitted:
-            keep({"predicted": predicted})
-            yield predicted
+
+def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) -> StepResult:
+    """Predict by the fits of a batch, which has one fit unless they are refits of a fit of this library."""
+    asks, none = [ask for _, ask in named], np.zeros((len(named), 0), np.int64)
+    if not isinstance(learner, PlanHost):
+        return {"0": learner(asks[0].train[None], asks[0].test, none, np.array([seed]))[0][0]}
+    rows = np.unique(np.concatenate([ask.test for ask in asks]))
+    times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in asks])
+    shared, _ = learner.predict_counts(times, rows, none)
+    return {str(k): shared[k][np.searchsorted(rows, ask.test)] for k, ask in enumerate(asks)}
 
 
-def _predict_refits(learner: PlanHost, asks: list[Ask]) -> Iterator[NDArray[np.float64]]:
-    """Predict from many fits at once, as refits of one fit."""
-    step = max(1, FIT_BATCH_ENTRIES // max(learner.cost, 1) // 64)
-    for start in range(0, len(asks), step):
-        some = asks[start : start + step]
-        rows = np.unique(np.concatenate([ask.test for ask in some]))
-        times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in some])
-        shared, _ = learner.predict_counts(times, rows, np.zeros((len(some), 0), np.int64))
-        for predicted, ask in zip(shared, some, strict=True):
-            yield predicted[np.searchsorted(rows, ask.test)]
-
-
-def _one(learner: AbstractLearner, seed: int, ask: Ask) -> NDArray[np.float64]:
-    return learner(ask.train[None], ask.test, np.zeros((1, 0), np.int64), np.array([seed]))[0][0]
-
-
-def _name(ask: Ask) -> bytes:
-    return b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
+def leave_pairs_out(
+    folds: list[LeakageFold], y: NDArray[np.float64], score: Score, work: PredictionWork
+) -> Float[np.ndarray, "folds folds"]:
+    """Compute the change of fold i's contribution to the score when fold j leaves its training, by fits without both."""
+    tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
+    pairs = list(itertools.combinations(range(len(folds)), 2))
+    filed = work([Ask(fold.train, fold.test) for fold in folds])
+    apart = work([Ask(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]]) for j, k in pairs])
+    moved = np.zeros((len(folds), len(folds)))
+    value = lambda k, predicted: score(y[tests[k]], predicted) * len(tests[k]) / total
+    for (j, k), both in zip(pairs, apart, strict=True):
+        for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
+            moved[own, other] = value(own, predicted) - value(own, filed[own])
+    return moved
 
 
 class FoldScore(NamedTuple):
@@ -203,11 +199,11 @@ class LeakageStudy:
         """Compute Σ_k n_k/n score(fold k); for mean losses, the mean over all rows."""
         folds = self.folds if folds is None else folds
         size = sum(len(fold.test) for fold in folds)
-        judged = [_score_rows(self.score, self.y[fold.test], own) for fold, own in zip(folds, predictions, strict=True)]
-        value = float(sum(of_fold * len(fold.test) for fold, (of_fold, _) in zip(folds, judged, strict=True)) / size)
+        pseudo = [self.score.pseudo(self.y[fold.test], own) for fold, own in zip(folds, predictions, strict=True)]
+        value = float(sum(own.mean() * len(own) for own in pseudo) / size)
         influence = np.zeros(len(self.y))
-        for fold, (of_fold, own) in zip(folds, judged, strict=True):
-            influence[fold.test] += (own + of_fold - value) / size
+        for fold, own in zip(folds, pseudo, strict=True):
+            influence[fold.test] += (own - value) / size
         return FoldScore(value, influence)
 
     @functools.cached_property
@@ -254,19 +250,9 @@ class LeakageStudy:
     @functools.cached_property
     def fold_effects(self) -> Float[np.ndarray, "folds folds"] | None:
         """The change of fold i's contribution to the score when fold j leaves its training; None for a fixed split."""
-        count = len(self.folds)
-        if self.fold is None or count < 3:
+        if self.fold is None or len(self.folds) < 3:
             return None
-        tests = [fold.test for fold in self.folds]
-        pairs = [(j, k) for j in range(count) for k in range(j + 1, count)]
-        asks = [Ask(np.flatnonzero(~np.isin(self.fold, pair)), np.concatenate([tests[k] for k in pair])) for pair in pairs]
-        found = self.work(asks)
-        moved = np.full((count, count), np.nan)
-        score = lambda k, predicted: self.score(self.y[tests[k]], predicted) * len(tests[k]) / len(self.y)
-        for (j, k), both in zip(pairs, found, strict=True):
-            for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
-                moved[own, other] = score(own, predicted) - score(own, self.predictions[own])
-        return moved
+        return leave_pairs_out(self.folds, self.y, self.score, self.work)
 
     @functools.cached_property
     def cuts(self) -> list[float]:
@@ -347,9 +333,3 @@ def few_removed(part: float) -> str:
     """Return the reason why there is no answer."""
     took = f"takes out {part:.0%} of" if part >= 0 else f"adds {-part:.0%} to"
     return f"it {took} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"
-
-
-def _score_rows(score: Score, y: NDArray[np.float64], predictions: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Compute the score of some rows, and their influences on it."""
-    pseudo = score.pseudo(y, predictions)
-    return float(pseudo.mean()), pseudo - pseudo.mean()

@@ -9,7 +9,7 @@ from sklearn.linear_model import QuantileRegressor, Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
 import leaveout as lo
-from leaveout.leakage._hosts import _plain
+from leaveout.leakage._hosts import Estimator, make_learner, prepare
 
 LOSSES = {
     "quantile": lo.losses.Quantile(0.8, width=0.3),
@@ -147,7 +147,9 @@ def test_what_is_refused():
     ):
         with pytest.raises(error, match=match):
             call()
-    assert _plain(Ridge(positive=True)) is None  # no sum of squares that can be solved side by side
+    task = prepare("test", Ridge(positive=True), X, y, "mse", "auto")
+    learner = make_learner(Ridge(positive=True), X, y, task.codes, task.measure, None, task.refit)
+    assert type(learner) is Estimator  # no sum of squares that can be solved side by side
 
 
 def _from(host, X, y):
