@@ -66,7 +66,10 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
         "squared hinge (LinearSVC), standardised, zeros",
         read(data, as_levels, MarginFits("squared_hinge", X, y, 1.0, True, True, "label"), True),
     )
-    yield "logistic regression, standardised, zeros", read(data, as_levels, MarginFits("logistic", X, y, 1.0, True, True, "label"), True)
+    yield (
+        "logistic regression, standardised, zeros",
+        read(data, as_levels, MarginFits("logistic", X, y, 1.0, True, True, "label"), True),
+    )
     balanced, radial = SVC(kernel="linear", class_weight="balanced"), SVC()
     yield "classes balanced, standardised, zeros", read(data, as_levels, hosted(as_levels, y, balanced), True)
     yield "radial kernel, standardised, zeros", read(data, as_levels, hosted(as_levels, y, radial), True)
@@ -80,7 +83,8 @@ def of_heart(data: Data) -> Iterator[tuple[str, Setting]]:
     seven = ["age", "sex", "trestbps", "chol", "fbs", "thalach", "oldpeak"]  # demographics and vital signs
     chosen = indicated(frame, seven, [])
     yield "seven columns", read(data, chosen)
-    yield "seven, squared hinge, standardised", read(data, chosen, SupportVector(chosen.X, y, 1.0, True, True, "label"))
+    hinge = MarginFits("squared_hinge", chosen.X, y, 1.0, True, True, "label")
+    yield "seven, squared hinge, standardised", read(data, chosen, hinge)
     for left in ("cp", "slope", "thal"):
         yield f"without {left}", read(data, indicated(frame, numbers, [word for word in words if word != left]))
     kept = frame["chol"].to_numpy() > 0

@@ -1934,13 +1934,13 @@ FAULTS = (
     Fault(
         "folds of any size weigh alike",
         "LeakageStudy.score_predictions",
-        "of_fold * len(fold.test) for fold",
-        "of_fold * size / len(folds) for fold",
+        "own.mean() * len(own) for own",
+        "own.mean() * size / len(folds) for own",
         "test_leakage_report",
     ),
     Fault(
         "predictions of other rows are taken from the store",
-        "_name",
+        "PredictionWork.__call__",
         "digest_size=16).digest() for rows in ask)",
         "digest_size=16).digest() for rows in ask[:1])",
         "test_leakage_report",
