@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
-from ._splits import Rows, Some, as_folds, bundles, join_capped, like_size, nearest_folds
+from ._splits import Some, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
 
 MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
@@ -55,9 +55,8 @@ class Bundle(NamedTuple):
 
 def naive(study: LeakageStudy) -> Answer:
     """Score the folds as filed."""
-    value, influence = study.naive
-    whole = Answer("naive", AS_FILED, score=value, correction=0.0, influence=influence, change=0 * influence)
-    return replace(whole, exposed=study.exposed, fold_effects=study.fold_effects)
+    none = 0 * study.naive.influence
+    return study.correct("naive", AS_FILED, 0.0, none, study.exposed, fold_effects=study.fold_effects)
 
 
 def coarser(study: LeakageStudy) -> Answer:
@@ -107,9 +106,15 @@ def impute(study: LeakageStudy) -> Answer:
     for own in study.clusters:
         moved = nearest_folds(study.fold, own)
         if moved is not None:
-            points.append(_regroup(study, moved, float("nan")))
-        if len(points) % PARTITIONS_A_ROUND == 0 and len(points) and _enough(study, points):
-            break
+            folds = as_folds(moved, study.filed_clusters)
+            predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
+            value, influence = study.score_predictions(predicted, folds)
+            change, left = influence - study.naive.influence, _remaining_exposure(study, folds)
+            points.append(ControlPoint(float("nan"), value - study.naive.value, change, 0.0, left))
+        if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
+            noise = np.var([p.difference for p in points], ddof=1) / len(points)
+            if _is_small(study, noise, np.mean([p.influence for p in points], axis=0)):
+                break
     if len(points) < 2:
         return Answer("imputed", assumption, "drawn clusters are too large for folds")
     influence, exposed = np.mean([p.influence for p in points], axis=0), float(np.mean([p.exposed for p in points]))
@@ -137,22 +142,12 @@ def purge(study: LeakageStudy) -> Answer:
 
 def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """Average two answers whose errors have different causes: other folds, and controls."""
+    assumption = f"{study.assumption}; {TYPICAL}"
     if purge.refusal or coarser.refusal:
-        return Answer("both", f"{study.assumption}; {TYPICAL}", f"{'purge' if purge.refusal else 'coarser'} has no answer")
-    assert purge.change is not None and coarser.change is not None
-    change = (purge.change + coarser.change) / 2
-    moved = (purge.correction + coarser.correction) / 2
-    return Answer(
-        "both",
-        f"{study.assumption}; {TYPICAL}",
-        score=study.naive.value + moved,
-        correction=moved,
-        influence=study.naive.influence + change,
-        change=change,
-        exposed=(purge.exposed + coarser.exposed) / 2,
-        monte_carlo=(purge.monte_carlo + coarser.monte_carlo) / 4,
-        between=(purge.between + coarser.between) / 2,
-    )
+        return Answer("both", assumption, f"{'purge' if purge.refusal else 'coarser'} has no answer")
+    mean = lambda part: (getattr(purge, part) + getattr(coarser, part)) / 2
+    errors = {"monte_carlo": mean("monte_carlo") / 2, "between": mean("between")}
+    return study.correct("both", assumption, mean("correction"), mean("change"), mean("exposed"), **errors)
 
 
 def mateless_rows(study: LeakageStudy) -> Answer:
@@ -173,8 +168,7 @@ def mateless_rows(study: LeakageStudy) -> Answer:
         )
     except ValueError as error:  # such as records of one class
         return Answer("unmated", assumption, str(error).rstrip("."))
-    moved = {"correction": value - study.naive.value, "change": influence - study.naive.influence}
-    return Answer("unmated", assumption, score=value, influence=influence, exposed=0.0, **moved)
+    return study.correct("unmated", assumption, value - study.naive.value, influence - study.naive.influence, 0.0)
 
 
 def _largest_dropped_share(study: LeakageStudy, parts: list[Bundle]) -> float:
@@ -195,18 +189,9 @@ def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
     return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
 
 
-def _regroup(study: LeakageStudy, move: Rows, cut: float) -> ControlPoint:
-    folds = as_folds(move, study.filed_clusters)
-    predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
-    value, influence = study.score_predictions(predicted, folds)
-    return ControlPoint(
-        cut, value - study.naive.value, influence - study.naive.influence, 0.0, _remaining_exposure(study, folds)
-    )
-
-
-def _enough(study: LeakageStudy, points: list[ControlPoint]) -> bool:
-    noise = np.var([p.difference for p in points], ddof=1) / len(points)
-    return bool(noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(np.mean([p.influence for p in points], axis=0)).value)
+def _is_small(study: LeakageStudy, noise: float, influence: NDArray[np.float64]) -> bool:
+    """Tell whether a Monte-Carlo variance is small beside that over clusters."""
+    return bool(noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(influence).value)
 
 
 def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
@@ -239,10 +224,15 @@ def _purge(study: LeakageStudy, parts: list[Bundle], cut: float) -> ControlPoint
         sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
         influence = clean.influence - np.mean([own for _, own in controls], axis=0)
-        if noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(influence).value:
+        if _is_small(study, noise, influence):
             break
     difference = clean.value - float(np.mean([value for value, _ in controls]))
-    return ControlPoint(cut, difference, influence, noise, _exposure_below(study, parts))
+    left = np.zeros(len(study.y))  # exposure through pairs below the cut
+    for fold, mates in zip(study.folds, study.mates, strict=True):
+        left[fold.test] = mates
+    for part in parts:
+        left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
+    return ControlPoint(cut, difference, influence, noise, float(left[study.test_rows].mean()))
 
 
 def _without(study: LeakageStudy, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
@@ -265,16 +255,6 @@ def _replace_predictions(study: LeakageStudy, parts: list[Bundle], predictions: 
     return out
 
 
-def _exposure_below(study: LeakageStudy, parts: list[Bundle]) -> float:
-    """Return the exposure that remains through pairs below the cut."""
-    left = np.zeros(len(study.y))
-    for fold, mates in zip(study.folds, study.mates, strict=True):
-        left[fold.test] = mates
-    for part in parts:
-        left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
-    return float(left[study.test_rows].mean())
-
-
 def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
     """Answer by `leakage_corrected`; refuse if it refuses, or before its fits if injection cannot show the leakage."""
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
@@ -288,14 +268,5 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
         return refused(result.refusal)
     assert result.influence is not None and result.naive_influence is not None  # scores without an influence are refused before
     change = result.influence - result.naive_influence
-    return Answer(
-        "extrapolated",
-        ASSUMPTION,
-        score=study.naive.value + result.correction,
-        correction=result.correction,
-        influence=study.naive.influence + change,
-        change=change,
-        exposed=0.0,
-        monte_carlo=result.se_mc**2,
-        between=result.se_p**2 + result.se_extrapolation**2,
-    )
+    errors = {"monte_carlo": result.se_mc**2, "between": result.se_p**2 + result.se_extrapolation**2}
+    return study.correct("extrapolated", ASSUMPTION, result.correction, change, 0.0, **errors)

@@ -17,7 +17,6 @@ from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._answers import both, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
 from ._estimate import leakage_corrected
-from ._fits import AbstractLearner
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
 from ._linkage import Linkage
@@ -25,7 +24,6 @@ from ._models import LeakageFold
 from ._pair_calibration import read_rate
 from ._report_result import LeakageReport, estimate_unlisted
 from ._result import LeakageResult
-from ._score import Score
 from ._scoring import resolve_score
 from ._splits import join_clusters
 from ._study import Answer, LeakageStudy, PredictionWork
@@ -142,15 +140,25 @@ def leakage_report(
     _check(caller, linkage, level, draws, answers)
     linkage = linkage.for_rows(len(np.asarray(y)))
     task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
-    check_weighs(caller, task.measure)
-    folds = _folds(caller, task, linkage, groups, cv, seed)
+    if not task.measure.weighs:
+        raise ValueError(f"{caller}: {task.measure.name} takes no sample_weight, so it has no interval; name another scoring=.")
+    if groups is None and not (cv is None or isinstance(cv, int)):
+        groups = np.arange(len(task.y))  # given splits are not changed
+    if groups is None:
+        if not linkage.knows_pairs:
+            raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
+        groups = linkage.groups(0.5)
+    folds = make_folds(caller, task.X, task.y, groups, cv, seed)[0]
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
     work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", listed, None)
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
-    injection = injection or _affordable(learner, len(task.y))
+    if injection is None and isinstance(learner, Estimator):  # fits are costly: half as many levels, and few draws
+        # 20_000: rows scored at each level of injection, over draws
+        injection = Injection(num_levels=6, num_boot=int(np.clip(20_000 // len(task.y), 2, FEWEST)))
+    injection = injection or Injection()
     corrected = functools.partial(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed_clusters, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
@@ -158,13 +166,17 @@ def leakage_report(
     wanted = {"naive", *answers}
     fits = sum(prices(study).get(name, 0) for name in wanted)
     found: dict[str, Answer] = {}
-    told = functools.partial(_report, study, found, task.X, names.index, level, of, injection)
+    prints = {name: fingerprint(value) for name, value in of.items()}
+    told = lambda: _report(study, dict(found), task.X, names.index, level, prints, injection)
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
             for answer in _yield_answers(study, wanted, corrected):
                 found[answer.name] = answer
-                if answer.name == "naive":
-                    _say_price(study, wanted, injection)
+                if answer.name == "naive":  # announces the remaining cost before it is spent
+                    fits, seconds = _price_answers(study, wanted, injection).sum()
+                    if seconds > ANNOUNCED_SECONDS:
+                        price = f"{caller}: {fits:,.0f} fits or more, about {seconds:.0f} s"
+                        work.bar.tell(f"{price}; {work.num_made} are done")
     except KeyboardInterrupt:
         done = ", ".join(found) or "nothing"
         raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
@@ -199,24 +211,6 @@ def _price_answers(study: LeakageStudy, names: Collection[str], injection: Injec
     return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
 
 
-def _say_price(study: LeakageStudy, request: set[str], injection: Injection) -> None:
-    """Announce the remaining cost before it is spent."""
-    fits, seconds = _price_answers(study, request, injection).sum()
-    if seconds > ANNOUNCED_SECONDS:
-        study.work.bar.tell(f"leakage_report: {fits:,.0f} fits or more, about {seconds:.0f} s; {study.work.num_made} are done")
-
-
-def _affordable(learner: AbstractLearner, rows: int) -> Injection:
-    """Choose the levels and draws.
-
-    A learner without batched fits gets half as many levels and few draws, each of which scores all rows.
-    """
-    if not isinstance(learner, Estimator):
-        return Injection()
-    # 20_000: rows scored at each level of injection, over draws, if fits are costly
-    return Injection(num_levels=6, num_boot=int(np.clip(20_000 // rows, 2, FEWEST)))
-
-
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
     if not isinstance(linkage, Linkage):
         raise TypeError(
@@ -230,22 +224,6 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
         raise ValueError(f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}.")
-
-
-def check_weighs(caller: str, score: Score) -> None:
-    """Raise ValueError if rows have no influence."""
-    if not score.weighs:
-        raise ValueError(f"{caller}: {score.name} takes no sample_weight, so it has no interval; name another scoring=.")
-
-
-def _folds(caller: str, task: Any, linkage: Linkage, groups: Any, cv: Any, seed: int) -> list[LeakageFold]:
-    if groups is None and not (cv is None or isinstance(cv, int)):
-        groups = np.arange(len(task.y))  # given splits are not changed
-    if groups is None:
-        if not linkage.knows_pairs:
-            raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
-        groups = linkage.groups(0.5)
-    return make_folds(caller, task.X, task.y, groups, cv, seed)[0]
 
 
 def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
@@ -264,31 +242,26 @@ def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray
 
 
 def _report(
-    study: LeakageStudy,
-    answers: dict[str, Answer],
-    X: Any,
-    index: pd.Index | None,
-    level: float,
-    of: dict,
-    injection: Injection,
+    study: LeakageStudy, known: dict[str, Answer], X: Any, index: pd.Index | None, level: float, of: dict, injection: Injection
 ) -> LeakageReport:
     """Build the report from the available answers."""
-    known = dict(answers)
     unasked = [name for name, answer in known.items() if answer.refusal == NOT_REQUESTED]
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
-    mates = study.candidates
-    clusters = len(np.unique(study.filed_clusters[study.test_rows]))
-    folds = f"{len(study.folds)} folds" if len(study.folds) > 1 else "one split"
+    mates, several, pairs = study.candidates, len(study.folds) > 1, study.linkage.knows_pairs
     known_links = NO_PAIRS
-    if study.linkage.knows_pairs:
+    if pairs:
         exposed = f"{study.exposed:.2g} of the records expected to have a mate in training"
         known_links = f"{int(study.across.sum())} listed pairs across, {exposed}"
-    near = estimate_unlisted(X, study, mates) if study.linkage.knows_pairs else None
+    tested = (
+        f"{study.test_rows.sum()} tested records of {len(np.unique(study.filed_clusters[study.test_rows]))} clusters as filed"
+    )
     labels = pd.RangeIndex(len(study.y)) if index is None else index
     rows = pd.DataFrame({
         "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
     })  # fmt: skip
+    cv, rate = len(study.folds) if several else "[(train, test)]", study.listed_rate.estimate
+    listed = "" if rate == 1 else f", listed={rate:.4g}"
     return LeakageReport(
         answers=known,
         scoring=study.score.name,
@@ -298,18 +271,12 @@ def _report(
         fits=study.work.num_made,
         clusters=study.clusters,
         tested=study.test_rows,
-        links=f"{study.test_rows.sum()} tested records of {clusters} clusters as filed, in {folds}; {known_links}",
-        pairs=len(study.linkage.left) if study.linkage.knows_pairs else 1,
+        links=f"{tested}, in {f'{len(study.folds)} folds' if several else 'one split'}; {known_links}",
+        pairs=len(study.linkage.left) if pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
-        near=near,
-        of={name: fingerprint(value) for name, value in of.items()},
-        asked=_describe_call(study, level),
+        near=estimate_unlisted(X, study, mates) if pairs else None,
+        of=of,
+        asked=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",
         price=_price_answers(study, unasked, injection),
     )
-
-
-def _describe_call(study: LeakageStudy, level: float) -> str:
-    cv = str(len(study.folds)) if len(study.folds) > 1 else "[(train, test)]"
-    listed = "" if study.listed_rate.estimate == 1 else f", listed={study.listed_rate.estimate:.4g}"
-    return f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}"

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import time
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -289,19 +289,17 @@ class LeakageStudy:
         Each exposed record is assumed to have the same gain. `between` is the variance of the difference over links.
         """
         part = self.removed(point.exposed) * self.listed_rate.estimate
-        change, correction = point.influence / part, point.difference / part
-        return Answer(
-            name,
-            assumption,
-            score=self.naive.value + correction,
-            correction=correction,
-            influence=self.naive.influence + change,
-            change=change,
-            exposed=point.exposed,
-            monte_carlo=point.monte_carlo / part**2,
-            between=between / part**2 + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2,
-            curve=curve,
-        )
+        correction = point.difference / part
+        between = between / part**2 + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2
+        more = {"monte_carlo": point.monte_carlo / part**2, "between": between, "curve": curve}
+        return self.correct(name, assumption, correction, point.influence / part, point.exposed, **more)
+
+    def correct(
+        self, name: str, assumption: str, correction: float, change: NDArray[np.float64], exposed: float, **more: Any
+    ) -> Answer:
+        """Return the naive score with a correction, whose influences are `change`, as an answer."""
+        score, influence = self.naive.value + correction, self.naive.influence + change
+        return Answer(name, assumption, "", score, correction, influence, change, exposed, **more)
 
     def line(self, name: str, assumption: str, points: list[ControlPoint], why: str) -> Answer:
         """Average the differences over the cuts, for the mean share of the exposure that they remove.
