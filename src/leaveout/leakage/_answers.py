@@ -112,7 +112,7 @@ def impute(study: LeakageStudy) -> Answer:
             change, left = influence - study.naive.influence, _remaining_exposure(study, folds)
             points.append(ControlPoint(float("nan"), value - study.naive.value, change, 0.0, left))
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
-            noise = np.var([p.difference for p in points], ddof=1) / len(points)
+            noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)
             if _is_small(study, noise, np.mean([p.influence for p in points], axis=0)):
                 break
     if len(points) < 2:

@@ -256,11 +256,11 @@ class _Job:
             return {"losses": np.array(mean)[:, None]}
         beside = np.broadcast_to(self.train, (len(rows), len(self.train)))
         predicted = self.learner(rows, self.test, beside, np.arange(len(rows)))
-        losses = [self.measure.losses(self.y[some], own) for some, own in zip((self.test, beside), predicted, strict=True)]
+        both = [self.measure.losses(self.y[some], own) for some, own in zip((self.test, beside), predicted, strict=True)]
         rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
         for f, drawn in enumerate(rows):  # tested on mixtures at all levels of records that it was not trained on
             clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
-            own, alien = losses[0][f, rng.choice(clean, self.size)], losses[1][f, rng.choice(other, self.size)]
+            own, alien = both[0][f, rng.choice(clean, self.size)], both[1][f, rng.choice(other, self.size)]
             values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
         return {"losses": values}
 

@@ -6,7 +6,7 @@ joblib, or, for a GLM of this library, the refits start from its one fit.
 
 import functools
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -253,7 +253,7 @@ def finite_columns(X: Any) -> NDArray[np.float64] | None:
 
 def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
-    scaled, model = False, estimator
+    scaled, model = False, cast(Any, estimator)
     if isinstance(estimator, Pipeline) and len(estimator.steps) == 2:
         first, last = (step for _, step in estimator.steps)
         if type(first) is StandardScaler and first.with_mean and first.with_std:

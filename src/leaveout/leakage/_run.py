@@ -234,8 +234,8 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     rows, test = drawn.train.reshape(-1, size), part.fold.test
     own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
     # one seed for the estimator's random numbers of each draw, common to all levels
-    seeds = [np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1 for r in range(*piece[1:])]
-    seeds = np.repeat(np.array(seeds, np.int64), levels)
+    each_seed = [np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1 for r in range(*piece[1:])]
+    seeds = np.repeat(np.array(each_seed, np.int64), levels)
     shared, beside = work.learner(rows, test, own, seeds)
     scored = drawn.score_mask.reshape(len(rows), -1)
     members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
