@@ -970,7 +970,7 @@ FAULTS = (
         'mute=codes_to_mute("muted", codes)',
         "test_checks",
     ),
-    Fault("the page does not escape text", "_render", "autoescape=True", "autoescape=False", "test_report"),
+    Fault("the page does not escape text", "write_page", "autoescape=True", "autoescape=False", "test_report"),
     Fault(
         "the page contains numbers that browsers cannot read",
         "page._plain",
@@ -1561,7 +1561,7 @@ FAULTS = (
     ),
     Fault(
         "axes that the caller gives are replaced by a new figure",
-        "axes",
+        "plot._axes",
         "    if ax is None:\n",
         "    if ax is not None:\n",
         "test_plot",

@@ -4,18 +4,10 @@ import numpy as np
 import pandas as pd
 
 from ..leakage._report_result import LeakageReport
-from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, data_of, rules, tooltip
+from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, bars, colored, data_of, layer, rules, tooltip
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
 COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # colours of the answers in their order
-ANSWER_HEADINGS = {
-    "model": "answer",
-    "score": "score",
-    "low": "from",
-    "high": "to",
-    "correction": "correction",
-    "exposed": "exposed",
-}
 
 
 def page_of(report: LeakageReport, title: str) -> Page:
@@ -78,11 +70,12 @@ def _beside(report: LeakageReport) -> Figure:
     frame = table.drop(columns=["assumption", "refusal"]).assign(model=list(table.index))
     frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
     data = data_of(frame)
-    color = {"field": "told", "type": "nominal", "scale": {"domain": ["believed", "not believed"], "range": [ORANGE, BLUE]}}
-    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": tooltip(**ANSWER_HEADINGS)}
-    dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 80}, "encoding": place}
+    told = tooltip(model="answer", score="score", low="from", high="to", correction="correction", exposed="exposed")
+    color = colored("told", **{"believed": ORANGE, "not believed": BLUE})
+    place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": told}
+    dots = layer(data, "point", place, filled=True, size=80)
     at = {"values": [{"at": float(report.table.score["naive"])}]}
-    filed = {"data": at, "mark": {"type": "rule", "color": GREY, "strokeDash": [4, 4]}, "encoding": {"x": axis("at", "")}}
+    filed = layer(at, "rule", {"x": axis("at", "")}, color=GREY, strokeDash=[4, 4])
     text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
     layers = [filed, rules(data, "low", "high", BLUE, 2), dots]
     return Figure("beside", "Answers side by side", text, layers, 34 * len(frame) + 50)
@@ -97,27 +90,23 @@ def _cuts(report: LeakageReport) -> list[Figure]:
     frame = pd.concat(points, ignore_index=True)
     frame["least"], frame["most"] = frame.score - 2 * frame.se, frame.score + 2 * frame.se
     names = list(report.curves)
-    colors = [COLORS[list(report.answers).index(name)] for name in names]
-    color = {"field": "model", "type": "nominal", "scale": {"domain": names, "range": colors}}
+    color = colored("model", **{name: COLORS[list(report.answers).index(name)] for name in names})
     told = tooltip(model="answer", cut="cut", exposed="exposed", score="score", correction="correction, enlarged", se="SE")
     shared = {"x": axis("exposed", "tested records expected to have a mate in training"), "color": color}
     data = data_of(frame)
     height = {"y": axis("least", ""), "y2": {"field": "most"}}
-    bars = {"data": data, "mark": {"type": "rule", "strokeWidth": 1}, "encoding": shared | height}
-    place = shared | {"y": axis("score", report.scoring), "tooltip": told}
-    dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 60}, "encoding": place}
+    errors = layer(data, "rule", shared | height, strokeWidth=1)
+    place = shared | {"y": axis("score", report.scoring)}
+    dots = layer(data, "point", place | {"tooltip": told}, filled=True, size=60)
     there = [name for name in names if not report.table.refusal[name]]
     ends = [(name, naive.exposed, naive.score) for name in there] + [(name, 0.0, report.answers[name].score) for name in there]
-    line = {
-        "data": data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"])),
-        "mark": {"type": "line", "strokeWidth": 1, "strokeDash": [2, 3]},
-        "encoding": shared | {"y": axis("score", report.scoring)},
-    }
+    lines = data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"]))
+    line = layer(lines, "line", place, strokeWidth=1, strokeDash=[2, 3])
     text = (
         "Each dot is a cut: training does without the records whose pairs with tested ones are as probable as that. Bars are "
         "two standard errors of the difference from the score as filed; dotted lines go on to where no mate is left."
     )
-    return [Figure("cuts", "What every cut did", text, [line, bars, dots], 360)]
+    return [Figure("cuts", "What every cut did", text, [line, errors, dots], 360)]
 
 
 def _row_figures(report: LeakageReport) -> list[Figure]:
@@ -127,11 +116,6 @@ def _row_figures(report: LeakageReport) -> list[Figure]:
     frame = rows.assign(label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate])
     told = tooltip(label="row", carries="adds to the correction", probability="of the likeliest pair", exposed="exposed")
     told.insert(1, {"field": "mate", "title": "likeliest mate", "type": "nominal"})
-    place = {
-        "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
-        "x": axis("carries", "adds to the correction", scale={"zero": True}),
-        "tooltip": told,
-    }
-    bars = {"data": data_of(frame), "mark": {"type": "bar", "color": BLUE}, "encoding": place}
+    across = axis("carries", "adds to the correction", scale={"zero": True})
     text = f"The {len(frame)} rows that add most, of {len(report.rows)} that may have mates in training."
-    return [Figure("carried", "Rows that carry the inflation", text, [bars], 22 * len(frame) + 40)]
+    return [bars("carried", "Rows that carry the inflation", text, frame, across, told)]

@@ -21,12 +21,8 @@ from ..validation.checks import Check
 
 TEMPLATE = Path(__file__).parent / "report.html"
 HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
-MODEL: dict[str, str | None] = {
-    "field": "model",
-    "type": "nominal",
-    "sort": None,
-    "title": None,
-}  # rows of a picture, one for each model
+# rows of a picture, one for each model
+MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
 
 Lines = list[tuple[str, str]]
@@ -110,11 +106,6 @@ class Page:
 def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     """Write the page, with more notes, and return its path."""
     page.notes.extend(note for note in notes if note and note not in page.notes)
-    file.write_text(_render(page), encoding="utf-8")
-    return file
-
-
-def _render(page: Page) -> str:
     try:
         import jinja2
         import vl_convert
@@ -123,17 +114,14 @@ def _render(page: Page) -> str:
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template.policies["json.dumps_kwargs"] = {"allow_nan": False}  # browsers cannot read NaN
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    now = datetime.datetime.now().astimezone().isoformat(" ", "minutes")
-    return template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        page=page, script=script, now=now, versions=_versions()
-    )
-
-
-def _versions() -> Lines:
-    """List the versions of the libraries that were used."""
     used = [name for name in HOSTS if name.replace("scikit-learn", "sklearn") in sys.modules]
-    known = {name: importlib.metadata.version(name) for name in ("leaveout", *used)}
-    return [*known.items(), ("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+    versions = [(name, importlib.metadata.version(name)) for name in ("leaveout", *used)]
+    versions += [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+    text = template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        page=page, script=script, now=datetime.datetime.now().astimezone().isoformat(" ", "minutes"), versions=versions
+    )
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def data_of(frame: pd.DataFrame) -> dict[str, Any]:
@@ -151,10 +139,23 @@ def tooltip(**names: str) -> list[dict[str, str]]:
     return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]
 
 
+def layer(data: dict[str, Any], mark: str, encoding: dict[str, Any], **style: Any) -> dict[str, Any]:
+    """Build one layer of a picture: marks of one kind and style, one for each row of the data, or for each pair of them."""
+    return {"data": data, "mark": {"type": mark} | style, "encoding": encoding}
+
+
 def rules(data: dict[str, Any], low: str, high: str, color: str, width: int) -> dict[str, Any]:
-    place = {
-        "x": axis(low, ""),
-        "x2": {"field": high},
-        "y": MODEL,
-    }
-    return {"data": data, "mark": {"type": "rule", "color": color, "strokeWidth": width}, "encoding": place}
+    return layer(data, "rule", {"x": axis(low, ""), "x2": {"field": high}, "y": MODEL}, color=color, strokeWidth=width)
+
+
+def colored(name: str, **colors: str) -> dict[str, Any]:
+    """Colour marks by the words in a field."""
+    return {"field": name, "type": "nominal", "scale": {"domain": list(colors), "range": list(colors.values())}}
+
+
+def bars(
+    name: str, title: str, caption: str, frame: pd.DataFrame, across: dict[str, Any], told: list[dict[str, str]]
+) -> Figure:
+    """Draw a bar for each row, named by its `label`."""
+    place = {"y": {"field": "label", "type": "nominal", "sort": None, "title": None}, "x": across, "tooltip": told}
+    return Figure(name, title, caption, [layer(data_of(frame), "bar", place, color=BLUE)], 22 * len(frame) + 40)

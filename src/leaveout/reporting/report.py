@@ -16,7 +16,24 @@ from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
 from .leakage_page import page_of
-from .page import BLUE, GREY, MODEL, ORANGE, RED, Figure, Page, PageTable, axis, data_of, rules, tooltip, write_page
+from .page import (
+    BLUE,
+    GREY,
+    MODEL,
+    ORANGE,
+    RED,
+    Figure,
+    Page,
+    PageTable,
+    axis,
+    bars,
+    colored,
+    data_of,
+    layer,
+    rules,
+    tooltip,
+    write_page,
+)
 
 MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
 MODELS = 12  # largest number of models whose losses are in one table
@@ -96,25 +113,20 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     tables = [PageTable("rows", "Refits" if estimate.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
     if estimate.audit is not None and len(estimate.audit):
         tables.append(PageTable("audit", "Audit", f"{estimate.labels.get('audit', '')}.", estimate.audit))
+    figures = [_against(estimate), _row_figure(estimate)] if not estimate.joint and len(_units(estimate)) else []
+    figures += [_in_order(estimate)] if figures and _is_series(estimate) else []
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
         f"What does the model lose on data that it has not seen? {asked}",
         _answers(estimate),
         [("", each) for each in estimate.checks()],
         ", ".join(estimate.mute),
-        _pictures(estimate),
+        figures,
         tables,
         {"": estimate._facts()} | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
         _calls(estimate),
         list(filter(None, [estimate.labels.get("note", "")])),
     )
-
-
-def _pictures(estimate: Estimate) -> list[Figure]:
-    """Draw the pictures of units; none if losses are joint or missing."""
-    if estimate.joint or _units(estimate).empty:
-        return []
-    return [_against(estimate), _row_figure(estimate), *([_in_order(estimate)] if _is_series(estimate) else [])]
 
 
 def _is_series(estimate: Estimate) -> bool:
@@ -206,41 +218,24 @@ def _against(estimate: Estimate) -> Figure:
         most, others = units["rise"].nlargest(POINTS // 2).index, units.sample(POINTS // 2, random_state=0).index
         units = units.loc[[*{*flagged[: POINTS // 2], *most, *others}]].sort_index()
     low, high = units[["loss", "none"]].min().min(), units[["loss", "none"]].max().max()
-    line = {
-        "data": {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
-        "mark": {"type": "line", "color": GREY},
-    }
-    color = {"field": "told", "type": "nominal", "scale": {"domain": ["not flagged", "flagged"], "range": [BLUE, RED]}}
+    color = colored("told", **{"not flagged": BLUE, "flagged": RED}) if len(flagged) else {"value": BLUE}
     place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
-    points = {
-        "data": data_of(units.drop(columns="share")),
-        "mark": {"type": "point", "filled": True, "size": 36, "opacity": 0.65},
-        "encoding": place
-        | {"color": color if len(flagged) else {"value": BLUE}, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")},
-    }
+    line = layer({"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]}, "line", place, color=GREY)
+    own = place | {"color": color, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")}
+    points = layer(data_of(units.drop(columns="share")), "point", own, filled=True, size=36, opacity=0.65)
     shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
-    return Figure("against", "What each row loses by being left out", text, [line | {"encoding": place}, points], 360)
+    return Figure("against", "What each row loses by being left out", text, [line, points], 360)
 
 
 def _row_figure(estimate: Estimate) -> Figure:
     units = _units(estimate).nlargest(BARS, "share")
     total = units["share"].sum()
-    bars = {
-        "data": data_of(units),
-        "mark": {"type": "bar", "color": BLUE},
-        "encoding": {
-            "y": {"field": "label", "type": "nominal", "sort": None, "title": None},
-            "x": axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}),
-            "tooltip": [
-                *tooltip(**ROW_HEADINGS),
-                {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"},
-            ],
-        },
-    }
+    across = axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5})
+    told = [*tooltip(**ROW_HEADINGS), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}]
     of = int(np.isfinite(estimate.per_unit()).sum())
     text = f"The {len(units)} rows of largest loss, of {of}, are {total:.0%} of it all."
-    return Figure("carried", "Which rows carry the loss", text, [bars], 22 * len(units) + 40)
+    return bars("carried", "Which rows carry the loss", text, units, across, told)
 
 
 def _in_order(estimate: Estimate, model: str = "") -> Figure:
@@ -250,10 +245,11 @@ def _in_order(estimate: Estimate, model: str = "") -> Figure:
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
     place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**ROW_HEADINGS)}
     thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
-    mark = {"type": "line", "color": BLUE, "strokeWidth": 1, "point": {"filled": True, "size": 16, "color": BLUE}}
+    points = {"filled": True, "size": 16, "color": BLUE}
+    line = layer(data_of(some), "line", place, color=BLUE, strokeWidth=1, point=points)
     text = f"Runs of large losses are times that the model does not know.{thin}"
     title = "Losses in order" + (f", {model}" if model else "")
-    return Figure("order", title, text, [{"data": data_of(some), "mark": mark, "encoding": place}], 240)
+    return Figure("order", title, text, [line], 240)
 
 
 # several
@@ -270,6 +266,9 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     rows = pd.concat([rows, losses], axis=1)
     what = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
+    ranked = (
+        "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
+    )
     models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
     return Page(
         title or "Which model loses least on data that it has not seen",
@@ -282,7 +281,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
             _differences(table),
             *([_in_order(first, str(table.index[0]))] if _is_series(first) else []),
         ],
-        [PageTable("models", "Models", _ranking_note(table), models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
+        [PageTable("models", "Models", ranked, models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in estimates.items()},
         [line for name, each in estimates.items() for line in (f"# {name}", *_calls(each))],
         [*filter(None, dict.fromkeys(said))],
@@ -308,10 +307,6 @@ def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, s
             "on that difference, for refits that were not made to the end",
         ),
     ]
-
-
-def _ranking_note(table: pd.DataFrame) -> str:
-    return "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
 
 
 def _without(table: pd.DataFrame, model: pd.Series) -> str:
@@ -340,16 +335,12 @@ def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
         frame[low], frame[high] = (frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1))
     data = data_of(frame)
     told = tooltip(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
-    dot = lambda name, **mark: {
-        "data": data,
-        "mark": {"type": "point", "size": 60, **mark},
-        "encoding": {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told},
-    }
+    place = lambda name: {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told}
     layers = [
         rules(data, "low", "high", BLUE, 1),
         rules(data, "least", "most", ORANGE, 6),
-        dot("none", color=GREY, filled=False),
-        dot("mean", color=BLUE, filled=True),
+        layer(data, "point", place("none"), size=60, color=GREY, filled=False),
+        layer(data, "point", place("mean"), size=60, color=BLUE, filled=True),
     ]
     text = "Dots are held-out losses, thin lines their standard errors, thick ones the refits' errors; rings have no update."
     return Figure("means", "Held-out losses", text, layers, 34 * len(table) + 40)
@@ -361,13 +352,7 @@ def _differences(table: pd.DataFrame) -> Figure:
     data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
     told = tooltip(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
     place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
-    dots = {"data": data, "mark": {"type": "point", "filled": True, "size": 60, "color": BLUE}, "encoding": place}
-    zero = {"data": {"values": [{"at": 0.0}]}, "mark": {"type": "rule", "color": GREY}, "encoding": {"x": axis("at", "")}}
+    zero = layer({"values": [{"at": 0.0}]}, "rule", {"x": axis("at", "")}, color=GREY)
+    layers = [zero, rules(data, "low", "high", BLUE, 1), layer(data, "point", place, filled=True, size=60, color=BLUE)]
     text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
-    return Figure(
-        "differences",
-        "Differences from the best",
-        text,
-        [zero, rules(data, "low", "high", BLUE, 1), dots],
-        34 * len(frame) + 40,
-    )
+    return Figure("differences", "Differences from the best", text, layers, 34 * len(frame) + 40)
