@@ -1505,8 +1505,8 @@ FAULTS = (
     ),
     Fault(
         "predictions of refits count as exact",
-        "Moves._record",
-        "reach(fit, outcome, values, self.watch)}",
+        "Moves.__init__",
+        "reach(fit, outcome, values, watch)}",
         "0 * values}",
         "test_influence",
     ),

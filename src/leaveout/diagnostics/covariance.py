@@ -99,15 +99,18 @@ def covariance(
     z, units, rank = fit.influence, int(counting_units(fit).sum()), fit.rank
     factor = 1.0
     if kind in ("HC2", "HC3"):
-        z = z / np.sqrt(_room(fit))[:, None] ** (1 if kind == "HC2" else 2)
+        objective = fit.objective
+        if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
+            raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
+        room = 1 - leverage(fit)
+        if (room <= 1e-10).any():
+            raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
+        z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
         label, count = _number_groups(fit, groups)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
-        factor = (
-            count / (count - 1) * (units - 1) / _residual_degrees(units, rank)
-            if use_correction is None or use_correction
-            else 1.0
-        )
+        if use_correction is None or use_correction:
+            factor = count / (count - 1) * (units - 1) / _residual_degrees(units, rank)
     elif kind == "HC1" or (kind == "HAC" and use_correction):
         factor = units / _residual_degrees(units, rank)
     meat = z.T @ z
@@ -189,17 +192,6 @@ def _residual_degrees(units: int, rank: int) -> int:
             "use_correction=False."
         )
     return units - rank
-
-
-def _room(fit: Fit) -> Float[Array, " units"]:
-    """Return 1 − h_n for every unit."""
-    objective = fit.objective
-    if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
-        raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
-    room = 1 - leverage(fit)
-    if (room <= 1e-10).any():
-        raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
-    return room
 
 
 def _number_groups(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:

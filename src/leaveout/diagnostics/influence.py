@@ -97,7 +97,20 @@ def influence(
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
-    fit, plan = _check_estimate(estimate, refit)
+    if not isinstance(estimate, Estimate):
+        raise TypeError(
+            "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
+            f"{type(estimate).__name__}."
+        )
+    fit, plan = estimate.fit, estimate.plan
+    if fit is None:
+        raise ValueError(
+            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
+            "give it back: dataclasses.replace(estimate, fit=fit)."
+        )
+    if not isinstance(refit, AbstractRefit):
+        raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    require_hessian(fit, "influence")
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
     of = cache_key(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
     with stoppable("influence"), keeping("influence", checkpoint, of):
@@ -114,7 +127,9 @@ def _make_result(
     now = own.at(fit.vector[None])[0]
     away = (own.at(found.theta) - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
-    table["moved"], table["parameter"] = _largest(away, own.names)
+    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)  # the parameter that each refit moves most
+    table["moved"] = away[np.arange(len(away)), most]
+    table["parameter"] = np.where(table["moved"].isna(), "", np.asarray(own.names, object)[most])
     table["moved_error"] = found.off / np.sqrt(phi)
     if found.others is not None:
         table["others"] = found.others
@@ -135,46 +150,46 @@ class Moves:
     The object also has the change of the watched prediction and, if that is cheap, the change of F per remaining unit.
     """
 
-    fit: Fit
-    plan: Plan
-    watch: RefitStatistic | None
-    theta: np.ndarray
-    off: np.ndarray
-    value: np.ndarray
-    value_error: np.ndarray
-    cheap: bool
-    others: np.ndarray | None
-    now: float
-    u: np.ndarray
-    length: np.ndarray
+    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watch: RefitStatistic | None = None):
+        self.cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
+        now = np.nan if watch is None else watch(fit.vector[None])[0]
 
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watched: RefitStatistic | None = None):
-        count = plan.num_refits
-        self.fit, self.plan, self.watch = fit, plan, watched
-        self.theta = np.full((count, fit.num_params), np.nan)
-        self.off, self.value, self.value_error = np.full((3, count), np.nan)
-        self.cheap = work(fit.objective, fit.num_params) * count <= CHEAP
-        self.others = np.full(count, np.nan) if self.cheap else None
-        self.now = np.nan if watched is None else watched(fit.vector[None])[0]
-        refit_batches("influence", fit, plan, refit, self._record, self._merge)
+        def tell(batch: Batch, outcome: RefitBatch, theta: Array) -> StepResult:
+            told = {}
+            if watch is not None:
+                values = watch(theta)
+                told = {"value": values - now, "value_error": reach(fit, outcome, values, watch)}
+            return told | ({"others": _others(fit, batch, theta)} if self.cheap else {})
+
+        found = refit_all("influence", fit, plan, refit, tell)
+        self.theta, self.off = found["theta"], found["off"]
+        self.others, self.value, self.value_error = (found.get(name) for name in ("others", "value", "value_error"))
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length = np.linalg.norm(self.u, axis=1)
 
-    def _record(self, batch: Batch, outcome: RefitBatch) -> StepResult:
-        fit, exists = self.fit, ~among(outcome.result, NO_REFIT_CODES)
-        theta = np.where(exists[:, None], outcome.theta, fit.vector)
-        told = {"off": refit_distance(fit, outcome, theta)}
-        if self.watch is not None:
-            values = self.watch(theta)
-            told |= {"value": values - self.now, "value_error": reach(fit, outcome, values, self.watch)}
-        if self.others is not None:
-            told["others"] = _others(fit, batch, theta)
-        where = {name: np.where(exists, values, np.nan) for name, values in told.items()}
-        return where | {"theta": np.where(exists[:, None], theta, np.nan)}
 
-    def _merge(self, batch: Batch, result: StepResult) -> None:
-        for name in result.keys() & vars(self).keys():
-            getattr(self, name)[batch.refits] = result[name]
+def refit_all(
+    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch, Array], StepResult]
+) -> StepResult:
+    """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, and what `tell` adds.
+
+    The numbers are NaN where there is no refit.
+    """
+    found: StepResult = {}
+
+    def record(batch: Batch, outcome: RefitBatch) -> StepResult:
+        exists = ~among(outcome.result, NO_REFIT_CODES)[:, None]
+        theta = np.where(exists, outcome.theta, fit.vector)
+        told = {"off": refit_distance(fit, outcome, theta)} | tell(batch, outcome, theta)
+        where = {name: np.where(exists[:, 0], values, np.nan) for name, values in told.items()}
+        return where | {"theta": np.where(exists, theta, np.nan)}
+
+    def merge(batch: Batch, told: StepResult) -> None:
+        for name, values in told.items():
+            found.setdefault(name, np.full((plan.num_refits, *values.shape[1:]), np.nan))[batch.refits] = values
+
+    refit_batches(caller, fit, plan, refit, record, merge)
+    return found
 
 
 def refit_distance(fit: Fit, batch: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
@@ -196,23 +211,6 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
         seen = weights_of(batch.rows, n, lanes).sum(1)
         out[lanes] = (F.look(theta[lanes], lanes)[0] - before) / seen
     return out
-
-
-def _check_estimate(estimate: Estimate, refit: AbstractRefit) -> tuple[Fit, Plan]:
-    if not isinstance(estimate, Estimate):
-        raise TypeError(
-            "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
-            f"{type(estimate).__name__}."
-        )
-    if estimate.fit is None:
-        raise ValueError(
-            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
-            "give it back: dataclasses.replace(estimate, fit=fit)."
-        )
-    if not isinstance(refit, AbstractRefit):
-        raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
-    require_hessian(estimate.fit, "influence")
-    return estimate.fit, estimate.plan
 
 
 def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
@@ -293,13 +291,6 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
     share = size / size.sum() if size.sum() > 0 else np.zeros(count)
     found = {"units": np.diff(estimate.plan.indptr), "loss": mean(loss), "no_update": mean(before), "rise": mean(loss - before)}
     return pd.DataFrame(found | {"share": share, "error": estimate.error})
-
-
-def _largest(away: Float[Array, "refits params"], names: list[str]) -> tuple[Array, Array]:
-    """Find the parameter that each refit moves most, in standard errors."""
-    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)
-    value = away[np.arange(len(away)), most]
-    return value, np.where(np.isnan(value), "", np.asarray(names, object)[most])
 
 
 def _index(estimate: Estimate) -> pd.Index:

@@ -25,7 +25,6 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from .._runtime.codes import among
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
@@ -38,8 +37,8 @@ from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
 from ..refit import AbstractRefit, RefitBatch
-from ..validation.cross_validate import DEFAULT_REFIT, NO_REFIT_CODES, cache_key, refit_batches, resolve_plan
-from .influence import refit_distance
+from ..validation.cross_validate import DEFAULT_REFIT, cache_key, resolve_plan
+from .influence import refit_all
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -161,13 +160,28 @@ def interval(
     of = cache_key(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
     with stoppable("interval"), keeping("interval", checkpoint, of):
         found = _refits(fit, plan, refit)
-        low, high, widening = _all_ends(_ends(fit, plan, found, level, method), fit, found, design, shift)
+        ends, parts = _ends(fit, plan, found, level, method), []
+        size = BLOCKS_AT_A_TIME * max(1, PREDICTIONS_AT_A_TIME // len(found.theta))
+        with Slow("new rows", len(design)) as bar:
+            for k in range(0, len(design), size):  # many rows at a time, which a checkpoint keeps
+                rows, own = design[k : k + size], None if shift is None else shift[k : k + size]
+                make = lambda rows=rows, own=own: {"ends": np.hstack([ends(mean) for mean in _means(fit, found, rows, own)])}
+                parts.append(read_or_make(make)["ends"])
+                bar.advance(len(rows))
+        low, high, widening = np.hstack(parts) if parts else np.zeros((3, 0))
     loose = _rows_outside_span("interval", fit, design)
     low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
     here = Refits(fit.vector[None], np.zeros(1), True)
     whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
     table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
-    table.attrs |= _describe_coverage(fit, plan, method, level) | {
+    one, grouped = np.diff(plan.indptr).max() == 1, plan.clusters is not None
+    kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
+    lost = 0.0 if one or grouped else (2 / int(plan.held.sum())) ** 0.5
+    table.attrs |= {
+        "level": level,
+        "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}",
+        "at_least": level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost),  # share of new responses
+        "note": objective.note,
         "widened": float(widening.max(initial=0.0)),
         "proved": found.proved,
     }
@@ -317,23 +331,14 @@ def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None,
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     """Run every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
-    theta, radius = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits)
-    proved = np.zeros(plan.num_refits, bool)
 
-    def tell(_: Batch, done: RefitBatch) -> StepResult:
-        there = ~among(done.result, NO_REFIT_CODES)
-        return {
-            "theta": np.where(there[:, None], done.theta, np.nan),
-            "radius": np.where(there, refit_distance(fit, done, done.theta), 0.0),
-            "proved": there & (False if done.proved is None else done.proved),
-        }
+    def proofs(_: Batch, done: RefitBatch, theta: Array) -> StepResult:
+        return {"proved": np.broadcast_to(0.0 if done.proved is None else done.proved, len(theta))}
 
-    def merge(batch: Batch, told: StepResult) -> None:
-        theta[batch.refits], radius[batch.refits] = told["theta"], told["radius"]
-        proved[batch.refits] = told["proved"]
-
-    refit_batches("interval", fit, plan, refit, tell, merge)
-    lost, unknown = np.isnan(theta[:, 0]), ~np.isfinite(radius)
+    found = refit_all("interval", fit, plan, refit, proofs)
+    theta, lost = found["theta"], np.isnan(found["theta"][:, 0])
+    radius = np.where(lost, 0.0, found["off"])
+    unknown = ~np.isfinite(radius)
     if lost.all():
         raise ValueError(
             "interval: no refit exists: without its rows the others do not determine every parameter. Add a penalty, such as "
@@ -343,7 +348,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
         _warn(f"{lost.sum()} of {len(lost)} refits do not exist; their rows count as infinitely far off. A penalty helps.")
     if unknown.any():
         _warn(f"how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact().")
-    return Refits(theta, np.where(unknown, 0.0, radius), bool(proved[~lost].all()))
+    return Refits(theta, np.where(unknown, 0.0, radius), bool(found["proved"][~lost].all()))
 
 
 def _warn(message: str, caller: str = "interval") -> None:
@@ -447,32 +452,6 @@ class _Ends:
         return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
 
 
-def _all_ends(
-    ends: _Ends,
-    fit: Fit,
-    refits: Refits,
-    design: Design,
-    shift: Float[Array, " rows"] | None,
-) -> tuple[Array, Array, Array]:
-    """Compute the ends of the intervals of all new rows, and by how much each is widened.
-
-    Many rows are computed at a time, and kept in the checkpoint.
-    """
-    parts, size = [], BLOCKS_AT_A_TIME * max(1, PREDICTIONS_AT_A_TIME // len(refits.theta))
-    with Slow("new rows", len(design)) as bar:
-        for k in range(0, len(design), size):
-            some = slice(k, k + size)
-
-            def of(some: slice = some) -> StepResult:
-                blocks = [ends(mean) for mean in _means(fit, refits, design[some], None if shift is None else shift[some])]
-                return {"ends": np.hstack(blocks)}
-
-            parts.append(read_or_make(of)["ends"])
-            bar.advance(len(design[some]))
-    low, high, widening = np.hstack(parts) if parts else np.zeros((3, 0))
-    return low, high, widening
-
-
 def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
     """Replace NaN by infinity, so that an unknown value lies beyond all others."""
     return np.where(np.isnan(values), np.inf, values)
@@ -499,13 +478,3 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
     weight = 1 / (len(size) + 1) / size[group]
     most = float(own.off.max(initial=0.0))
     return _Ends(slice(None) if in_order else refit, distance, most, weight, level, method == "minmax")
-
-
-def _describe_coverage(fit: Fit, plan: Plan, method: str, level: float) -> dict[str, Any]:
-    """Describe the intervals, with the share of new responses that they cover at least."""
-    n, one = int(plan.held.sum()), np.diff(plan.indptr).max() == 1
-    grouped = plan.clusters is not None
-    kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
-    at_least = level if method == "minmax" and one else max(0.0, 2 * level - 1 - (0.0 if one or grouped else (2 / n) ** 0.5))
-    ending = "-minmax" if method == "minmax" else "+"
-    return {"level": level, "method": f"{kind}{ending}", "at_least": at_least, "note": fit.objective.note}
