@@ -185,8 +185,8 @@ def refit_all(
         return where | {"theta": np.where(exists, theta, np.nan)}
 
     def merge(batch: Batch, told: StepResult) -> None:
-        for name, values in told.items():
-            found.setdefault(name, np.full((plan.num_refits, *values.shape[1:]), np.nan))[batch.refits] = values
+        for name in told.keys() - {"held"}:
+            found.setdefault(name, np.full((plan.num_refits, *told[name].shape[1:]), np.nan))[batch.refits] = told[name]
 
     refit_batches(caller, fit, plan, refit, record, merge)
     return found

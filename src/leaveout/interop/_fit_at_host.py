@@ -9,6 +9,7 @@ import numpy as np
 
 from .._runtime.jax import PyTree, float64
 from ..models.glm.active_coefficients import kinks
+from ..models.glm.glm import GLM
 from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
 from ..optimize.hessian_factor import warn
@@ -38,6 +39,19 @@ def fit_at_host(
     said = f"its loss would still fall by {fall:.2g}"
     warn(f"{caller}: the solver stopped before its minimum: {said}; what follows is of the minimum{apart}; {way}.")
     return add_remark(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
+
+
+def fit_at_coefficients(
+    caller: str, objective: GLM, estimator: Any, again: Callable[[], Any], hint: str = "it was fitted on other data."
+) -> Fit:
+    """Fit at the coefficients of a fitted estimator; `again` fits it anew to these data, and returns its coefficients."""
+    coef = np.ravel(estimator.coef_).astype(np.float64)
+    if len(coef) != objective.num_features:
+        raise ValueError(
+            f"{caller}: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: {hint}"
+        )
+    intercept = {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
+    return fit_at_host(caller, objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
 
 
 def _apart(theta: PyTree, there: PyTree) -> str:

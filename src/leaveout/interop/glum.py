@@ -10,7 +10,7 @@ from ..models.glm import losses
 from ..models.glm.glm import GLM
 from ..models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
 from ..optimize.fit import Fit
-from ._fit_at_host import fit_at_host, is_repeated
+from ._fit_at_host import fit_at_coefficients
 
 POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
 
@@ -92,16 +92,11 @@ def from_glum(
         intercept=estimator.fit_intercept,
         remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out" if chosen else "",
     )
-    coef = np.asarray(estimator.coef_, np.float64)
-    if coef.shape != (objective.num_features,):
-        raise ValueError(
-            f"from_glum: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was fitted "
-            "on other data, or expanded categorical columns; give X as the matrix of numbers that it was fitted on."
-        )
-    intercept = {"intercept": float(estimator.intercept_)} if estimator.fit_intercept else {}
     weights = {name: value for name, value in (("sample_weight", sample_weight), ("offset", offset)) if value is not None}
-    again = lambda: clone(estimator).fit(X, y, **weights).coef_
-    return fit_at_host("from_glum", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
+    hint = (
+        "it was fitted on other data, or expanded categorical columns; give X as the matrix of numbers that it was fitted on."
+    )
+    return fit_at_coefficients("from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_, hint)
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:

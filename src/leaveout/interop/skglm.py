@@ -10,7 +10,7 @@ from ..data.arrays import match_labels
 from ..models.glm.glm import GLM
 from ..models.glm.penalties import AbstractPenalty, Box, ElasticNet, GroupLasso, Lasso, per_weight
 from ..optimize.fit import Fit
-from ._fit_at_host import fit_at_host, is_repeated
+from ._fit_at_host import fit_at_coefficients
 
 
 def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
@@ -54,7 +54,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     name = type(estimator).__name__
     reader = {
         "Lasso": lambda: Lasso(estimator.alpha),
-        "WeightedLasso": lambda: Lasso(_each(estimator)),
+        "WeightedLasso": lambda: Lasso(estimator.alpha * (1.0 if estimator.weights is None else np.asarray(estimator.weights))),
         "ElasticNet": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "SparseLogisticRegression": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "GroupLasso": lambda: _group_penalty(estimator, np.shape(X)[1]),
@@ -70,20 +70,7 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     penalty: AbstractPenalty = reader() + Box() if getattr(estimator, "positive", False) else reader()
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
     objective = GLM(X, target, loss, per_weight(penalty), intercept=estimator.fit_intercept)
-    coef = np.ravel(estimator.coef_).astype(np.float64)
-    if len(coef) != objective.num_features:
-        raise ValueError(
-            f"from_skglm: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was "
-            "fitted on other data."
-        )
-    intercept = {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
-    again = lambda: clone(estimator).fit(X, y).coef_
-    return fit_at_host("from_skglm", objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))
-
-
-def _each(estimator: Any) -> float | np.ndarray:
-    """Return the penalty α of every coefficient."""
-    return estimator.alpha if estimator.weights is None else estimator.alpha * np.asarray(estimator.weights, np.float64)
+    return fit_at_coefficients("from_skglm", objective, estimator, lambda: clone(estimator).fit(X, y).coef_)
 
 
 def _group_penalty(estimator: Any, features: int) -> GroupLasso:

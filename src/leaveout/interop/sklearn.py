@@ -60,9 +60,8 @@ class HostObjective:
     intercept: bool
     labels: bool = False  # whether the target is a class
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
-    average: bool | Literal["rows"] = (
-        False  # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
-    )
+    # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
+    average: bool | Literal["rows"] = False
     whole: bool = False  # whether the intercept is penalised too
     choice_note: str = ""  # name of the choice that was made on all rows
     standardises: bool = False  # whether every refit standardises the columns by the rows that it sees
@@ -124,10 +123,6 @@ def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], Hos
 def _tweedie(estimator: Any) -> Tweedie:
     link = estimator.link if estimator.link != "auto" else "identity" if estimator.power <= 0 else "log"
     return Tweedie(float(estimator.power), 1.0, link)
-
-
-def _huber(estimator: Any) -> HostObjective:
-    return HostObjective(HuberScale(estimator.epsilon), 2.0 * estimator.alpha, estimator.fit_intercept)
 
 
 def _logistic(estimator: Any) -> HostObjective:
@@ -197,7 +192,7 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.PoissonRegressor: _averaging(lambda estimator: "poisson"),
     linear_model.GammaRegressor: _averaging(lambda estimator: "gamma"),
     linear_model.TweedieRegressor: _averaging(_tweedie),
-    linear_model.HuberRegressor: _huber,
+    linear_model.HuberRegressor: lambda host: HostObjective(HuberScale(host.epsilon), 2.0 * host.alpha, host.fit_intercept),
     linear_model.LassoCV: _net,
     linear_model.ElasticNetCV: _net,
     linear_model.RidgeCV: _least_squares,
@@ -284,14 +279,15 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
         return _beside(objective, theta)
     if objective.center is not None:  # its own intercept has lost digits beside the means of the columns
         return fit(objective, theta, num_starts=1)
-    return fit_at_host("from_sklearn", objective, theta, lambda: _is_of(estimator, X, y, sample_weight))
 
+    def stopped() -> bool:
+        """Tell whether the host was fitted on these data: fitted again, it ends at the same parameters."""
+        _, columns, target, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
+        last, columns, target, _ = open_host(estimator, _columns(estimator, columns), target)
+        more = {} if weight is None else {"sample_weight": weight}
+        return is_repeated(lambda: clone(last).fit(columns, target, **more).coef_, last.coef_)
 
-def _is_of(estimator: Any, X: Any, y: Any, weight: ArrayLike | None) -> bool:
-    """Tell whether a host was fitted on these data: fitted again, it ends at the same parameters."""
-    _, X, y, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=weight)
-    last, X, y, _ = open_host(estimator, _columns(estimator, X), y)
-    return is_repeated(lambda: clone(last).fit(X, y, **({} if weight is None else {"sample_weight": weight})).coef_, last.coef_)
+    return fit_at_host("from_sklearn", objective, theta, stopped)
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
@@ -352,15 +348,8 @@ def _center(host: HostObjective, X: Any) -> np.ndarray | None:
     Only for least squares with an intercept, whose predictions a shift of the columns does not change.
     """
     plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
-    if (
-        host.loss != "squared"
-        or not host.intercept
-        or host.labels
-        or host.l1
-        or host.standardises
-        or not plain
-        or np.ndim(X) != 2
-    ):
+    least_squares = host.loss == "squared" and host.intercept and not (host.labels or host.l1 or host.standardises)
+    if not least_squares or not plain or np.ndim(X) != 2:
         return None
     values = np.asarray(X, np.float64)
     centre_from = 1e4  # mean of a column, in its spreads, from which the column is centred
@@ -407,7 +396,6 @@ def _new(estimator: Any, X: Any) -> Any:
 
 
 def _transform_rows(estimator: Pipeline, X: Any) -> Any:
-    """Apply the transformers of a pipeline to rows."""
     return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
 
 
@@ -546,7 +534,12 @@ def _objective(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
             f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
         )
-    own |= _class_weights(host, y, weight)
+    if host.class_weight == "balanced":
+        own["class_weight"] = "balanced"  # recomputed in every fold
+    elif host.class_weight is not None:
+        of_class = host.class_weight
+        each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(y.astype(object))
+        own["sample_weight"] = each if weight is None else each * np.asarray(weight, float)
     if len(classes) > 2:
         return GLM(X, y, "multinomial", penalty, **own)
     second = y == classes[1]
@@ -563,17 +556,6 @@ def _with_ones(X: Any) -> Any:
         return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
     ones = np.ones((np.shape(X)[0], 1))
     return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
-
-
-def _class_weights(host: HostObjective, y: np.ndarray, weight: ArrayLike | None) -> dict[str, Any]:
-    """Return class weights as arguments of a model: recomputed by fold, or multiplied into the rows' weights."""
-    of_class = host.class_weight
-    if of_class is None:
-        return {}
-    if of_class == "balanced":
-        return {"class_weight": "balanced"}
-    each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(y.astype(object))
-    return {"sample_weight": each if weight is None else each * np.asarray(weight, float)}
 
 
 def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from ..data.arrays import is_default_index
@@ -22,7 +23,7 @@ from ..models.glm import losses
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
 from ..models.survival.cox import Cox
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, fit
 from ._fit_at_host import add_remark, fit_at_host
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
@@ -31,7 +32,7 @@ LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
     "InversePower": lambda link: "inverse",
     "Sqrt": lambda link: "sqrt",
     "InverseSquared": lambda link: "inverse_squared",
-    "Power": lambda link: _power(float(link.power)),
+    "Power": lambda link: {0.0: "log", 1.0: "identity"}.get(float(link.power)) or losses.links.Power(float(link.power)),
     "CLogLog": lambda link: "cloglog",
     "NegativeBinomial": lambda link: losses.links.NegativeBinomialLink(link.alpha),
 }
@@ -53,7 +54,7 @@ FAMILIES: dict[str, Callable[[Any, Any], losses.AbstractLoss]] = {
     "NegativeBinomial": lambda family, link: losses.NegativeBinomial(family.alpha, link),
     "Tweedie": lambda family, link: losses.Tweedie(family.var_power, 1.0, link),
 }
-MIXED_GLMS = ("BinomialBayesMixedGLM", "PoissonBayesMixedGLM")
+MIXED_GLMS = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
 SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 
 
@@ -107,9 +108,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     if type(results).__name__ in MIXED_GLMS:
         model, kind = results, type(results).__name__
     if kind in (*MIXED_GLMS, "MixedLM") and type(model).__module__.startswith("statsmodels."):
-        from . import _statsmodels_mixed as mixed
-
-        return mixed.linear(results, drop) if kind == "MixedLM" else mixed.bayesian(model, drop)
+        return _mixed_linear(results, drop) if kind == "MixedLM" else _mixed_bayesian(model, drop)
     if drop != "row":
         raise ValueError("from_statsmodels: drop= is for mixed models; rows are the units of all others.")
     if kind not in MODELS or not type(model).__module__.startswith("statsmodels."):
@@ -131,14 +130,10 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
     way = "raise maxiter or scale the columns"
-    found = fit_at_host("from_statsmodels", objective, parameters, lambda: _did_not_converge(results), way)
+    known = getattr(results, "mle_retvals", None) or {}
+    stopped = lambda: not known.get("converged", getattr(results, "converged", True))
+    found = fit_at_host("from_statsmodels", objective, parameters, stopped, way)
     return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
-
-
-def _did_not_converge(results: Any) -> bool:
-    """Tell whether the host reports that its solver did not converge."""
-    told = getattr(results, "mle_retvals", None) or {}
-    return not told.get("converged", getattr(results, "converged", True))
 
 
 def _new(results: Any, X: Any) -> np.ndarray:
@@ -148,8 +143,6 @@ def _new(results: Any, X: Any) -> np.ndarray:
 
 def _frame(model: Any) -> Any:
     """Return the design as a frame with its names."""
-    import pandas as pd
-
     exog = np.asarray(model.exog, np.float64)
     names = list(getattr(model, "exog_names", []))[: exog.shape[1]]
     rows = getattr(getattr(model, "data", None), "row_labels", None)
@@ -177,17 +170,23 @@ def _weights(weight: ArrayLike, n: int) -> np.ndarray | None:
 
 
 def _glm(
-    model: Any, loss: str | losses.AbstractLoss, coef: np.ndarray, penalty: AbstractPenalty | None = None, **more: Any
+    model: Any,
+    loss: str | losses.AbstractLoss,
+    coef: np.ndarray,
+    penalty: AbstractPenalty | None = None,
+    offset: np.ndarray | None = None,
+    said: str = "",
+    **more: Any,
 ) -> tuple[GLM, dict]:
-    objective = GLM(_frame(model), np.asarray(model.endog, np.float64), loss, penalty, intercept=False, **more)
-    return objective, {"coef": coef}
+    own = {"intercept": False, "offset": offset, "remark": _remark(model, said), **more}
+    return GLM(_frame(model), np.asarray(model.endog, np.float64), loss, penalty, **own), {"coef": coef}
 
 
 def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     weight = _weights(model.weights, len(model.endog))
     average = per_row if type(model).__name__ == "OLS" else per_weight
     penalty = None if alpha is None else average(Ridge(alpha))
-    objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight, remark=_remark(model))
+    objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
 
@@ -199,20 +198,10 @@ def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GL
             f"from_statsmodels: GLM.fit_regularized of the {family} family re-estimates its scale on the way, so its "
             "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
-    n = len(model.endog)
-    weight = _weights(model.iweights * np.asarray(model.n_trials), n)
+    weight = _weights(model.iweights * np.asarray(model.n_trials), len(model.endog))
     said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALE_FAMILIES else ""
     penalty = None if alpha is None else per_row(Ridge(alpha))
-    offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), n)
-    return _glm(
-        model,
-        _family(model.family),
-        coef,
-        penalty,
-        sample_weight=weight,
-        offset=offset if offset.any() else None,
-        remark=_remark(model, said),
-    )
+    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, sample_weight=weight)
 
 
 def _family(family: Any) -> losses.AbstractLoss:
@@ -227,26 +216,21 @@ def _family(family: Any) -> losses.AbstractLoss:
     return FAMILIES[name](family, LINKS[found](family.link))
 
 
-def _power(exponent: float) -> str | losses.links.Power:
-    return {0.0: "log", 1.0: "identity"}.get(exponent) or losses.links.Power(exponent)
-
-
-def _shift(model: Any) -> np.ndarray | None:
-    """Add offset and exposure of a discrete model, whose exposure is logarithmic already."""
-    n = len(model.endog)
-    parts = [getattr(model, name, None) for name in ("offset", "exposure")]
+def _shift(model: Any, *names: str) -> np.ndarray | None:
+    """Add up offsets by name; those of a discrete model are its offset and its exposure, which is logarithmic already."""
+    n, parts = len(model.endog), [getattr(model, name, None) for name in names or ("offset", "exposure")]
     total = sum((np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None), np.zeros(n))
     return total if np.any(total) else None
 
 
 def _discrete(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
-    return _glm(model, loss, coef, offset=_shift(model), remark=_remark(model))
+    return _glm(model, loss, coef, offset=_shift(model))
 
 
 def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
-        return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model), remark=_remark(model))
+        return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
     y = np.asarray(model.endog, np.float64)
     objective = Regression(_frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model))
@@ -256,7 +240,7 @@ def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) 
 def _multinomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
-    return _glm(model, "multinomial", coef, offset=_shift(model), remark=_remark(model))
+    return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
 def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
@@ -266,9 +250,7 @@ def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GL
         )
     said = "the basis stays as it was made of all rows: its knots are not left out"
     penalty = Quadratic(2.0 * model.penal.penalty_matrix())  # GLMGam's penalty is βᵀSβ, not half of it
-    offset = np.broadcast_to(np.asarray(model._offset_exposure, np.float64), len(model.endog))
-    loss = _family(model.family)
-    return _glm(model, loss, coef, penalty, offset=offset if offset.any() else None, remark=_remark(model, said))
+    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said)
 
 
 def _read_ordered_model(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
@@ -304,6 +286,64 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
         offset=getattr(model, "offset", None),
     )
     return objective, {"coef": params}
+
+
+def _mixed_linear(results: Any, drop: str) -> Fit:
+    """Fit from the results of a MixedLM."""
+    from ..models.latent.effects import EffectBlock
+    from ..models.latent.mixed import Mixed
+
+    model = results.model
+    if model.reml:
+        raise ValueError(
+            "from_statsmodels: this MixedLM was fitted by REML, whose objective is another than the likelihood: fit it by "
+            "maximum likelihood, model.fit(reml=False)."
+        )
+    if model.exog_vc.names:
+        raise TypeError(
+            "from_statsmodels: MixedLM with variance components (vc_formula) is not supported. Write them as effects: "
+            "lo.Mixed('y ~ x + (1 | group) + (1 | group:other)', data)."
+        )
+    effects = np.asarray(model.exog_re, np.float64)
+    given = list(getattr(model.data, "exog_re_names", None) or [])
+    names = ["Intercept" if name == "Group" else str(name) for name in given]
+    names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
+    code, levels = pd.factorize(np.asarray(model.groups), sort=True)
+    block = EffectBlock("group", tuple(names), effects, (len(names),))
+    X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.exog_names)))
+    objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop=drop)
+    parameters = {
+        "coef": np.asarray(results.fe_params),
+        "covariance[group]": np.asarray(results.cov_re),
+        "scale": np.sqrt(float(results.scale)),
+    }
+    stopped = lambda: not getattr(results, "converged", True)
+    return fit_at_host("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
+
+
+def _mixed_bayesian(results: Any, drop: str) -> Fit:
+    """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
+    from ..models.latent.effects import EffectBlock
+    from ..models.latent.mixed import Mixed
+
+    model = getattr(results, "model", results)
+    columns, blocks, known = model.exog_vc.tocsc(), [], {}
+    for k, name in enumerate(model.vcp_names):
+        own = columns[:, np.flatnonzero(np.asarray(model.ident) == k)].tocsr()
+        if (np.diff(own.indptr) > 1).any():
+            raise TypeError(
+                f"from_statsmodels: rows of the component {name!r} have several effects that share a variance, which are no "
+                "levels of a factor. Write the model as a formula of lo.Mixed."
+            )
+        code, value = np.zeros(own.shape[0], np.int64), np.zeros(own.shape[0])
+        here = np.diff(own.indptr) == 1
+        code[here], value[here] = own.indices, own.data
+        used, code = np.unique(code, return_inverse=True)
+        levels = np.asarray(model.vc_names)[np.asarray(model.ident) == k][used]
+        blocks.append(EffectBlock(str(name), (str(name),), value[:, None], (1,)))
+        known[str(name)] = (code, levels)
+    X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.fep_names)))
+    return fit(Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop))
 
 
 MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict[str, Any]]]] = {
