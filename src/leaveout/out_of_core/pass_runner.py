@@ -30,18 +30,12 @@ Together = Callable[[StepResult, StepResult], StepResult]
 class PassRunner:
     """The passes of a scan in order; each is a step that `checkpoint` keeps."""
 
-    rows: Batches
-    model: GLM
-    folder: Path | None
-    loss: AbstractLoss
-    penalty: np.ndarray
-    passes: int
-
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
         self.rows, self.model, self.folder = rows, model, folder
         predictors = model.predictors
         assert predictors is not None
-        self.loss, self.penalty = model.loss_function, np.asarray(predictors.penalty)
+        self.loss: AbstractLoss = model.loss_function
+        self.penalty = np.asarray(predictors.penalty)
         self.passes = 0
         self.cache: dict[str, Any] = {}
 
@@ -83,22 +77,6 @@ class PassRunner:
         del lanes
         return self.at(theta[0])["hessian"][None].copy()
 
-    def fit_sums(self) -> tuple[StepResult, Float[Array, "params params"]]:
-        """Minimise F; return the sums at the minimiser, and the factor of its Hessian."""
-        start, own = self._start(), np.asarray(self.model.parameters.start(0))
-        found = self._descend(start)
-        if not found.converged[0] and not np.array_equal(start, own):
-            found = self._descend(own)
-        told = self.at(found.theta[0])
-        factor = cholesky(told["hessian"], self.model, told["theta"], "scan")
-        if not found.converged[0]:
-            raise RuntimeError(
-                f"scan: no minimiser was reached (F = {float(told['value']):.6g}, largest parameter "
-                f"{np.abs(told['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
-                "lo.penalties.Ridge(1.0)."
-            )
-        return told, factor
-
     def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
@@ -115,44 +93,44 @@ class PassRunner:
 
     def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
         """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
-        told, factor = self.fit_sums()
+        start, own = self._start(), np.asarray(self.model.parameters.start(0))
+        found = self._descend(start)
+        if not found.converged[0] and not np.array_equal(start, own):
+            found = self._descend(own)
+        fitted = self.at(found.theta[0])
+        factor = cholesky(fitted["hessian"], self.model, fitted["theta"], "scan")
+        if not found.converged[0]:
+            raise RuntimeError(
+                f"scan: no minimiser was reached (F = {float(fitted['value']):.6g}, largest parameter "
+                f"{np.abs(fitted['theta']).max():.3g}): are the data perfectly separated? Add a penalty, such as "
+                "lo.penalties.Ridge(1.0)."
+            )
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         diagonal = np.sum(factor**2, axis=1)
         blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
-        at = PassFit(told["theta"], root, root @ told["gradient"], np.sqrt(diagonal), blur, float(told["level"]))
+        at = PassFit(fitted["theta"], root, root @ fitted["gradient"], np.sqrt(diagonal), blur, float(fitted["level"]))
         seen = self.add_up(survey, "proofs", at, together=looked_together)
         at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
-        at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / told["weight"]))
+        at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)
         wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
-        some, totals, every = self._leave_out(at, wanted)
-        return Scan(self.model, self.rows.count, told, factor, totals, every, self.folder), at, some, wanted
-
-    def _leave_out(
-        self, at: PassFit, request: Int[Array, " rows"]
-    ) -> tuple[LeftOutRows, Float[Array, "10"], StepResult | None]:
-        """Leave out every row.
-
-        Returns the rows that need a closer look, sums, and losses, errors and proofs unless they are in a file.
-        """
         kinds = {"loss": float, "error": float, "proved": bool}
         every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
         several, total = list[LeftOutRows](), np.zeros(SUMS)
         file = lambda number: None if self.folder is None else str(self.folder / f"{number:07}.parquet")
-        each = [(request, file(part.number)) for part in self.rows.parts]
+        each = [(wanted, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:
             for part, told in zip(self.rows.parts, self._parts(at, each), strict=True):
                 for name, own in (every or {}).items():
                     own[part.start : part.start + part.count] = told[f"every {name}"]
                 total += told["sums"]
-                several = [
-                    worst(LeftOutRows.join([*several, LeftOutRows(*(told[name] for name in LeftOutRows._fields))]), request)
-                ]
+                own_rows = LeftOutRows(*(told[name] for name in LeftOutRows._fields))
+                several = [worst(LeftOutRows.join([*several, own_rows]), wanted)]
                 bar.advance(part.count)
         for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
             left_behind.unlink()  # a file of a worker that died
-        return several[0], total, every
+        return Scan(self.model, self.rows.count, fitted, factor, total, every, self.folder), at, several[0], wanted
 
     def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""

@@ -226,20 +226,25 @@ def beginning(file: Path, process: int | str) -> Path:
 
 
 @contextlib.contextmanager
+def whole(file: str | Path) -> Iterator[Path]:
+    """Yield the path under which to write a file that then appears whole or not at all."""
+    beside = beginning(Path(file), os.getpid())
+    try:
+        yield beside
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
-    """Yield a function that writes rows, losses and errors into a Parquet file, which appears whole or not at all."""
+    """Yield a function that writes rows, losses and errors into a Parquet file."""
     if file is None:
         yield lambda known: None
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = ("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())
-    schema = pa.schema(list(kinds))
-    beside = beginning(Path(file), os.getpid())
-    try:
-        with pq.ParquetWriter(beside, schema) as writer:
-            yield lambda known: writer.write_table(pa.table([getattr(known, name) for name, _ in kinds], schema=schema))
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+    schema = pa.schema([("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())])
+    with whole(file) as beside, pq.ParquetWriter(beside, schema) as writer:
+        yield lambda known: writer.write_table(pa.table([getattr(known, name) for name in schema.names], schema=schema))

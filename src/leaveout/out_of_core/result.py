@@ -1,6 +1,5 @@
 """The result of a scan: the fit, the mean of the losses with its errors, and the losses, in memory or in files."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.display import PrintedResult
 from ..objectives.objective import display_name
-from .passes import LeftOutRows, beginning, sum_losses
+from .passes import LeftOutRows, sum_losses, whole
 
 Array = np.ndarray
 
@@ -166,13 +165,11 @@ class Scan(PrintedResult):
     def _check_text(self) -> str:
         found = []
         unknown = int(self.totals[9])
-        for count, why in (
-            (self.lost - unknown, "the others do not determine what they predict"),
-            (
-                unknown,
-                "nothing is known of their refits, whose losses may be large; see lo.GLM on rows with them",
-            ),
-        ):
+        whys = {
+            "the others do not determine what they predict": self.lost - unknown,
+            "nothing is known of their refits, whose losses may be large; see lo.GLM on rows with them": unknown,
+        }
+        for why, count in whys.items():
             if count:
                 found.append(f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}")
         # share of a standard error of the mean
@@ -204,9 +201,5 @@ def _rewritten(file: Path, better: LeftOutRows) -> None:
     columns = {name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")}
     for name in columns:
         columns[name][better.row[mine] - row[0]] = getattr(better, name)[mine]
-    beside = beginning(file, os.getpid())
-    try:
+    with whole(file) as beside:
         pq.write_table(pa.table({"row": row} | columns, schema=table.schema), beside)
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -27,8 +27,21 @@ def refit_rows(
     run: PassRunner, scan: Scan, at: PassFit, some: LeftOutRows, request: Int[Array, " rows"], rtol: float, audit: int
 ) -> Scan:
     """Refit the open rows of a scan, and audit it."""
-    chosen = _choose_rows(some, request, audit)
-    opened = _uncertain_rows(some, scan, rtol)
+    known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
+    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
+    orders.append([place for place in known.tolist() if some.row[place] in request])
+    chosen: dict[int, str] = {}  # places of rows to repeat, with the reasons, taken in turn
+    for turn in range(audit):
+        place = next((place for place in orders[turn % 3] if place not in chosen), None)
+        if place is not None:
+            chosen[place] = REASONS[turn % 3]
+    # rows of which nothing is proved, and those of the largest errors while the mean's error is too large
+    unknown = np.flatnonzero(~np.isfinite(some.error) & (some.weight > 0))
+    left = scan.totals[6] - rtol * scan.se * scan.totals[1]
+    weighed = np.where(np.isfinite(some.error), some.weight * some.error, 0.0)
+    order = np.argsort(-weighed, kind="stable")
+    more = order[: int(np.searchsorted(np.cumsum(weighed[order]), left)) + 1] if left > 0 else order[:0]
+    opened = np.union1d(unknown, more)[:WORST]
     places = np.union1d(opened, [*chosen])
     if not places.size:
         return replace(scan, passes=run.passes)
@@ -45,30 +58,6 @@ def refit_rows(
     mine = [int(np.searchsorted(places, place)) for place in chosen]
     exact = np.where(reached, loss, np.nan)
     return replace(found, passes=run.passes, audit=_audit(rows, mine, list(chosen.values()), exact, error))
-
-
-def _choose_rows(some: LeftOutRows, request: Int[Array, " rows"], audit: int) -> dict[int, str]:
-    """Choose rows to repeat by their places, with the reasons, taken in turn."""
-    known = np.flatnonzero(np.isfinite(some.error) & (some.weight > 0))
-    orders = [known[np.argsort(-part[known], kind="stable")].tolist() for part in (some.moved, some.error)]
-    orders.append([place for place in known.tolist() if some.row[place] in request])
-    out: dict[int, str] = {}
-    for turn in range(audit):
-        place = next((place for place in orders[turn % 3] if place not in out), None)
-        if place is not None:
-            out[place] = REASONS[turn % 3]
-    return out
-
-
-def _uncertain_rows(some: LeftOutRows, scan: Scan, rtol: float) -> Int[Array, " places"]:
-    """Select rows of which nothing is proved, and those of the largest errors while the mean's error is too large."""
-    weight, error = some.weight, some.error
-    unknown = np.flatnonzero(~np.isfinite(error) & (weight > 0))
-    left = scan.totals[6] - rtol * scan.se * scan.totals[1]
-    order = np.argsort(-np.where(np.isfinite(error), weight * error, 0.0), kind="stable")
-    before = np.cumsum((weight * np.where(np.isfinite(error), error, 0.0))[order])
-    more = order[: int(np.searchsorted(before, left)) + 1] if left > 0 else order[:0]
-    return np.union1d(unknown, more)[:WORST]
 
 
 def _refit(

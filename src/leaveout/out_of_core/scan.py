@@ -118,27 +118,23 @@ def scan(
     rows = open_parts("scan", data, target, columns, sample_weight, offset)
     if rows.count < 2:
         raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
-    folder = None if out is None else _folder(out, len(rows.parts))
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"scan: out={out} is a file; name a folder.")
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise ImportError("scan: out= writes Parquet files: pip install 'leaveout[parquet]'") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(int(file.stem) >= len(rows.parts) for file in folder.glob("[0-9]*.parquet")):
+            raise ValueError(f"scan: out={out} holds files of another scan, of more parts; name an empty folder.")
     model = _standing(rows, loss, penalty, intercept)
     of = {"data": [part.of for part in rows.parts], "roles": rows.roles, "loss": model.loss_function, "penalty": model.penalty}
     of |= {"intercept": intercept, "rtol": rtol, "audit": audit, "out": None if folder is None else str(folder)}
     with stoppable("scan"), keeping("scan", checkpoint, of), one_thread(model, rows.count and model.design.shape[1]):
         run = PassRunner(rows, model, folder)
         return refit_rows(run, *run.left_out(rtol, audit), rtol, audit)
-
-
-def _folder(out: File, parts: int) -> Path:
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"scan: out={out} is a file; name a folder.")
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError("scan: out= writes Parquet files: pip install 'leaveout[parquet]'") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(int(file.stem) >= parts for file in folder.glob("[0-9]*.parquet")):
-        raise ValueError(f"scan: out={out} holds files of another scan, of more parts; name an empty folder.")
-    return folder
 
 
 def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
