@@ -71,7 +71,11 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
         if (burn_in_sweeps * asked < wanted).any():
-            _warn(steps)
+            warnings.warn(
+                "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
+                f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
+                stacklevel=2,
+            )
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]
             chains = _pull_weights(chains, graph, label, GAIN / (1 + step / SLOWS))
@@ -82,14 +86,6 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
                 label = _move(chains, label, share, rng)[1]
             out.append((label[chains.a] == label[chains.b]).reshape(copies, -1))
     return np.concatenate(out)[:num]
-
-
-def _warn(steps: int) -> None:
-    warnings.warn(
-        "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
-        f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
-        stacklevel=2,
-    )
 
 
 def _pull_weights(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:

@@ -249,7 +249,16 @@ class _Job:
         none = np.zeros((len(rows), 0), np.int64)
         if direction == "train":
             losses = self.measure.losses(self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0])
-            return {"losses": _left_out_losses(losses, rows, self.test)[:, None]}
+            place = np.full(max(rows.max(), self.test.max()) + 1, len(self.test))
+            place[self.test] = np.arange(len(self.test))
+            fresh = np.ones((len(rows), len(self.test) + 1), bool)
+            fresh[np.arange(len(rows))[:, None], place[rows]] = False
+            count = fresh[:, :-1].sum(1)  # records of V̂ that a fit was not trained on
+            if not count.all():
+                raise ValueError(
+                    "binomial_block_bootstrap: a training set holds all of V̂, and nothing is left to score; lower size=."
+                )
+            return {"losses": (np.einsum("fv,fv->f", losses, fresh[:, :-1]) / count)[:, None]}
         if direction == "test":  # fits train on the records of T̂ that were not drawn
             predict = lambda own, r: self.learner(np.setdiff1d(self.train, own)[None], own, none[:1], np.array([r]))[0]
             mean = [self.measure.losses(self.y[own], predict(own, r)).mean() for own, r in zip(rows, draws, strict=True)]
@@ -270,19 +279,6 @@ class _Job:
         return np.where(
             injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
         )
-
-
-def _left_out_losses(losses: NDArray[np.float64], rows: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the mean loss of each fit over the records of V̂ that it was not trained on."""
-    place = np.full(max(rows.max(), test.max()) + 1, len(test))
-    place[test] = np.arange(len(test))
-    fresh = np.ones((len(rows), len(test) + 1), bool)
-    fresh[np.arange(len(rows))[:, None], place[rows]] = False
-    fresh = fresh[:, :-1]
-    count = fresh.sum(1)
-    if not count.all():
-        raise ValueError("binomial_block_bootstrap: a training set holds all of V̂, and nothing is left to score; lower size=.")
-    return np.einsum("fv,fv->f", losses, fresh) / count
 
 
 def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:

@@ -110,6 +110,11 @@ class FoldInjection:
     seed: int
 
     @property
+    def most(self) -> int:
+        """The number of units of V̂: records, or clusters that have halves."""
+        return len(self.fold.test) if self.mechanism == "record" else _halvable_clusters(self.fold)
+
+    @property
     def units(self) -> int:
         """The number of units that could leak: records trained on, or clusters of V̂ that have halves."""
         return self.size if self.mechanism == "record" else _halvable_clusters(self.fold)
@@ -218,9 +223,7 @@ def _shares(top: int, injection: Injection, folds: list[LeakageFold]) -> NDArray
 
 def slope_level(plan: list[FoldInjection]) -> int:
     """Return the level that injects closest to a tenth of V̂."""
-    first = plan[0]
-    whole = len(first.fold.test) if first.mechanism == "record" else first.units
-    return 1 + int(np.argmin(np.abs(first.levels[1:] - SLOPE_SHARE * whole)))
+    return 1 + int(np.argmin(np.abs(plan[0].levels[1:] - SLOPE_SHARE * plan[0].most)))
 
 
 def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[LeakageFold], NDArray]:
@@ -365,26 +368,18 @@ def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
     """
     hidden, exposed = 0.0, 0.0
     for fold in folds:
-        may = np.ones(len(fold.test))
+        may, beside = np.ones(len(fold.test)), np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
         if isinstance(leakage, MatePairs) and leakage.knows_pairs:
             may = leakage.mates(fold.train, fold.test)
-        hidden += float(may @ ~_beside(fold, leakage))
+            tested, mated = np.zeros((2, len(fold.clusters)), bool)
+            tested[fold.test] = True
+            # 0.5: probability from which a pair counts as mates
+            both = (leakage.probability >= 0.5) & tested[leakage.left] & tested[leakage.right]
+            mated[leakage.left[both]] = mated[leakage.right[both]] = True
+            beside = mated[fold.test]
+        hidden += float(may @ ~beside)
         exposed += float(may.sum())
     return hidden / exposed if exposed else 0.0
-
-
-def _beside(fold: LeakageFold, leakage: Leakage) -> NDArray[np.bool_]:
-    """Tell which tested records have a mate among the records that are tested with them."""
-    if not (isinstance(leakage, MatePairs) and leakage.knows_pairs):
-        return np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
-    tested, out = np.zeros(len(fold.clusters), bool), np.zeros(len(fold.clusters), bool)
-    tested[fold.test] = True
-    # 0.5: probability from which a pair counts as mates
-    likely = leakage.probability >= 0.5
-    left, right = leakage.left[likely], leakage.right[likely]
-    both = tested[left] & tested[right]
-    out[left[both]] = out[right[both]] = True
-    return out[fold.test]
 
 
 def refusal(share: float) -> str:

@@ -19,6 +19,12 @@ class LeakageFold(NamedTuple):
     test: NDArray[np.int64]
     clusters: NDArray[np.int64]
 
+    @property
+    def share_elsewhere(self) -> float:
+        """(K − K_fold)/(K − 1), the probability that another cluster than a tested one is not tested with it."""
+        inside, every = (len(np.unique(self.clusters[rows])) for rows in (self.test, np.r_[self.train, self.test]))
+        return (every - inside) / max(every - 1, 1)
+
 
 class Shares(NamedTuple):
     """The leakage in each fold: the shares of records `p_train` and `p_test`, and `exposed`.
@@ -52,8 +58,7 @@ class UniformMislinking:
                 stacklevel=3,
             )
         for k, fold in enumerate(folds):
-            inside, every = (len(np.unique(fold.clusters[rows])) for rows in (fold.test, np.r_[fold.train, fold.test]))
-            p_test[k] = self.q * (every - inside) / max(every - 1, 1)
+            p_test[k] = self.q * fold.share_elsewhere
             p_train[k] = p_test[k] * len(fold.test) / len(fold.train)
         check_probabilities("RecordLeakage.from_pairwise", p_train, p_test)
         return Shares(p_train, p_test, np.zeros(len(folds)))

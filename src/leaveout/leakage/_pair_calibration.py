@@ -69,37 +69,6 @@ def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> 
     return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
 
 
-def rates_of_pairs(caller: str, linked: Any, match: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
-    """Estimate precision and recall from a sample of pairs: `linked` or not, and `match` or not."""
-    linked, match = (flags(caller, name, value) for name, value in (("linked", linked), ("match", match)))
-    both = linked & match
-    return (
-        _ratio(caller, "precision", "linked", weight * both, weight * linked),
-        _ratio(caller, "recall", "matching", weight * both, weight * match),
-    )
-
-
-def rates_of_records(caller: str, cluster: Any, entity: Any, weight: NDArray[np.float64]) -> tuple[Rate, Rate]:
-    """Estimate precision and recall from a sample of records, or of whole clusters of them.
-
-    The rates are over the pairs of records that are both in the sample. Records tied together by clusters and entities count as
-    one observation.
-    """
-    cluster, entity = (codes(caller, name, value)[0] for name, value in (("cluster", cluster), ("entity", entity)))
-    count = int(cluster.max()) + 1
-    tied = components(count + int(entity.max()) + 1, cluster, entity + count)[cluster]
-    cell = np.unique(cluster * (int(entity.max()) + 1) + entity, return_inverse=True)[1]
-    both, linked, match = (_pairs_by(part, tied, weight) for part in (cell, cluster, entity))
-    return _ratio(caller, "precision", "linked", both, linked), _ratio(caller, "recall", "matching", both, match)
-
-
-def _pairs_by(part: NDArray[np.int64], tied: NDArray[np.int64], weight: NDArray[np.float64]) -> Float[np.ndarray, " tied"]:
-    """Sum the weights w_i w_j of the pairs inside parts, by the groups that are tied together."""
-    pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
-    first = np.unique(part, return_index=True)[1]
-    return np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1)
-
-
 def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: NDArray[np.float64]) -> Rate:
     """Compute Σ part / Σ whole over independent observations; its labels are r (1 − r) over the linearised variance."""
     total = whole.sum()
@@ -232,20 +201,37 @@ def calibrate(
 
 
 def sampled_rates(caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], ids: Any, groups: Any) -> tuple[Rate, Rate]:
-    """Estimate precision and recall from labelled records, or from labelled pairs with known links."""
+    """Estimate precision and recall from labelled records, or from labelled pairs with known links.
+
+    The rates of records are over the pairs that are both in the sample. Records tied together by clusters and entities count as
+    one observation.
+    """
     if "entity" in frame.columns:
-        return rates_of_records(caller, column(caller, frame, "cluster"), column(caller, frame, "entity"), weight)
-    match = column(caller, frame, "match")
-    if "linked" in frame.columns:
-        return rates_of_pairs(caller, column(caller, frame, "linked"), match, weight)
-    if groups is None:
-        raise ValueError(
-            f"{caller}: the sample needs a column 'linked', or give groups=, the clusters of all rows as filed; with pairs= "
-            "the labels calibrate a score instead."
-        )
-    filed = codes(caller, "groups", groups)[0]
-    left, right, _ = ends(caller, frame, len(filed) if ids is None else ids)
-    return rates_of_pairs(caller, filed[left] == filed[right], match, weight)
+        cluster, entity = (codes(caller, name, column(caller, frame, name))[0] for name in ("cluster", "entity"))
+        count = int(cluster.max()) + 1
+        tied = components(count + int(entity.max()) + 1, cluster, entity + count)[cluster]
+        sums = []
+        for part in (np.unique(cluster * (int(entity.max()) + 1) + entity, return_inverse=True)[1], cluster, entity):
+            pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2  # Σ w_i w_j of the pairs inside parts
+            first = np.unique(part, return_index=True)[1]
+            sums.append(np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1))
+        both, linked, match = (np.asarray(part, np.float64) for part in sums)
+    else:
+        found = column(caller, frame, "match")
+        if "linked" in frame.columns:
+            joined = column(caller, frame, "linked")
+        elif groups is None:
+            raise ValueError(
+                f"{caller}: the sample needs a column 'linked', or give groups=, the clusters of all rows as filed; with "
+                "pairs= the labels calibrate a score instead."
+            )
+        else:
+            filed = codes(caller, "groups", groups)[0]
+            left, right, _ = ends(caller, frame, len(filed) if ids is None else ids)
+            joined = filed[left] == filed[right]
+        linked, match = (weight * flags(caller, name, value) for name, value in (("linked", joined), ("match", found)))
+        both = linked * (match > 0)
+    return _ratio(caller, "precision", "linked", both, linked), _ratio(caller, "recall", "matching", both, match)
 
 
 def sample_of(caller: str, sample: Any) -> pd.DataFrame:

@@ -47,7 +47,16 @@ def draw_partitions(
             "but pairs of probability 1 join them: "
             "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
         )
-    graph = _graph(a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1), unlisted)
+    a, b, p, size = a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1)
+    # pairs of the same two nodes are merged, with their evidence added; unlisted pairs count equally in every cluster
+    with np.errstate(divide="ignore"):
+        odds = np.maximum(np.log(p) - np.log1p(-p), NEVER)
+    key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
+    low, high = key // len(size), key % len(size)
+    times, ground = np.bincount(place, minlength=len(key)), float(np.log(unlisted) - np.log1p(-unlisted))
+    weight = np.bincount(place, odds, len(key)) - ground * times
+    block = components(len(size), low, high)[low] if ground else biconnected_blocks(len(size), low, high)
+    graph = Graph(low, high, weight, np.bincount(place, p, len(key)), times, block, size, ground)
     inside = draw_inside(graph, num, rng)
     return np.stack([components(len(graph.size), graph.a[one], graph.b[one])[node] for one in inside])
 
@@ -76,22 +85,3 @@ def share_listed(
     spare = int(np.sum((size - 1) * (size - 2) // 2))
     listed = int(np.sum(cluster[remainder] == cluster[right])) - int(np.sum(size - 1))
     return spare - listed, spare
-
-
-def _graph(
-    a: NDArray[np.int64],
-    b: NDArray[np.int64],
-    probability: NDArray[np.float64],
-    size: NDArray[np.int64],
-    unlisted: float,
-) -> Graph:
-    """Merge pairs of the same two nodes, with their evidence added; unlisted pairs count equally in every cluster."""
-    with np.errstate(divide="ignore"):
-        odds = np.maximum(np.log(probability) - np.log1p(-probability), NEVER)
-    key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
-    low, high = key // len(size), key % len(size)
-    times = np.bincount(place, minlength=len(key))
-    ground = float(np.log(unlisted) - np.log1p(-unlisted))
-    weight = np.bincount(place, odds, len(key)) - ground * times
-    block = components(len(size), low, high)[low] if ground else biconnected_blocks(len(size), low, high)
-    return Graph(low, high, weight, np.bincount(place, probability, len(key)), times, block, size, ground)

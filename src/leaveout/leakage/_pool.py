@@ -86,10 +86,16 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     law = functools.lru_cache(len(plan))(stratified_matrix)  # folds of the same sizes have the same
     found = []
     for part, p_train, p_test, exposed in zip(plan, *shares, strict=True):
-        levels, sizes = tuple(part.levels.tolist()), {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
+        levels, pools = tuple(part.levels.tolist()), {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
         split = part.mechanism == "split"
-        found.append(law(levels, part.units, exposed) if split else law(levels, part.size, p_train, p_test, **sizes))
-    grid = _grid(plan, found)
+        found.append(law(levels, part.units, exposed) if split else law(levels, part.size, p_train, p_test, **pools))
+    reach, sizes = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in found], {part.units for part in plan}
+    most_counts = 160  # counts up to which each is a point of the grid
+    if len(sizes) == 1 and max(reach) <= most_counts:
+        grid = np.arange(max(reach) + 1) / sizes.pop()
+    else:
+        knots = 121  # points of the grid for more counts, with e linear between them
+        grid = np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots)
     each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
     return Matrices(grid, each, float(fold_weights(plan) @ [matrix[0, 0] for matrix in found]))
 
@@ -124,16 +130,6 @@ def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) 
     """
     p, q = shares.p_train[k], shares.p_test[k]
     return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
-
-
-def _grid(plan: list[FoldInjection], matrices: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in matrices]
-    units = {part.units for part in plan}
-    most_counts = 160  # counts up to which each is a point of the grid
-    if len(units) == 1 and max(reach) <= most_counts:
-        return np.arange(max(reach) + 1) / units.pop()
-    knots = 121  # points of the grid for more counts, with e linear between them
-    return np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots)
 
 
 def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -166,8 +166,7 @@ def leakage_slope_test(
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     plan = []
     for part in plan_injection(folds, injection, seed):
-        whole = len(part.fold.test) if part.mechanism == "record" else part.units
-        top = max(1, round(SLOPE_SHARE * whole))
+        top = max(1, round(SLOPE_SHARE * part.most))
         plan.append(replace(part, levels=np.array([0, min(top, int(part.levels[-1]))])))
     of = describe_run(estimator, task, folds, injection, seed)
     try:
@@ -181,34 +180,31 @@ def leakage_slope_test(
 
 
 def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False) -> SlopeTest:
-    """Test by existing losses, between levels 0 and `level`."""
+    """Test by existing losses, between levels 0 and `level`.
+
+    The test is over all folds' clusters, or over folds (draws of a single fold) if clusters are fewer than eight or records
+    have no losses.
+    """
     weight = fold_weights(plan)
     fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
-    first = plan[0]
-    whole = len(first.fold.test) if first.mechanism == "record" else first.units
-    share = float(first.levels[level] / whole)
+    share = float(plan[0].levels[level] / plan[0].most)
+    falls, sizes = _by_cluster(runs, level)
+    few, kind = len(falls) < MIN_INTERVAL_CLUSTERS, f"over {len(falls)} clusters"
     if len(plan) == 1:
-        se, freedom, kind = _single(runs[0], level)
+        kind = f"{kind} of one fold"
+        if few:
+            falls, kind = runs[0].test[0] - runs[0].test[level], "over draws of one fold: these records only"
+        se = np.std(falls, ddof=1) / np.sqrt(len(falls))
     else:
-        se, freedom, kind = _many(plan, runs, level, fall, weight)
-    width = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * se)
+        if few:
+            falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
+            kind = f"over {len(falls)} folds"
+        kind, sizes = f"{kind}, the folds' dependence allowed for", sizes / sizes.sum()
+        overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
+        se = np.sqrt(np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap))
+    width = float(stats.t.ppf((1 + LEVEL) / 2, len(falls) - 1) * se)
     fall = -fall if rising else fall
     return SlopeTest(fall, fall - width, fall + width, share, kind, rising)
-
-
-def _many(
-    plan: list[FoldInjection], runs: list[FoldLosses], level: int, fall: float, weight: NDArray[np.float64]
-) -> tuple[float, int, str]:
-    """Test over all folds' clusters, or over folds if clusters are fewer than eight or records have no losses."""
-    falls, sizes = _by_cluster(runs, level)
-    kind = f"over {len(falls)} clusters"
-    if len(falls) < MIN_INTERVAL_CLUSTERS:
-        falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
-        kind = f"over {len(falls)} folds"
-    sizes = sizes / sizes.sum()
-    overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
-    variance = np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap)
-    return float(np.sqrt(variance)), len(falls) - 1, f"{kind}, the folds' dependence allowed for"
 
 
 def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -220,14 +216,6 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64]
         falls.append(np.nanmean(difference[:, some], axis=0))
         sizes.append(np.bincount(result.members)[some].astype(float))
     return np.concatenate(falls), np.concatenate(sizes)
-
-
-def _single(result: FoldLosses, level: int) -> tuple[float, int, str]:
-    known, _ = _by_cluster([result], level)
-    if len(known) >= MIN_INTERVAL_CLUSTERS:
-        return float(np.std(known, ddof=1) / np.sqrt(len(known))), len(known) - 1, f"over {len(known)} clusters of one fold"
-    draws = result.test[0] - result.test[level]
-    return float(np.std(draws, ddof=1) / np.sqrt(len(draws))), len(draws) - 1, "over draws of one fold: these records only"
 
 
 def largest_leakage_share(

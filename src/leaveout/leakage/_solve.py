@@ -119,7 +119,22 @@ def solve_curve(
         if lam is None:
             raise ValueError("solve_curve: with two directions lam= is needed; UPRE is for one.")
         train, test = (_finite("A", part, 2) for part in A)
-        return _two_directions(train, test, _finite("b", b, 2), order, _strength(lam), monotone, linear)
+        b, lam = _finite("b", b, 2), _strength(lam)
+        if b.shape != (len(train), len(test)):
+            raise ValueError(f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}.")
+        along, counts = System(train, order), train.shape[1]
+        share = np.arange(test.shape[1]) / (test.shape[1] - 1)
+        # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F (A_test both)ᵀ
+        both = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
+        rows = b @ np.linalg.pinv(test @ both).T if linear else System(test, order).linear(b.T, lam).T
+        F = along.linear(rows, lam)
+        if monotone:  # on the test clusters' own records; for other records more of them in training may be harmful
+            M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
+            padding = np.zeros(len(M) - len(train))
+            for d in range(1 if linear else F.shape[1]):
+                F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
+        E = F @ both.T
+        return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
     system = System(_finite("A", A, 2), order)
     losses = _finite("b", b, 1)
     if len(losses) != len(system.A):
@@ -202,33 +217,6 @@ class System:
                 M = np.vstack([self.A, np.sqrt(lam) * differences(self.A.shape[1], self.order)])
                 e = sign * nonincreasing(M, np.concatenate([sign * b, np.zeros(len(M) - len(b))]), roof, floor)
         return Curve(e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order)
-
-
-def _two_directions(
-    train: NDArray[np.float64],
-    test: NDArray[np.float64],
-    b: NDArray[np.float64],
-    order: int,
-    lam: float,
-    monotone: bool,
-    linear: bool,
-) -> Curve:
-    """Solve `A_train E A_testᵀ = b`; linear in d, E has two curves in c, else a trend filter in either direction."""
-    if b.shape != (len(train), len(test)):
-        raise ValueError(f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}.")
-    along, counts = System(train, order), train.shape[1]
-    share = np.arange(test.shape[1]) / (test.shape[1] - 1)
-    ends = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
-    # linear: least squares over the test side, b ≈ A_train F (A_test ends)ᵀ
-    rows = b @ np.linalg.pinv(test @ ends).T if linear else System(test, order).linear(b.T, lam).T
-    F = along.linear(rows, lam)
-    if monotone:  # on the test clusters' own records; for other records more of them in training may be harmful
-        M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
-        padding = np.zeros(len(M) - len(train))
-        for d in range(1 if linear else F.shape[1]):
-            F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
-    E = F @ ends.T
-    return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
 
 
 def nonincreasing(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..data.arrays import numbers, pandas_of
 
@@ -121,8 +121,14 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64],
     if names is None:
         left, right = (_row_numbers(caller, index) for index in both)
         return left, right, int(max(left.max(), right.max())) + 1
-    left, right = (_rows_by_name(caller, index, names) for index in both)
-    return left, right, len(names)
+    rows = [names.get_indexer(index).astype(np.int64) for index in both]
+    for index, found in zip(both, rows, strict=True):
+        if (found < 0).any():
+            raise ValueError(
+                f"{caller}: no row is called {index[found < 0].tolist()[0]!r}; rows have names such as "
+                f"{names[:1].tolist()[0]!r}. ids= must name every row of the data, in the pairs' own type."
+            )
+    return rows[0], rows[1], len(names)
 
 
 def _names(caller: str, ids: Any) -> pd.Index:
@@ -147,16 +153,6 @@ def _row_numbers(caller: str, index: pd.Index) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def _rows_by_name(caller: str, index: pd.Index, names: pd.Index) -> NDArray[np.int64]:
-    rows = names.get_indexer(index)
-    if (rows < 0).any():
-        raise ValueError(
-            f"{caller}: no row is called {index[rows < 0].tolist()[0]!r}; rows have names such as {names[:1].tolist()[0]!r}. "
-            "ids= must name every row of the data, in the pairs' own type."
-        )
-    return rows.astype(np.int64)
-
-
 def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> Float[np.ndarray, " pairs"]:
     if name is not None and len(frame) and name not in frame.columns:
         raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
@@ -174,7 +170,13 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
             "Say which by probability=."
         )
-    return check_probability(caller, p, str(known[0] if known else WEIGHT))
+    if not np.all((p >= 0) & (p <= 1)):
+        wrong = p[~((p >= 0) & (p <= 1))][0]
+        raise ValueError(
+            f"{caller}: probabilities must lie in [0, 1], without NaN; {known[0] if known else WEIGHT} holds {wrong:g}. Divide "
+            "percentages by 100; other scores become probabilities by Linkage.from_labelled(sample, pairs)."
+        )
+    return p
 
 
 def _number_column(caller: str, column: pd.Series) -> NDArray[np.float64]:
@@ -188,14 +190,3 @@ def _number_column(caller: str, column: pd.Series) -> NDArray[np.float64]:
         raise TypeError(
             f"{caller}: the column {column.name!r} of the pairs {such}, where a probability is wanted; {way}."
         ) from None
-
-
-def check_probability(caller: str, p: ArrayLike, name: str) -> Float[np.ndarray, " pairs"]:
-    p = np.asarray(p, np.float64)
-    if not np.all((p >= 0) & (p <= 1)):
-        wrong = p[~((p >= 0) & (p <= 1))][0]
-        raise ValueError(
-            f"{caller}: probabilities must lie in [0, 1], without NaN; {name} holds {wrong:g}. Divide percentages by 100; "
-            "other scores become probabilities by Linkage.from_labelled(sample, pairs)."
-        )
-    return p
