@@ -555,8 +555,12 @@ class Linkage(PrintedResult):
             `estimate`, `low`, `high` (at 0.95).
         """
         filed = self._file_clusters("rates_of", groups)
-        found = np.array([_rates(filed, label) for label in self._draw_partitions])
-        return _rate_table(np.column_stack([found.mean(0), *np.quantile(found, TAILS, axis=0)]))
+        found = []
+        for label in self._draw_partitions:
+            clusters = np.bincount(filed), np.bincount(label), _cells(filed, label)[2]
+            linked, true, both = (np.sum(count * (count - 1.0)) for count in clusters)
+            found.append((both / linked if linked else 1.0, both / true if true else 1.0))
+        return _rate_table(np.column_stack([np.mean(found, axis=0), *np.quantile(found, TAILS, axis=0)]))
 
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
         """Tabulate the expected splits, merges and orphans of the clusters as filed, by the size of the cluster.
@@ -596,17 +600,16 @@ class Linkage(PrintedResult):
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
-        rates = [(str(name), _rate(*rate)) for name, rate in self.rates.iterrows()]
+        rates = []
+        for name, (estimate, low, high) in self.rates.iterrows():
+            rates.append((str(name), f"{estimate:.4f} ({'exact' if np.isnan(low) else f'{low:.4f} to {high:.4f}'})"))
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= LINK_PROBABILITY).sum())
         entities = self._draw_partitions.max(axis=1, initial=-1) + 1
+        likely = f"{linked:,} of probability {LINK_PROBABILITY} or more: linked"
         lines = [
-            (
-                "linkage",
-                f"{self.num_rows:,} records, {len(self.left):,} pairs, {linked:,} of probability {LINK_PROBABILITY} or more: "
-                "linked",
-            ),
+            ("linkage", f"{self.num_rows:,} records, {len(self.left):,} pairs, {likely}"),
             ("entities", f"{_interval(entities)}; {self.groups().max(initial=-1) + 1:,} clusters of linked records"),
         ]
         for size, row in self.summary().iterrows():
@@ -624,11 +627,6 @@ class Linkage(PrintedResult):
 
 def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
     return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
-
-
-def _rate(estimate: float, low: float, high: float) -> str:
-    between = "exact" if np.isnan(low) else f"{low:.4f} to {high:.4f}"
-    return f"{estimate:.4f} ({between})"
 
 
 def _interval(values: Any) -> str:
@@ -664,14 +662,6 @@ def _cells(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[NDAr
     entities = int(label.max(initial=-1)) + 1
     key, count = np.unique(filed.astype(np.int64) * entities + label, return_counts=True)
     return key // max(entities, 1), key % max(entities, 1), count
-
-
-def _rates(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[float, float]:
-    """Compute precision and recall of the pairs in filed clusters against entities; one without pairs."""
-    linked, true, both = (
-        np.sum(count * (count - 1.0)) for count in (np.bincount(filed), np.bincount(label), _cells(filed, label)[2])
-    )
-    return (both / linked if linked else 1.0), (both / true if true else 1.0)
 
 
 def _errors(

@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
-FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = (
-    200,
-    0.99,
-)  # rows whose neighbours are also searched in full, and the share of these that must be found
+# rows whose neighbours are also searched in full, and the share of these that must be found
+FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = 200, 0.99
 
 
 class NearPairs(NamedTuple):

@@ -181,7 +181,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
         row: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan"))
         if not answer.refusal:
             row |= {"score": answer.score, "correction": answer.correction, "exposed": answer.exposed}
-            data, change = self._errors(answer)
+            missing, moved = Variance(float("nan"), 1.0), self.answers["naive"].fold_effects
+            data, change = (missing if each is None else self.over_clusters(each) for each in (answer.influence, answer.change))
+            data = data._replace(value=data.value + (0.0 if moved is None else as_trained(moved)))  # training clusters too
             more = answer.monte_carlo + answer.between
             half = half_width(data.value + more, data.freedom, self.level) if data.value > 0 else float("nan")
             own = half_width(change.value + more, change.freedom, self.level)
@@ -189,13 +191,6 @@ class LeakageReport(PrintedResult, AbstractComparable):
             row |= {"correction_low": answer.correction - own, "correction_high": answer.correction + own}
             row |= {"se_data": data.value**0.5, "se_mc": answer.monte_carlo**0.5, "se_links": answer.between**0.5}
         return row | {"assumption": answer.assumption, "refusal": answer.refusal}
-
-    def _errors(self, answer: Answer) -> tuple[Variance, Variance]:
-        """Return the variances of the score, training clusters included, and of the correction."""
-        score = Variance(float("nan"), 1.0) if answer.influence is None else self.over_clusters(answer.influence)
-        change = Variance(float("nan"), 1.0) if answer.change is None else self.over_clusters(answer.change)
-        moved = self.answers["naive"].fold_effects
-        return score._replace(value=score.value + (0.0 if moved is None else as_trained(moved))), change
 
     @property
     def doubt(self) -> str:
@@ -258,14 +253,8 @@ class LeakageReport(PrintedResult, AbstractComparable):
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
         of = self.of | {"answer (see report.by)": answer.name}
-        return ComparableMean(
-            answer.score,
-            self.more_is_better,
-            InfluenceSpread(answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects),
-            None,
-            None,
-            of,
-        )
+        spread = InfluenceSpread(answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects)
+        return ComparableMean(answer.score, self.more_is_better, spread, None, None, of)
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
@@ -298,23 +287,22 @@ class LeakageReport(PrintedResult, AbstractComparable):
                 return "nothing to correct: the table of pairs is empty; if there are no mates at all, the naive score stands."
             return "nothing to correct: no listed pair stands across a fold; if all are listed, the naive score stands."
         row, answer = self.table.loc[self.recommended], self.answers[self.recommended]
+        apart = self.differences[self.differences.apart]
+        if self.recommended == "both":  # the answers that it is the mean of
+            parts = ("purge", "coarser")
+            told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
+            parted = len(apart[(apart["first"] == parts[0]) & (apart["second"] == parts[1])]) > 0
+            rest = f"The two that it is the mean of part: {told}." if parted else "The two that it is the mean of agree."
+        else:
+            pairs = [pair for pair in zip(apart["first"], apart["second"], strict=True) if self.recommended in pair]
+            rivals = [name for pair in pairs for name in pair if name not in (self.recommended, "naive")]
+            rest = (
+                f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
+            )
         clear = row.correction_low * row.correction_high > 0
         moved = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
-        told = moved if clear else f"{moved}, which may be nothing"
-        return f"believe {self.recommended}: {told}. {self._parting()} It takes for granted: {answer.assumption}."
-
-    def _parting(self) -> str:
-        """Name the answers that differ from the recommended one; for a mean of two, tell whether these differ."""
-        found = self.differences[self.differences.apart]
-        if self.recommended == "both":
-            found = found[(found["first"] == "purge") & (found["second"] == "coarser")]
-            told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in ("purge", "coarser"))
-            return f"The two that it is the mean of part: {told}." if len(found) else "The two that it is the mean of agree."
-        pairs = zip(found["first"], found["second"], strict=True)
-        rivals = [
-            name for pair in pairs for name in pair if self.recommended in pair and name not in (self.recommended, "naive")
-        ]
-        return f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
+        moved += "" if clear else ", which may be nothing"
+        return f"believe {self.recommended}: {moved}. {rest} It takes for granted: {answer.assumption}."
 
     @functools.cached_property
     def rows(self) -> pd.DataFrame:
@@ -356,11 +344,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
             return f"none: {row.refusal}"
         errors = f"± {row.se_data:.2g} (data)" + (f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else "")
         exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
-        between = (
-            f"{row.low:.5g} to {row.high:.5g} {errors}"
-            if np.isfinite(row.low)
-            else "no interval: all tested records score alike"
-        )
+        between = "no interval: all tested records score alike"
+        if np.isfinite(row.low):
+            between = f"{row.low:.5g} to {row.high:.5g} {errors}"
         score = f"{row.score:.5g}, {between}{exposed}"
         if name == "naive":
             return f"{score}; {row.assumption}"

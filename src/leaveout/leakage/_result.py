@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._runtime.display import PrintedResult
 from .._runtime.providers import provided
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.mean_intervals import Interval
@@ -37,7 +38,7 @@ RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolati
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LeakageResult(AbstractComparable):
+class LeakageResult(PrintedResult, AbstractComparable):
     """The loss (or score) on new clusters with the leakage removed, with its errors and assumptions.
 
     `lo.leakage.leakage_corrected` returns it. `estimate` is NaN if it cannot be corrected: see `verdict`. `naive` is the
@@ -171,13 +172,6 @@ class LeakageResult(AbstractComparable):
         """The error of the estimate over clusters, as tested and as trained on (see `table()`)."""
         return float("nan") if self.spread is None else self.spread.error
 
-    @property
-    def _over(self) -> str:
-        if self.spread is None:
-            return f"not available: {self.measure.name} takes no sample_weight"
-        told = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
-        return told if self.moved is not None or draws_resolve(self.plan) else f"{told}, as tested"
-
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
 
@@ -289,17 +283,13 @@ class LeakageResult(AbstractComparable):
         if self.slope_test.exploits is False:
             return f"nothing to correct in training: {self.slope_test.verdict}."
         if self.pooled.unseen < RARE:
+            # leaked records (clusters) in the training sets without injection
+            held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
             return (
                 f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, so what the first "
-                f"{self._least} leaked records do is not seen, but continued from what more of them do."
+                f"{self.pooled.weight @ held:.0f} leaked records do is not seen, but continued from what more of them do."
             )
         return "corrected."
-
-    @property
-    def _least(self) -> str:
-        """State the number of leaked records (clusters) in the training sets without injection."""
-        held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
-        return f"{float(self.pooled.weight @ held):.0f}"
 
     @property
     def flags(self) -> list[str]:
@@ -332,13 +322,9 @@ class LeakageResult(AbstractComparable):
             )
         return out
 
-    def _at(self, scale: float) -> tuple[float, float, float]:
-        pooled = pool(self.plan, self.runs, self._scale_shares(scale), ORDER)
-        curve = pooled.solve(self.measure.shape)
-        return curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen
-
-    def _scale_shares(self, scale: float) -> Shares:
-        return Shares(*(part * scale for part in self.shares))
+    def _pooled_at(self, scale: float) -> PooledSystem:
+        """Build the linear system at other shares of leakage, all scaled alike."""
+        return pool(self.plan, self.runs, Shares(*(part * scale for part in self.shares)), ORDER)
 
     @property
     def _p(self) -> NDArray[np.float64]:
@@ -371,10 +357,12 @@ class LeakageResult(AbstractComparable):
         if p is not None and not inside.all():
             raise ValueError(f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {wanted[~inside][0]:g}.")
         wanted = wanted[inside]
-        rows = [self._at(float(value / base)) for value in wanted]
-        return pd.DataFrame(rows, columns=["estimate", "se_mc", "unseen"]).assign(p=wanted)[
-            ["p", "estimate", "se_mc", "unseen"]
-        ]
+        rows = []
+        for value in wanted:
+            pooled = self._pooled_at(float(value / base))
+            curve = pooled.solve(self.measure.shape)
+            rows.append((value, curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen))
+        return pd.DataFrame(rows, columns=["p", "estimate", "se_mc", "unseen"])
 
     def largest_p(self, cap: float) -> float:
         """Compute the largest p at which the loss with no leakage stays below a cap, by the linear solution.
@@ -397,7 +385,7 @@ class LeakageResult(AbstractComparable):
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
         before = -np.inf
         for left, right in itertools.pairwise(grid):
-            now = sign * (pool(self.plan, self.runs, self._scale_shares(right / base), ORDER).solve(None).estimate - cap)
+            now = sign * (self._pooled_at(right / base).solve(None).estimate - cap)
             if now > 0:
                 return float(right if before == -np.inf else left - (right - left) * before / (now - before))
             before = now
@@ -453,14 +441,8 @@ class LeakageResult(AbstractComparable):
         weight, system = self.pooled.weight, self.pooled.system
         shares = sum(w * run.histogram.mean(1) for w, run in zip(weight, self.runs, strict=True))
         estimate = np.maximum(system.linear(np.asarray(shares), self.solved.lam)[0], 0.0)
-        return pd.DataFrame(
-            {
-                "low": self.edges[:-1],
-                "high": self.edges[1:],
-                "naive": np.asarray(shares)[0],
-                "estimate": estimate / estimate.sum(),
-            }
-        )
+        bins = {"low": self.edges[:-1], "high": self.edges[1:]}
+        return pd.DataFrame(bins | {"naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()})
 
     def table(self) -> pd.DataFrame:
         """Tabulate the numbers of the printed result.
@@ -470,30 +452,13 @@ class LeakageResult(AbstractComparable):
         DataFrame
             The numbers.
         """
-        rows: dict[str, float] = {
-            "estimate": self.estimate,
-            "se_mc": self.se_mc,
-            "se_data": self.se_data,
-            "se_p": self.se_p,
-            "se_extrapolation": self.se_extrapolation,
-            "low": self.interval().low,
-            "high": self.interval().high,
-            "naive": self.naive,
-            "correction": self.correction,
-            "correction low": self.correction_interval().low,
-            "correction high": self.correction_interval().high,
-            "iid": self.iid,
-            "lower": self.lower,
-            "p_train": float(self.pooled.weight @ self.shares.p_train),
-            "p_test": float(self.pooled.weight @ self.shares.p_test),
-            "exposed": float(self.pooled.weight @ self.shares.exposed),
-            "unseen": self.pooled.unseen,
-            **{f"extrapolant, {name}": value for name, value in self.extrapolants.items()},
-        }
-        return pd.DataFrame({"value": rows})
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+        own, change = self.interval(), self.correction_interval()
+        rows = {name: getattr(self, name) for name in ("estimate", "se_mc", "se_data", "se_p", "se_extrapolation")}
+        rows |= {"low": own.low, "high": own.high, "naive": self.naive, "correction": self.correction}
+        rows |= {"correction low": change.low, "correction high": change.high, "iid": self.iid, "lower": self.lower}
+        rows |= {name: float(self.pooled.weight @ share) for name, share in self.shares._asdict().items()}
+        extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
+        return pd.DataFrame({"value": rows | {"unseen": self.pooled.unseen} | extrapolants})
 
     def _lines(self) -> list[tuple[str, str]]:
         fits, score = sum(run.test.size for run in self.runs), self.measure
@@ -507,13 +472,25 @@ class LeakageResult(AbstractComparable):
             leak = f"{exposed:.3g} of V̂ has the other half of its cluster in T̂ (split)"
         else:
             leak = f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
+        corrected = [("corrected", "none: see verdict")]
+        if not self.refusal:
+            over = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
+            over += "" if self.moved is not None or draws_resolve(self.plan) else ", as tested"
+            over = over if self.spread is not None else f"not available: {score.name} takes no sample_weight"
+            errors = [f"{self.se_mc:.2g} (Monte Carlo)", f"{self.se_data:.2g} (data, over {over})"]
+            errors += [f"{self.se_p:.2g} (leakage)"] * bool(self.se_p)
+            errors += [f"{self.se_extrapolation:.2g} (extrapolation)"] * bool(self.se_extrapolation)
+            corrected = [("corrected", " ± ".join([f"{self.estimate:.5g}", *errors]))]
+        if not self.refusal and self.spread is not None:
+            around = [f"{each.low:.4g} to {each.high:.4g} (95 %)" for each in (self.interval(), self.correction_interval())]
+            corrected += [("interval", around[0]), ("correction", f"{self.correction:+.4g}, {around[1]}")]
         lines = [
             ("learner", f"{self.learner}; {fits} fits to {trained} records; {kind} {score.name}"),
             ("folds", f"{len(self.plan)}, of {len(self.names)} clusters"),
             ("leakage", leak),
             *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
-            *self._correction_facts(),
+            *corrected,
             ("extrapolants", told),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
@@ -522,20 +499,6 @@ class LeakageResult(AbstractComparable):
             lines.append(("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}"))
         lines += [("slope test", str(self.slope_test)), ("verdict", self.verdict)]
         return lines + [("note", note) for note in (*self.notes, *self._reservations)]
-
-    def _correction_facts(self) -> list[tuple[str, str]]:
-        if self.refusal:
-            return [("corrected", "none: see verdict")]
-        parts = [f"± {self.se_mc:.2g} (Monte Carlo)", f"± {self.se_data:.2g} (data, over {self._over})"]
-        if self.se_p:
-            parts.append(f"± {self.se_p:.2g} (leakage)")
-        if self.se_extrapolation:
-            parts.append(f"± {self.se_extrapolation:.2g} (extrapolation)")
-        lines = [("corrected", f"{self.estimate:.5g} {' '.join(parts)}")]
-        if self.spread is None:
-            return lines
-        told = [f"{around.low:.4g} to {around.high:.4g} (95 %)" for around in (self.interval(), self.correction_interval())]
-        return [*lines, ("interval", told[0]), ("correction", f"{self.correction:+.4g}, {told[1]}")]
 
     def __repr__(self) -> str:
         return f"LeakageResult(estimate={self.estimate:.5g}, naive={self.naive:.5g})"
