@@ -44,8 +44,19 @@ def foremost_by_reason(
     mixed = refits.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(31)
     chance = (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
-    orders = [*(np.lexsort((-key, is_proved)) for key in (move, error)), np.argsort(-chance, kind="stable")]
-    return [order[:number] for order in orders]
+    estimated = ~np.asarray(is_proved, bool)
+    return [*(_foremost(key, estimated, number) for key in (move, error)), _foremost(chance, np.zeros_like(estimated), number)]
+
+
+def _foremost(key: Float[Array, " some"], first: Bool[Array, " some"], number: int) -> Int[Array, " number"]:
+    """Return the positions of the largest keys, those marked `first` before all others; only these are sorted."""
+    key, pool = np.where(np.isnan(key), -np.inf, key), np.flatnonzero(first)
+    if len(pool) < number:
+        pool = np.arange(len(key))
+    if len(pool) > number > 0:
+        among = key[pool] if first[pool].all() else np.where(first[pool], np.inf, key[pool])
+        pool = pool[among >= np.partition(among, -number)[-number]]
+    return pool[np.lexsort((-key[pool], ~first[pool]))][:number]
 
 
 class Candidates:
@@ -228,4 +239,5 @@ def audit_table(loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], s
             known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
             lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
             bar.advance()
-    return pd.DataFrame(lines, columns=["refit", "reason", "reported", "exact", "error", "difference", "beyond"])
+    names = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
+    return pd.DataFrame(dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)) if lines else [], columns=names)
