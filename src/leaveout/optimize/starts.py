@@ -141,8 +141,9 @@ class StartRunner:
         count = len(self.starts)
         alone = 1 if count == 1 or workers() < 2 else 0  # the first run decides whether sending the others pays
         yield from (read_or_make(lambda: self(0)) for _ in range(alone))
-        for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
-            yield told
+        if alone < count:  # else joblib need not be imported
+            for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
+                yield told
 
 
 def descended_from(
