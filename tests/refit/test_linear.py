@@ -466,3 +466,21 @@ def test_rows_of_a_penalty_are_what_it_is():
     penalty = lo.penalties.PseudoHuber([0.3, 0.0, 2.0], 0.05) + lo.penalties.PseudoHuber(4.0, 0.2)
     bent = penalty.curved_terms(3)
     assert float(penalty(coef)) == pytest.approx(bent.weight @ (np.sqrt(1 + (bent.rows @ coef) ** 2) - 1), rel=1e-6)
+
+
+def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
+    """Gaps of every unit are what a proof costs; they are computed about once a refit, and the errors hold."""
+    from leaveout.refit import _enclosure
+
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200, 4))
+    y = (random.random(200) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    plan, proofs, gaps = lo.bootstrap(200, 40, seed=0), [], _enclosure.gaps
+    monkeypatch.setattr(_enclosure, "gaps", lambda *args: proofs.append(len(args[2])) or gaps(*args))
+    cv = lo.cross_validate(fit, plan, lo.Exact(1e-3), audit=0)
+    assert sum(proofs) <= 1.5 * 40 and cv.proved.all()
+    monkeypatch.undo()
+    exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
+    difference = [np.nansum((cv.losses - exact.losses)[plan.refit == k]) for k in range(40)]
+    assert (np.abs(difference) <= cv.error + exact.error).all()

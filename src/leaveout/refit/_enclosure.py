@@ -40,8 +40,9 @@ class CertifiedBatch:
     width]`; for several outputs `half` is the largest range of the differences.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows):
-        self.fit, self.rows, self.anchor = fit, rows, linear_cache(fit)
+    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf):
+        """Set up the batch; a refit is proved only if its step is at most `target` times its first, or no longer shrinks."""
+        self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
         count, width = rows.index.shape
         n = self.anchor.units
         self.each = entries(rows, n)
@@ -199,8 +200,9 @@ class CertifiedBatch:
         step = -self.metric.solve(gradient, lanes)
         noise = (noise + anchor.noise) / np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        found = self._ball(lanes, eta, omega, size)
         shrinks = size <= STALL_RATIO * self.slope[lanes]
+        near = size <= self.target * np.maximum(self.first[lanes], 1e-300)
+        found = self._ball(lanes, eta, omega, size, near | ~shrinks)
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.is_taken[lanes] = good
@@ -214,11 +216,12 @@ class CertifiedBatch:
             self.contraction[told] *= 1 + self._relative_length(told, self.slope[told])
             self._estimate_radii(told)
 
-    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array) -> Ball:
-        """Ball from the table or, if that proves little, from the gaps of every unit."""
+    def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, near: Array) -> Ball:
+        """Ball from the table or, if that proves little and the refit is `near`, from the gaps of every unit."""
         anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept_share[lanes]
         found = anchor.table.ball(size, kept, self.growth[lanes], np.linalg.norm(self.u[lanes], axis=1))
-        for some in tiles(np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)), eta.shape[1]):
+        little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
+        for some in tiles(np.flatnonzero(little & near), eta.shape[1]):
             at, radius, mine = eta[some], 2 * size[some], lanes[some]
             curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
             reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)

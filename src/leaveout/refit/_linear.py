@@ -50,8 +50,8 @@ class FirstStep:
     It has held predictors, the refits without such a Hessian, and the raveled θ, which single rows compute on demand.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows):
-        self.fit, self.rows, self.anchor = fit, rows, linear_cache(fit)
+    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf):
+        self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
@@ -63,7 +63,7 @@ class FirstStep:
 
     @functools.cached_property
     def state(self) -> CertifiedBatch:
-        state = CertifiedBatch(self.fit, self.rows)
+        state = CertifiedBatch(self.fit, self.rows, self.target)
         state.look()
         return state
 
@@ -169,7 +169,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
     size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
-        state = CertifiedBatch(fit, rows.take(some))
+        state = CertifiedBatch(fit, rows.take(some), step.target)
         state.look()
         _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
         center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved

@@ -216,7 +216,8 @@ class Exact(AbstractRefit):
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
-            return _enclose(fit, rows, self._is_converged, lambda at: linear.error(fit, rows, at.center, at.center, at.half))
+            at_end = lambda at: linear.error(fit, rows, at.center, at.center, at.half)
+            return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
         state = RefitDescent(fit, rows)
         state.begin()
         lead(state, lambda lanes, at: at.distance_left <= self.tol * state.first[lanes], sampled=False)
@@ -334,9 +335,10 @@ def _enclose(
     enough: linear.Enough,
     error: Callable[[linear.EnclosedRefits], np.ndarray],
     allowed: np.ndarray | None = None,
+    target: float = np.inf,
 ) -> RefitBatch:
-    """Refine linear predictors until `enough` holds, with proved errors."""
-    found = linear.enclose(linear.FirstStep(fit, rows), enough, False, allowed)
+    """Refine linear predictors until `enough` holds, with errors that are proved from the `target` of a step on."""
+    found = linear.enclose(linear.FirstStep(fit, rows, target), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
     return RefitBatch(
         found.theta, error(found), found.result, scores, found.proved, found.ball, found.step_length, found.gradients
