@@ -1,6 +1,7 @@
 """Rooms import from rooms above them, no two modules import each other, and the package loads no more than it needs."""
 
 import dataclasses
+import importlib
 import pickle
 import re
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout.cli import COMMANDS
 from tests.helpers import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
@@ -78,11 +80,20 @@ def test_nothing_heavy_is_imported_before_it_is_used():
     assert imported("import leaveout; assert leaveout.__version__", HEAVY) == []
 
 
+def test_the_list_of_commands_imports_no_command():
+    """What `leaveout --help` prints is also what each command says of itself."""
+    shown = "from typer.testing import CliRunner; from leaveout.cli import app; CliRunner().invoke(app, ['--help'])"
+    assert imported(shown, (*HEAVY, "numpy", "leaveout.cli.glm")) == []
+    for name, summary in COMMANDS.items():
+        function = getattr(importlib.import_module(f"leaveout.cli.{name}"), name)
+        assert function.__doc__.partition("\n")[0] == summary
+
+
 def test_linear_models_need_no_compiler():
     """Of every loss in closed form, and of what the command line imports."""
     code = """
 import warnings
-import numpy as np, leaveout as lo, leaveout.cli
+import numpy as np, leaveout as lo, leaveout.cli.glm
 rng = np.random.default_rng(0)
 X, plan = rng.standard_normal((40, 2)), lo.kfold(40, 5)
 y = {"squared": X[:, 0], "multinomial": np.arange(40) % 3, "gamma": rng.gamma(2.0, size=40), "poisson": rng.poisson(2.0, 40)}

@@ -66,8 +66,8 @@ FAULTS = (
     ),
     Fault(
         "labels in a file are read as numbers",
-        "labels",
-        "names = {_group(plan), *split_names(model.categorical)}",
+        "Model.labels",
+        'names = {self.group, *self.categories, *CATEGORY_CALL.findall(self.formula or "")}',
         "names = {None}",
         "test_files",
     ),
@@ -500,7 +500,7 @@ FAULTS = (
     ),
     Fault(
         "a category is reported with one level too few",
-        "_features_said",
+        "_data.objective",
         "({count + 1} levels)",
         "({count} levels)",
         "test_options",

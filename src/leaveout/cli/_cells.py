@@ -7,12 +7,13 @@ holds for the whole file, and contradictory columns are refused.
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
 from ._console import fail
+from ._options import option
 
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
@@ -24,11 +25,21 @@ LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
 SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
 
-class Convention(NamedTuple):
-    """Convention for numbers, by --decimal and --thousands; None if the cells decide."""
+@dataclass(frozen=True)
+class Convention:
+    """Options for how numbers are written; the cells decide if these are not given."""
 
-    decimal: str | None = None
-    thousands: str | None = None
+    decimal: Annotated[
+        str | None,
+        option("The sign before the decimals of all numbers, . or , where the file does not show it.", choices=(*OTHER,)),
+    ] = None
+    thousands: Annotated[
+        str | None, option("The sign between thousands of all numbers, such as . or ,", choices=SEPARATORS)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.decimal is not None and self.decimal == self.thousands:
+            fail(f"--decimal {self.decimal!r} --thousands {self.thousands!r}: one sign cannot stand for both.")
 
     @property
     def point(self) -> str:
@@ -37,13 +48,6 @@ class Convention(NamedTuple):
 
 
 BY_THE_FILE = Convention()
-
-
-def convention(decimal: str | None, thousands: str | None) -> Convention:
-    """Read the convention of the options; one sign cannot be both."""
-    if decimal is not None and decimal == thousands:
-        fail(f"--decimal {decimal!r} --thousands {thousands!r}: one sign cannot stand for both.")
-    return Convention(decimal, thousands)
 
 
 def pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
@@ -95,7 +99,7 @@ def settle(
     mark, convention = way
     words = [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)]
     floats = [name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)]
-    if convention != BY_THE_FILE:
+    if convention.decimal or convention.thousands:
         return _as_told(frame, reread, [*words, *floats], convention)
     texts = {name: cells for name in words if (cells := _match_cells(frame[name], WAYS.values())) is not None}
     signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}

@@ -2,27 +2,39 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from typer.core import TyperGroup
 
 INTERRUPT_EXIT_CODE = 130  # exit code after Ctrl-C
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
 words: list[str] = []  # arguments of the current command
 # errors of the input, not of the library
 INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)
 
 
-class OneLine(TyperGroup):
+class Commands(TyperGroup):
     """Commands that end in one line on standard error, with exit code 2; 1 for a fault of the library; 130 on Ctrl-C.
 
-    On Ctrl-C the results so far come first. With LEAVEOUT_TRACEBACK set, an exception that is neither usage nor a message of
-    the library is raised as it is.
+    The module of a command is imported when the command is called. On Ctrl-C the results so far come first. With
+    LEAVEOUT_TRACEBACK set, an exception that is neither usage nor a message of the library is raised as it is.
     """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(getattr(import_module(f".{name}", __package__), str(name)))
+        self.commands[str(name)] = command = typer.main.get_command(alone)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -30,7 +42,7 @@ class OneLine(TyperGroup):
         except KeyboardInterrupt as stop:
             partial = getattr(stop, "partial", None)
             if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, not an array
-                console.print(str(partial), markup=False)
+                console.print(str(partial))
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             kept = command is not None and any(each.name == "checkpoint" for each in command.params)
             further = "; with --checkpoint FILE the same command goes on from there" if kept else ""
@@ -91,6 +103,44 @@ def one_line(where: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, RuntimeError, Unusable) as error:
         fail(where + str(error))
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """End with one line if the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{file}: it could not be written ({error.strerror}); name another file.")
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[list[str]]:
+    """Collect the texts of the warnings for users, each once, in a list that is complete at the end."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    notes += dict.fromkeys(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+
+
+def join_notes(*notes: str) -> str:
+    """Join the notes that are not empty."""
+    return "; ".join(filter(None, notes))
+
+
+def print_notes(*notes: str) -> None:
+    """Print each note that is not empty, once, on a line."""
+    for note in dict.fromkeys(filter(None, notes)):
+        console.print(note)
+
+
+def table_of(*headings: str, words: tuple[str, ...] = (), **more: Any) -> Table:
+    """Make a table for the console: columns of `words` wrap, others are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", **more)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading not in words)
+    return table
 
 
 def fail(message: str) -> NoReturn:

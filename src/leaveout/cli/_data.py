@@ -1,8 +1,12 @@
 """The model and the plan of a file of rows; unusable input ends in one line on standard error."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -11,13 +15,15 @@ import leaveout as lo
 
 from ..data.formulas import stateful_remark
 from ._cells import parse_labels
-from ._console import fail
-from ._files import WIDEST, FileTable, shorten_names, split_names
+from ._console import fail, join_notes, one_line
+from ._files import WIDEST, FileTable, Reading, complete, read, shorten_names
+from ._options import WHOLE, option, plan_of, split_names
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
 CATEGORY = "name it in --categorical, or leave it out by naming others in --features"
 NUMBERS = "it must hold numbers"
+OTHERS = "name other columns by --features"
 WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
 CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
 LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
@@ -25,132 +31,153 @@ LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 @dataclass(frozen=True)
 class Model:
-    """Options that describe the model of the rows of a file."""
+    """Options that describe a regression of the rows of a file, and its folds."""
 
-    target: str | None = None
-    loss: str = "squared"
-    l2: float = 0.0
-    features: str | None = None
-    categorical: str | None = None
-    formula: str | None = None
-    offset: str | None = None
-    weights: str | None = None
+    target: Annotated[str | None, option("The column to predict; with --formula its left side.")] = None
+    loss: Annotated[str, option(f"One of {', '.join(LOSSES)}.")] = "squared"
+    l2: Annotated[float, option("Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0
+    plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo"
+    features: Annotated[str | None, option("Columns to use, with commas between; all others if not given.")] = None
+    categorical: Annotated[str | None, option("Columns of categories, with commas between.")] = None
+    formula: Annotated[str | None, option("Instead of these: 'y ~ a + C(b)'.")] = None
+    offset: Annotated[str | None, option("A column added to the linear predictor.")] = None
+    weights: Annotated[str | None, option("A column of weights.")] = None
     intercept: bool = True
 
+    @property
+    def group(self) -> str | None:
+        """The column of groups that are left out."""
+        name, _, column = self.plan.strip().partition(":")
+        return column if name == "groups" else None
 
-def named_columns(model: Model, plan: str) -> set[str]:
-    """List every named column; empty if all remaining ones are features."""
-    names = {model.target, model.offset, model.weights, _group(plan), *split_names(model.categorical)}
-    if model.formula:
-        return {*filter(None, names), *_words(model.formula)}
-    return {*filter(None, names), *split_names(model.features)} if model.features else set()
+    @property
+    def categories(self) -> list[str]:
+        return split_names(self.categorical)
 
+    @property
+    def named(self) -> set[str]:
+        """Every named column; empty if all remaining ones are features."""
+        if not (self.formula or self.features):
+            return set()
+        names = {self.target, self.offset, self.weights, self.group, *self.categories}
+        return {*filter(None, names), *(_words(self.formula) if self.formula else split_names(self.features))}
 
-def labels(model: Model, plan: str) -> set[str]:
-    """List the columns that a model and a plan use as labels, which are read as text."""
-    names = {_group(plan), *split_names(model.categorical)}
-    left, tilde, _ = (model.formula or "").partition("~")
-    if model.loss.lower() in (*LABELS, "multinomial"):
-        names |= {left.strip().strip("`") if tilde else model.target}
-    return {*filter(None, names), *(CATEGORY_CALL.findall(model.formula) if model.formula else ())}
+    @property
+    def labels(self) -> set[str]:
+        """The columns of labels, which are read as text."""
+        names = {self.group, *self.categories, *CATEGORY_CALL.findall(self.formula or "")}
+        left, tilde, _ = (self.formula or "").partition("~")
+        if self.loss.lower() in (*LABELS, "multinomial"):
+            names |= {left.strip().strip("`") if tilde else self.target}
+        return {*filter(None, names)}
+
+    def features_of(self, rows: FileTable) -> list[str]:
+        """Select the columns of features, including categories."""
+        others = (self.target, self.offset, self.weights, self.group)
+        features = split_names(self.features) or [name for name in rows.frame.columns if name not in others]
+        return list(dict.fromkeys([*features, *self.categories]))
+
+    def columns_of(self, rows: FileTable) -> list[str]:
+        """List the columns that the model and the plan use; without names, all but target, weight and group."""
+        known = list(rows.frame.columns)
+        given = [name for name in (self.offset, self.weights, self.group) if name]
+        if self.formula:
+            words = _words(self.formula)
+            used = [name for name in known if "." in words or name in words or name == self.target]
+        else:
+            if self.target is None:
+                fail(f"name the column to predict by --target; {rows.has}")
+            used = split_names(self.features) or [name for name in known if name not in (self.target, *given)]
+            used = [*used, self.target, *self.categories]
+        for name in (*used, *given):
+            rows.column(name)
+        for flag, names in (("--features", split_names(self.features)), ("--categorical", self.categories)):
+            if self.target in names:
+                fail(f"--target {self.target} is among {flag} too.")
+        return [*used, *given]
+
+    def read(self, data: Path, reading: Reading) -> FileTable:
+        """Read the complete rows of a file that the model and the plan need."""
+        if self.formula and (self.features or self.categorical):
+            fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+        rows = read(data, self.named, self.labels.__contains__, reading)
+        return complete(rows, self.columns_of(rows), reading.drop_missing, OTHERS)
+
+    def folds(self, rows: FileTable, seed: int) -> lo.Plan:
+        """Make the plan of the rows."""
+        n = len(rows.frame)
+        with one_line(f"--plan {self.plan}: "):
+            return plan_of(
+                self.plan,
+                PLANS,
+                "kfold:10",
+                {
+                    "loo:?": lambda: lo.leave_one_out(n),
+                    f"kfold:{WHOLE}": lambda k: lo.kfold(n, int(k), seed=seed),
+                    "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str).to_numpy()),
+                },
+            )
 
 
 def _words(formula: str) -> set[str]:
     return {word.strip("`") for word in WORD.findall(formula)}
 
 
-def columns_of(rows: FileTable, model: Model, plan: str = "") -> list[str]:
-    """List the columns that a model and a plan use; without names, all but target, weight and group."""
-    known = list(rows.frame.columns)
-    extra = [model.offset, model.weights, _group(plan)]
-    given = [name for name in extra if name]
-    if model.formula:
-        words = _words(model.formula)
-        used = [name for name in known if "." in words or name in words or name == model.target]
-    else:
-        if model.target is None:
-            fail(f"name the column to predict by --target; {rows.has}")
-        used = split_names(model.features) or [name for name in known if name not in (model.target, *given)]
-        used = [*used, model.target, *split_names(model.categorical)]
-    for name in (*used, *given):
-        rows.column(name)
-    for option, names in (("--features", split_names(model.features)), ("--categorical", split_names(model.categorical))):
-        if model.target in names:
-            fail(f"--target {model.target} is among {option} too.")
-    return [*used, *given]
-
-
-def _group(plan: str) -> str | None:
-    name, _, column = plan.strip().partition(":")
-    return column if name == "groups" else None
-
-
-def objective(rows: FileTable, model: Model, plan: str) -> tuple[lo.GLM | lo.Regression, str]:
-    """Build the model of the rows; return it with remarks on its target."""
+def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, str]:
+    """Build the model of the rows; return it with remarks on its features and its target."""
     name = model.loss.lower().replace("-", "_")
     if name.replace("_", "-") not in LOSSES:
         fail(f"--loss {model.loss}: it must be one of {', '.join(LOSSES)}.")
     if not np.isfinite(model.l2) or model.l2 < 0:
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
-    X, y, intercept = _by_formula(rows, model) if model.formula else (_design(rows, model, plan), None, model.intercept)
-    target, said = _target(rows.frame[model.target] if y is None else y, name)
-    said = "; ".join(filter(None, (_features_said(list(X), model), said, stateful_remark(model.formula or ""))))
+    if model.formula:
+        X, y, intercept = _by_formula(rows, model)
+    else:
+        for category in model.categories:
+            _check_levels(rows, category)
+        X, y, intercept = _design(rows, model, drop_first=True), rows.frame[model.target], model.intercept
+        if X.shape[1] > WIDEST:
+            fail(f"{rows.name}: {X.shape[1]} columns with all levels of the categories are too many; name fewer by --features.")
+    target, said = _target(y, name)
+    levels = Counter(name for name in model.categories for column in X if column.startswith(f"{name}="))
+    numbers = [column for column in X if column.partition("=")[0] not in levels]
+    features = shorten_names([*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())])
     own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
-    more = {
-        "offset": rows.numbers(model.offset, NUMBERS) if model.offset else None,
-        "sample_weight": rows.numbers(model.weights, NUMBERS) if model.weights else None,
-    }
-    make = lo.Regression if own else lo.GLM
-    penalty = lo.penalties.Ridge(model.l2) if model.l2 else None
-    return make(X, target, name, penalty, intercept=intercept, **more), said
+    made = (lo.Regression if own else lo.GLM)(
+        X,
+        target,
+        name,
+        lo.penalties.Ridge(model.l2) if model.l2 else None,
+        intercept=intercept,
+        offset=rows.numbers(model.offset, NUMBERS) if model.offset else None,
+        sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
+    )
+    return made, join_notes(f"features: {features}", said, stateful_remark(model.formula or ""))
 
 
-def _features_said(columns: list[str], model: Model) -> str:
-    """Describe the columns that became features, and the categories."""
-    levels = Counter(name for name in split_names(model.categorical) for column in columns if column.startswith(f"{name}="))
-    numbers = [column for column in columns if column.partition("=")[0] not in levels]
-    names = [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
-    return f"features: {shorten_names(names)}"
-
-
-def _design(rows: FileTable, model: Model, plan: str) -> pd.DataFrame:
-    categorical, parts = split_names(model.categorical), []
-    for name in features_of(rows, model, plan):
-        if name in categorical:
-            _levels(rows, name)
-            levels = pd.get_dummies(rows.frame[name].astype(str), prefix=name, prefix_sep="=", dtype=float)
-            parts.append(levels.iloc[:, 1:])
+def _design(rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None) -> pd.DataFrame:
+    """Build the columns of the features: numbers, and one of zeros and ones for each level of a category."""
+    parts = [pd.DataFrame(index=rows.frame.index)]
+    for name in features or model.features_of(rows):
+        if name in model.categories:
+            cells = rows.column(name).astype(str)
+            parts.append(pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=float, drop_first=drop_first))
         else:
             parts.append(pd.DataFrame({name: rows.numbers(name, CATEGORY)}, index=rows.frame.index))
-    X = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=rows.frame.index)
-    if X.shape[1] > WIDEST:
-        fail(f"{rows.name}: {X.shape[1]} columns with all levels of the categories are too many; name fewer by --features.")
-    return X
+    return pd.concat(parts, axis=1)
 
 
-def new_design(new: FileTable, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression) -> pd.DataFrame:
+def new_design(new: FileTable, rows: FileTable, model: Model, made: lo.GLM | lo.Regression) -> pd.DataFrame:
     """Build the columns of a model for the rows of a second file."""
-    categorical, parts = split_names(model.categorical), []
-    for name in features_of(rows, model, plan):
-        if name not in categorical:
-            parts.append(pd.DataFrame({name: new.numbers(name, CATEGORY)}, index=new.frame.index))
-            continue
+    for name in model.categories:
         known, cells = rows.frame[name].astype(str).unique(), new.column(name).astype(str)
         if len(unknown := sorted(set(cells) - set(known))):
             fail(f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it.")
-        parts.append(pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=float))
-    whole = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=new.frame.index)
+    whole = _design(new, model, drop_first=False, features=model.features_of(rows))
     return whole.reindex(columns=list(made.names), fill_value=0.0)
 
 
-def features_of(rows: FileTable, model: Model, plan: str) -> list[str]:
-    """Select the columns of features, including categories."""
-    others = (model.target, model.offset, model.weights, _group(plan))
-    features = split_names(model.features) or [name for name in rows.frame.columns if name not in others]
-    return list(dict.fromkeys([*features, *split_names(model.categorical)]))
-
-
-def _levels(rows: FileTable, name: str) -> None:
+def _check_levels(rows: FileTable, name: str) -> None:
     """Check that a category has two levels or more, and not too many."""
     count = rows.frame[name].astype(str).nunique()
     if count < 2:
@@ -173,9 +200,9 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series,
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
     frame = rows.frame.assign(**{name: parse_labels(rows.frame[name]) for name in rows.frame.columns})
     rows = replace(rows, frame=frame)
-    for name in columns_of(rows, model):
+    for name in model.columns_of(rows):
         if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
-            _levels(rows, name)
+            _check_levels(rows, name)
     try:
         if target in rows.frame.columns:
             y = rows.frame[target]
@@ -212,37 +239,21 @@ def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
     return y.to_numpy(float), ""
 
 
-def plan_of(text: str, rows: FileTable, seed: int) -> lo.Plan:
-    """Make a plan of the rows from its name."""
-    name, _, rest = text.strip().partition(":")
-    n = len(rows.frame)
-    if name == "loo" and not rest:
-        return lo.leave_one_out(n)
-    if name == "kfold" and rest.isdigit():
-        return lo.kfold(n, int(rest), seed=seed)
-    if name == "groups":
-        return lo.groups(rows.column(rest).astype(str).to_numpy())
-    fail(f"it must be {PLANS}, such as kfold:10.")
-
-
 def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
     """List levels of categories that one refit leaves out whole, so that only a penalty determines their coefficient."""
     fold = np.full(plan.num_units, -1)
     fold[plan.index] = plan.refit
+    in_one_fold = lambda rows: len(np.unique(fold[rows])) == 1
     if model.formula:  # columns of zeros and ones of the design
         columns = zip(made.names, np.asarray(made.design).T, strict=False)  # the intercept, last, has no name
         binary = [(name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}]
-        found = [repr(name) for name, column in binary if any(_alone(fold, column == value) for value in (0, 1))]
+        found = [repr(name) for name, column in binary if any(in_one_fold(column == value) for value in (0, 1))]
     else:
-        cells = {name: rows.frame[name].astype(str).to_numpy() for name in split_names(model.categorical)}
+        cells = {name: rows.frame[name].astype(str).to_numpy() for name in model.categories}
         found = [
             f"{level!r} of {name!r}"
             for name, column in cells.items()
             for level in np.unique(column)
-            if _alone(fold, column == level)
+            if in_one_fold(column == level)
         ]
     return ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-
-
-def _alone(fold: np.ndarray, rows: np.ndarray) -> bool:
-    return len(np.unique(fold[rows])) == 1

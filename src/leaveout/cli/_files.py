@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
-from ._console import console, fail
+from ._console import console, fail, join_notes, writing
 
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
@@ -24,6 +25,13 @@ WIDEST = 5000  # largest number of columns; more are a mistake
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
 MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
+
+
+@dataclass(frozen=True)
+class Reading(Convention):
+    """Options for how the rows of a file are read."""
+
+    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")] = False
 
 
 @dataclass(frozen=True)
@@ -76,11 +84,6 @@ class FileTable:
 
 def _is_padded(column: pd.Series) -> bool:
     return column.dtype.kind not in "biuf" and bool(column.astype(str).str.fullmatch(r"0\d+").any())
-
-
-def split_names(text: str | None) -> list[str]:
-    """Join names by commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def shorten_names(names: list[str]) -> str:
@@ -150,7 +153,7 @@ def read(
         fail(f"{name}: a header and no rows.")
     frame = trim_text(frame, notes)
     many = tuple(header) if len(header) > WIDEST else ()
-    return FileTable(frame, name, "; ".join(notes), many, tuple(lost.items()))
+    return FileTable(frame, name, join_notes(*notes), many, tuple(lost.items()))
 
 
 def _csv(
@@ -237,48 +240,37 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
     words = [
         f"{cell!r} in {name} counts as missing; if it is a label, write it in another way" for name, cell in rows.missing_cells
     ]
-    way = "; ".join(filter(None, (way, *words)))
+    way = join_notes(way, *words)
     if not drop:
         fail(f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}.")
     keep = ~missing.any(axis=1)
     if not keep.any():
         fail(f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}.")
     left = f"{int((~keep).sum())} rows with missing values left out"
-    return replace(rows, frame=rows.frame[keep], note="; ".join(filter(None, (rows.note, left))))
+    return replace(rows, frame=rows.frame[keep], note=join_notes(rows.note, left))
 
 
 def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:
     """Write a table, with its index if that has a name."""
-    if file is None:
-        return
-    try:
-        table.to_csv(file, index=table.index.name is not None)
-    except OSError as error:
-        fail(f"{file}: it could not be written ({error.strerror}); name another file.")
-    console.print(f"{name}: {file}", markup=False)
-
-
-def draw_to_file(draw: Callable[[], Any], file: Path) -> None:
-    """Draw axes into a file, without a window and without the backend of a notebook."""
-    with contextlib.suppress(ImportError):  # drawing reports a missing library
-        import matplotlib
-
-        matplotlib.use("agg")
-    figure = draw().get_figure(root=True)
-    figure.savefig(file, dpi=150)
-    from matplotlib import pyplot
-
-    pyplot.close(figure)
+    if file is not None:
+        with writing(file):
+            table.to_csv(file, index=table.index.name is not None)
+        console.print(f"{name}: {file}")
 
 
 def picture(draw: Callable[[], Any], file: Path | None) -> None:
-    """Draw axes and save them, without repeated warnings."""
+    """Draw axes into a file, without repeated warnings, a window, or the backend of a notebook."""
     if file is None:
         return
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), writing(file):
         warnings.simplefilter("ignore", UserWarning)
-        try:
-            draw_to_file(draw, file)
-        except OSError as error:
-            fail(f"{file}: it could not be written ({error.strerror}); name another file.")
-    console.print(f"Picture: {file}", markup=False)
+        with contextlib.suppress(ImportError):  # drawing reports a missing library
+            import matplotlib
+
+            matplotlib.use("agg")
+        figure = draw().get_figure(root=True)
+        figure.savefig(file, dpi=150)
+        from matplotlib import pyplot
+
+        pyplot.close(figure)
+    console.print(f"Picture: {file}")

@@ -1,23 +1,92 @@
 """Files of pairs of rows, and fixed splits, by the names of the rows of another file."""
 
+from __future__ import annotations
+
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
 
 import leaveout as lo
 
 from ._cells import Convention
-from ._console import fail
+from ._console import fail, join_notes
 from ._files import FileTable, read, shorten_names
+from ._options import input_file
 
 # columns without names of rows
 NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 TRUE_MARKS = ("1", "1.0", "true", "yes")
+
+
+WAYS = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
+
+
+@dataclass(frozen=True)
+class Links:
+    """Options for what is known of the rows that belong together, and for the clusters of rows."""
+
+    pairs: Annotated[Path | None, input_file("A file of pairs of rows with match probabilities, as Splink's.")] = None
+    duplicates: Annotated[Path | None, input_file("Instead: of pairs of rows that are copies of one another.")] = None
+    labelled: Annotated[
+        Path | None,
+        input_file(
+            "A file of labelled pairs, with a column match of 0 and 1: makes probabilities of the scores of --pairs; alone, "
+            "with --cluster, precision and recall."
+        ),
+    ] = None
+    precision: Annotated[float | None, typer.Option(help="Instead: of linked pairs, the share that matches.")] = None
+    recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None
+    name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None
+    probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None
+    share: Annotated[
+        str | None,
+        typer.Option(
+            "--listed",
+            help="Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
+            "0.9,0.85,0.95; all, if not given.",
+        ),
+    ] = None
+    cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None
+    threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None
+
+    def check(self, report: Path | None) -> None:
+        """Check that links are given in one way, without options of another."""
+        given = self.precision is not None or self.recall is not None
+        alone = self.labelled is not None and self.pairs is None
+        if (self.pairs is not None) + (self.duplicates is not None) + given + alone != 1:
+            fail(f"give what is known of the links, once: {WAYS}.")
+        if given and (self.precision is None or self.recall is None):
+            fail("give --precision and --recall, both.")
+        if (given or alone) and self.cluster is None:
+            word = "--labelled alone says" if alone else "--precision and --recall say"
+            fail(f"{word} how good clusters are: name their column by --cluster.")
+        if (given or alone) and report is not None:
+            fail("--report is for --pairs and --duplicates; of rates there is no page.")
+        if self.threshold is not None and (given or self.cluster is not None):
+            fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            fail(f"--threshold {self.threshold:g}: it must be a probability, above 0 and at most 1.")
+
+    @property
+    def listed(self) -> float | tuple[float, float, float]:
+        """The share of --listed: one number, or three."""
+        if self.share is None:
+            return 1.0
+        if self.pairs is None and self.duplicates is None:
+            fail(f"--listed {self.share}: it is of a list of pairs; give it with --pairs or --duplicates.")
+        try:
+            found = [float(word) for word in self.share.split(",")]
+        except ValueError:
+            found = []
+        if len(found) not in (1, 3):
+            fail(f"--listed {self.share}: give one share, as 0.9, or it and its interval, as 0.9,0.85,0.95.")
+        return found[0] if len(found) == 1 else (found[0], found[1], found[2])
 
 
 def names_of(rows: FileTable, column: str | None) -> pd.Index:
@@ -46,14 +115,12 @@ class RecordNames(NamedTuple):
         return f"--id {self.column}" if self.column else f"row numbers, 1 to {len(self.names)}; --id names a column instead"
 
 
-def linkage_of(
-    file: Path, of: RecordNames, probability: str | None, certain: bool, labelled: Path | None, written: Convention
-) -> tuple[lo.leakage.Linkage, str]:
+def linkage_of(links: Links, file: Path, of: RecordNames, written: Convention) -> tuple[lo.leakage.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
-    `certain` pairs are copies, without probabilities. A file of `labelled` pairs determines the probability of a match at each
-    score.
+    Duplicates are copies, without probabilities. A file of labelled pairs determines the probability of a match at each score.
     """
+    probability, labelled = links.probability, links.labelled
     pairs, frame = _table(file, probability, written)
     if probability is not None:
         pairs.column(probability)
@@ -62,7 +129,7 @@ def linkage_of(
         if sample is not None:
             linkage = lo.leakage.Linkage.from_labelled(sample, frame, of.names, score=probability)
         else:
-            make = lo.leakage.Linkage.from_duplicates if certain else lo.leakage.Linkage.from_pairs
+            make = lo.leakage.Linkage.from_duplicates if links.pairs is None else lo.leakage.Linkage.from_pairs
             linkage = make(frame, of.names, probability=probability)
     except (ValueError, TypeError) as error:
         both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
@@ -78,7 +145,7 @@ def linkage_of(
         linkage, num_rows=int(of.kept_rows.sum()), left=left[there], right=right[there],
         probability=linkage.probability[there], scores=scores,
     )  # fmt: skip
-    return linkage, "; ".join(filter(None, (note, pairs.note)))
+    return linkage, join_notes(note, pairs.note)
 
 
 def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention) -> lo.leakage.Linkage:
@@ -135,8 +202,3 @@ def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple
     if not trained.any():
         fail(f"--test {test}: it holds all rows; none is left to train on.")
     return [(np.flatnonzero(trained), np.flatnonzero(tested))]
-
-
-def columns_of(*texts: str | None) -> list[str]:
-    """List the columns that --test and --train may name."""
-    return [text.partition("=")[0].strip() for text in texts if text is not None]

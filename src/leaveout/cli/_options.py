@@ -1,16 +1,20 @@
-"""Options that several commands have, each checked before anything is computed."""
+"""Options of the commands: each is written once, and checked before anything is computed."""
+
+from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 import leaveout as lo
 
-from ._cells import OTHER, SEPARATORS
 from ._console import fail
 
 REFITS: dict[str, lo.AbstractRefit] = {
@@ -24,24 +28,83 @@ SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
 PICTURES, PAGES = (".png", ".pdf", ".svg"), (".html", ".htm")
 
 
-def one_of(option: str, choices: Sequence[str]) -> Callable[[str | None], str | None]:
-    """Return a callback that checks that the value, if given, is one of the choices."""
+def option(text: str, *flags: str, choices: Sequence[str] = (), least: int | None = None) -> typer.models.OptionInfo:
+    """Make an option of one of the choices, or of a number that is not less than the least; `{}` in its help is the choices."""
 
-    def check(value: str | None) -> str | None:
-        return (
-            value if value is None or value in choices else fail(f"{option} {value}: it must be one of {', '.join(choices)}.")
+    def check(param: typer.CallbackParam, value: Any) -> Any:
+        if choices and value is not None and value not in choices:
+            fail(f"{param.opts[0]} {value}: it must be one of {', '.join(choices)}.")
+        if least is not None and value < least:
+            fail(f"{param.opts[0]} {value}: give {least} or more.")
+        return value
+
+    limited = bool(choices) or least is not None
+    return typer.Option(*flags, help=text.format(", ".join(choices)), callback=check if limited else None)
+
+
+class OptionsOf:
+    """Options of a command that are parameters of a verb, with the verb's types, choices and defaults; their help is given."""
+
+    def __init__(self, verb: Callable[..., Any], **texts: str | typer.models.OptionInfo) -> None:
+        known = inspect.signature(verb).parameters
+        self.options: dict[str, tuple[Any, Any]] = {}
+        for name, text in texts.items():
+            kind, default = known[name].annotation, known[name].default
+            literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
+            choices = [choice for each in literals for choice in get_args(each)]
+            kind = kind if not choices else str if default is not None else str | None
+            made = option(text, choices=choices) if isinstance(text, str) else text
+            self.options[name] = Annotated[kind, made], default
+
+
+def command(omit: str = "", **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function. It has an option for each parameter of the function.
+
+    A parameter that is a dataclass stands for the options among its fields, except those of `omit`, and one with `OptionsOf`
+    for a dictionary of these. The `defaults` replace those of such options. A file that is read is not written.
+    """
+
+    def make(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        options: dict[str, tuple[Any, Any]] = {}
+        groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            verbs = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, OptionsOf)]
+            if verbs:
+                found = verbs[0].options
+                groups[name] = dict, list(found)
+            elif isinstance(kind := hints[name], type) and is_dataclass(kind):
+                kinds = get_type_hints(kind, include_extras=True)
+                chosen = [field for field in fields(kind) if get_origin(kinds[field.name]) is Annotated]
+                found = {each.name: (kinds[each.name], each.default) for each in chosen if each.name not in omit.split()}
+                groups[name] = kind, list(found)
+            else:
+                found = {name: (hints[name], parameter.default)}
+            options |= found
+        paths = {name: kind.__metadata__[0] for name, (kind, _) in options.items() if kind.__origin__ in (Path, Path | None)}
+
+        def run(**given: Any) -> None:
+            files = {name: given[name] for name in paths if given[name] is not None}
+            read = {file.resolve() for name, file in files.items() if not paths[name].callback}
+            for name, file in files.items():
+                if paths[name].callback and file.resolve() in read:
+                    fail(f"{file}: it is the file that is read; name another.")
+            for name, (group, names) in groups.items():
+                given[name] = group(**{each: given.pop(each) for each in names})
+            function(**given)
+
+        made: Any = run
+        made.__doc__, made.__name__ = function.__doc__, function.__name__
+        made.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+        made.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=kind)
+                for name, (kind, default) in options.items()
+            ]
         )
+        return run
 
-    return check
-
-
-def at_least(option: str, least: int) -> Callable[[int], int]:
-    """Return a callback that checks a lower bound of the value."""
-
-    def check(value: int) -> int:
-        return value if value >= least else fail(f"{option} {value}: give {least} or more.")
-
-    return check
+    return make
 
 
 def writable(file: Path | None) -> Path | None:
@@ -55,11 +118,6 @@ def writable(file: Path | None) -> Path | None:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         fail(f"{file}: no permission to write there; name another file.")
     return file
-
-
-def number_file(file: Path | None, number: int) -> Path | None:
-    """Number a file for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
-    return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
 
 
 def drawable(file: Path | None) -> Path | None:
@@ -82,66 +140,66 @@ def pageable(file: Path | None) -> Path | None:
 
 def muting(text: str | None) -> str | None:
     """Check, as a callback, codes of checks."""
-    wrong = [code for code in (text or "").replace(" ", "").split(",") if code and code not in lo.validation.CHECKS]
+    wrong = [code for code in split_names(text) if code not in lo.validation.CHECKS]
     return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.") if wrong else text
 
 
-def protect_input(data: Path, *written: Path | None) -> None:
-    """Stop before a command writes over the file that it reads."""
-    for file in written:
-        if file is not None and file.resolve() == data.resolve():
-            fail(f"{file}: it is the file that is read; name another.")
+def split_names(text: str | None) -> list[str]:
+    """Split names at commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def out_option(what: str) -> typer.models.OptionInfo:
-    """Make an option `--out` for a CSV file of the given content."""
-    return typer.Option(help=f"A CSV file for {what}.", readable=False, callback=writable)
+def input_file(text: str, *flags: str) -> Any:
+    """Make an option for a file that is read."""
+    return typer.Option(*flags, help=text, readable=False)
+
+
+def output_file(text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable) -> Any:
+    """Make an option for a file that is written."""
+    return typer.Option(*flags, help=text, readable=False, callback=check)
 
 
 Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is standard input.", readable=False)]
-Features = Annotated[str | None, typer.Option(help="Columns to use, with commas between; all others if not given.")]
-Categorical = Annotated[str | None, typer.Option(help="Columns of categories, with commas between.")]
-Score = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Of the held-out rows: {', '.join(SCORES)}; the loss itself if not given.",
-        callback=one_of("--score", SCORES),
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Of the folds.")]
-Refit = Annotated[str, typer.Option(help=f"One of {', '.join(REFITS)}.", callback=one_of("--refit", tuple(REFITS)))]
-Starts = Annotated[int, typer.Option(help="Starts of each fit.", callback=at_least("--starts", 1))]
-StartSeed = Annotated[int, typer.Option(help="Of the starts, and of random folds.")]
-States = Annotated[str, typer.Option(help="Numbers of states to compare: 2,3,4 or 2-4.")]
-Offset = Annotated[str | None, typer.Option(help="A column added to the linear predictor.")]
-Weights = Annotated[str | None, typer.Option(help="A column of weights.")]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")]
-Decimal = Annotated[
-    str | None,
-    typer.Option(
-        help="The sign before the decimals of all numbers, . or , where the file does not show it.",
-        callback=one_of("--decimal", tuple(OTHER)),
-    ),
-]
-Thousands = Annotated[
-    str | None,
-    typer.Option(
-        help="The sign between thousands of all numbers, such as . or ,",
-        callback=one_of("--thousands", SEPARATORS),
-    ),
-]
-Table = Annotated[Path | None, out_option("the table")]
-RowTable = Annotated[Path | None, out_option("the losses of the rows")]
+Table = Annotated[Path | None, output_file("A CSV file for the table.")]
+Plot = Annotated[Path | None, output_file("A file for a picture (png, pdf, svg).", check=drawable)]
+Report = Annotated[Path | None, output_file("A file for a report, a page by itself (html).", check=pageable)]
 Checkpoint = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file that keeps what is done: the same command goes on from there, if it was stopped.",
-        readable=False,
-        callback=writable,
-    ),
+    Path | None, output_file("A file that keeps what is done: the same command goes on from there, if it was stopped.")
 ]
-Plot = Annotated[Path | None, typer.Option(help="A file for a picture (png, pdf, svg).", readable=False, callback=drawable)]
-Report = Annotated[
-    Path | None, typer.Option(help="A file for a report, a page by itself (html).", readable=False, callback=pageable)
-]
-Mute = Annotated[str | None, typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting)]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Options of a cross-validation."""
+
+    refit: Annotated[str, option("One of {}.", choices=tuple(REFITS))] = "certified"
+    score: Annotated[str | None, option("Of the held-out rows: {}; the loss itself if not given.", choices=SCORES)] = None
+    seed: Annotated[int, option("Of the folds.")] = 0
+    checkpoint: Checkpoint = None
+    mute: Annotated[str | None, typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting)] = None
+
+    @property
+    def strategy(self) -> lo.AbstractRefit:
+        return REFITS[self.refit]
+
+    def checkpoint_of(self, number: int) -> Path | None:
+        """Number the file of the checkpoint for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
+        file = self.checkpoint
+        return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+
+    def cross_validate(self, fit: lo.Fit, folds: lo.Plan, number: int = 1) -> lo.Estimate:
+        """Cross-validate the fit of a model, which is one of several by its number."""
+        score: Any = None if self.score is None else self.score.replace("-", "_")
+        estimate = lo.cross_validate(fit, folds, self.strategy, evaluate=score, checkpoint=self.checkpoint_of(number))
+        return estimate.muted(*split_names(self.mute))
+
+
+WHOLE, NUMBER = r"(\d+)(?:\.0*)?", r"(-?[\d.]+(?:e-?\d+)?)"  # numbers in the name of a plan
+
+
+def plan_of(text: str, plans: str, example: str, schemes: dict[str, Callable[..., lo.Plan]]) -> lo.Plan:
+    """Make a plan from its name, by the first scheme whose pattern matches it; the groups of the pattern are its arguments."""
+    for pattern, scheme in schemes.items():
+        if found := re.fullmatch(pattern, text.strip()):
+            return scheme(*found.groups())
+    return fail(f"it must be {plans}, such as {example}.")

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 import leaveout as lo
 
-from ._console import fail
-from ._files import split_names
-from ._options import REFITS, number_file
+from ._console import fail, warnings_as_notes
+from ._options import Validation, option
 from ._table import Heading, compare_table, findings
 
 CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
 
-def numbers(text: str) -> list[int]:
-    """Read numbers of states, from `2,3,4` or `2-4`."""
-    span = re.fullmatch(r"(\d+)-(\d+)", text.strip())
-    if span:
-        found = list(range(int(span[1]), int(span[2]) + 1))
-    elif re.fullmatch(r"\d+(,\d+)*", text.replace(" ", "")):
-        found = sorted({int(part) for part in text.split(",")})
-    else:
-        found = []
-    if not found or min(found) < 1:
-        fail(f"--states {text}: give numbers of states, 1 or more, such as 2,3,4 or 2-4.")
-    return found
+@dataclass(frozen=True)
+class Search(Validation):
+    """Options of models over numbers of states, which are fitted from several starts and cross-validated."""
+
+    seed: Annotated[int, option("Of the starts, and of random folds.")] = 0
+    states: Annotated[str, option("Numbers of states to compare: 2,3,4 or 2-4.")] = "2"
+    starts: Annotated[int, option("Starts of each fit.", least=1)] = 5
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of states, from `2,3,4` or `2-4`."""
+        text = self.states.replace(" ", "")
+        found = sorted({int(part) for part in text.split(",")}) if re.fullmatch(r"\d+(,\d+)*", text) else []
+        if span := re.fullmatch(r"(\d+)-(\d+)", text):
+            found = list(range(int(span[1]), int(span[2]) + 1))
+        if not found or min(found) < 1:
+            fail(f"--states {self.states}: give numbers of states, 1 or more, such as 2,3,4 or 2-4.")
+        return found
 
 
 def emission_of(
@@ -78,28 +81,18 @@ class FittedModels:
             fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
 
 
-def fit_models(
-    models: Mapping[str, lo.HMM | lo.MRF],
-    folds: lo.Plan,
-    refit: str,
-    starts: tuple[int, int],
-    mute: str | None,
-    checkpoint: Path | None,
-) -> FittedModels:
+def fit_models(models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: Search) -> FittedModels:
     """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted."""
     found = FittedModels(models)
     for number, (name, model) in enumerate(models.items(), 1):
-        file = number_file(checkpoint, number)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings_as_notes() as notes:
             try:
-                found.fits[name] = lo.fit(model, num_starts=starts[0], seed=starts[1])
-                estimate = lo.cross_validate(found.fits[name], folds, REFITS[refit], checkpoint=file)
-                found.estimates[name] = estimate.muted(*split_names(mute))
+                found.fits[name] = lo.fit(model, num_starts=search.starts, seed=search.seed)
+                found.estimates[name] = search.cross_validate(found.fits[name], folds, number)
             except (ValueError, TypeError, RuntimeError) as error:
                 found.failures[name] = str(error)
         found.notes += findings(name, found.estimates[name]) if name in found.estimates else []
-        found.notes += [f"{name}: {warning.message}" for warning in caught if issubclass(warning.category, UserWarning)]
+        found.notes += [f"{name}: {note}" for note in notes]
     if not found.estimates:
         name, message = next(iter(found.failures.items()))
         fail(f"{name}: {message}")

@@ -1,21 +1,20 @@
 """Several models side by side, over the same folds: the table, the notes below it, and the picture."""
 
+from __future__ import annotations
+
 import shlex
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table
 
 import leaveout as lo
 
-from ._console import console, fail, words
+from ._console import console, print_notes, table_of, warnings_as_notes, words, writing
 from ._files import picture
 
 Heading = tuple[str, str | Callable[[Any], str]]  # heading of a column, and the format of its numbers
@@ -53,15 +52,14 @@ def compare_table(
     rows = pd.DataFrame([before[k] | losses[k] | after[k] | flagged[k] for k in estimates], index=list(estimates))
     if len(estimates) < 2:
         return rows, []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_as_notes() as notes:
         paired = lo.compare(estimates)
     for name in paired.columns.intersection(PAIR_COLUMNS, sort=False):
         rows[name] = paired.loc[rows.index, name]
     if paired["missing"].any():
         rows["missing"] = paired.loc[rows.index, "missing"]
     score = next((f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score), "")
-    return rows, [score, *(str(warning.message) for warning in caught)]
+    return rows, [score, *notes]
 
 
 def first(rows: pd.DataFrame) -> Any:
@@ -82,30 +80,31 @@ def findings(name: str, estimate: lo.Estimate) -> list[str]:
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
     """Print the table, the lowest loss in bold, the kinds of its standard errors, and the notes."""
     shown = {name: heading for name, heading in headings.items() if name in rows}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name, (heading, _) in shown.items():
-        words = not pd.api.types.is_numeric_dtype(rows[name])
-        shape: dict[str, Any] = {"max_width": NAME, "overflow": "fold"} if words else {"justify": "right", "no_wrap": True}
-        table.add_column(heading, **shape)
+    texts = [heading for name, (heading, _) in shown.items() if not pd.api.types.is_numeric_dtype(rows[name])]
+    table = table_of(*(heading for heading, _ in shown.values()), words=tuple(texts), collapse_padding=True)
+    for column in table.columns:
+        if column.header in texts:
+            column.max_width, column.overflow = NAME, "fold"
     best = first(rows) if rows["mean"].notna().any() else None
     for at, row in zip(rows.index, rows.itertuples(), strict=True):
-        table.add_row(*(_cell(row, name, how) for name, (_, how) in shown.items()), style="bold" if at == best else None)
+        cells = []
+        for name, (_, how) in shown.items():
+            value: Any = getattr(row, name)
+            if callable(how):
+                cells.append(how(row))
+            elif isinstance(value, str):
+                cells.append(value)
+            elif not np.isfinite(value):
+                cells.append("–")
+            else:
+                cells.append(format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how))
+        table.add_row(*cells, style="bold" if at == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
-    Console(width=max(wide, console.width), highlight=False).print(table)  # numbers are never truncated
+    Console(width=max(wide, console.width), highlight=False, markup=False).print(table)  # numbers are never truncated
     for kind, group in rows.groupby("kind", sort=False):
         of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
-        console.print(f"SE{of} {kind}", markup=False)
-    for note in dict.fromkeys(filter(None, notes)):
-        console.print(note, markup=False)
-
-
-def _cell(row: Any, name: str, how: str | Callable[[Any], str]) -> str:
-    if callable(how):
-        return how(row)
-    value = getattr(row, name)
-    if isinstance(value, str):
-        return value
-    return format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how) if np.isfinite(value) else "–"
+        console.print(f"SE{of} {kind}")
+    print_notes(*notes)
 
 
 def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) -> None:
@@ -130,8 +129,6 @@ def page(
         return
     said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
     others = [note for note in dict.fromkeys(notes) if note not in said]  # the report lists checks separately
-    try:
+    with writing(file):
         lo.report(found, file, notes=[f"By the command: {shlex.join(words)}", *others])
-    except OSError as error:
-        fail(f"{file}: it could not be written ({error.strerror}); name another file.")
-    console.print(f"Report: {file}", markup=False)
+    console.print(f"Report: {file}")

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
 import typer
-from rich import box
-from rich.table import Table
 
 import leaveout as lo
 
-from ._console import console
-from ._files import draw_to_file
+from ._console import console, table_of
+from ._files import picture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,19 +38,26 @@ def demo(
     from sklearn.preprocessing import StandardScaler
 
     X, y = lo.datasets.breast_cancer()
-    console.print(f"[bold]{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn[/]\n")
+    console.print(
+        f"{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn\n", style="bold"
+    )
     host = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8)  # its fastest solver for these data
     model = make_pipeline(StandardScaler(), host).fit(X, y)
     plan = lo.leave_one_out(len(y))
     run = lambda: lo.cross_validate(lo.from_sklearn(model, X, y), plan)
     certified, first = _clock(run)
-    console.print(f"{certified}\n", markup=False)
+    console.print(f"{certified}\n")
 
     exact = _table(lo.from_sklearn(model, X, y), plan)
     design, target = model[:-1].transform(X), np.asarray(y)
     _check(host, design, target, certified, exact)
     _race(host, design, target, run, first)
-    _picture(certified, out)
+    out.mkdir(parents=True, exist_ok=True)
+    console.print()
+    try:
+        picture(lambda: lo.plot.losses(certified), out / PICTURE)
+    except ImportError as error:
+        console.print(f"No picture: {error}")
 
 
 def _clock(call: Callable[[], T]) -> tuple[T, float]:
@@ -70,10 +75,7 @@ def _warm(call: Callable[[], T]) -> tuple[T, float]:
 def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
     """Tabulate every strategy beside `Exact`, whose estimate is returned."""
     exact = lo.cross_validate(fit, plan, lo.Exact())
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    for heading in ("mean loss", "mean |error|", "reported", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = table_of("strategy", "mean loss", "mean |error|", "reported", "seconds", words=("strategy",))
     for refit in STRATEGIES:
         estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, refit))
         error = np.mean(np.abs(estimate.per_unit() - exact.per_unit()))
@@ -127,13 +129,3 @@ def _race(
     console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)")
     console.print(f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)")
     console.print(f"  Certified, at first {first:7.3f} s   (nothing made before)")
-
-
-def _picture(estimate: lo.Estimate, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        draw_to_file(lambda: lo.plot.losses(estimate), out / PICTURE)
-    except ImportError as error:
-        console.print(f"\nNo picture: {error}", markup=False)
-        return
-    console.print(f"\nPicture: {out / PICTURE}", markup=False)

@@ -11,25 +11,11 @@ import typer
 
 import leaveout as lo
 
-from ._cells import convention
-from ._console import console, fail, one_line
-from ._files import FileTable, read, save, split_names
-from ._options import (
-    Checkpoint,
-    Data,
-    Decimal,
-    Mute,
-    Plot,
-    Refit,
-    Report,
-    Starts,
-    StartSeed,
-    States,
-    Table,
-    Thousands,
-    protect_input,
-)
-from ._states import CRITERIA, emission_of, fit_models, numbers
+from ._cells import Convention
+from ._console import console, fail, join_notes, one_line
+from ._files import FileTable, read, save
+from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, plan_of, split_names
+from ._states import CRITERIA, Search, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
@@ -39,13 +25,13 @@ HEADINGS: dict[str, Heading] = {"states": ("states", "d"), **LOSSES, **CRITERIA}
 SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 
 
+@command(omit="score", states="1-4", starts=10)
 def hmm(
     series: Data,
     column: Annotated[
         str | None, typer.Option(help="The column, or several with commas between them. Needed where there are several.")
     ] = None,
     emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
-    states: States = "1-4",
     sequence: Annotated[
         str | None,
         typer.Option(help="A column that names the sequence of each row, where there are several, one after another."),
@@ -58,15 +44,11 @@ def hmm(
         str | None,
         typer.Option(help=f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."),
     ] = None,
-    refit: Refit = "certified",
     order: Annotated[int | None, typer.Option(help="Lags, for autoregressive emissions; 1 by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
-    starts: Starts = 10,
-    seed: StartSeed = 0,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    checkpoint: Checkpoint = None,
-    mute: Mute = None,
+    *,
+    search: Search,
+    written: Convention,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -83,20 +65,31 @@ def hmm(
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
-    protect_input(series, out, plot, report, checkpoint)
-    wanted = numbers(states)
+    wanted = search.numbers
     used = [*split_names(column), *split_names(sequence), *split_names(time)]
-    rows = read(series, used, split_names(sequence).__contains__, convention(decimal, thousands))
+    rows = read(series, used, split_names(sequence).__contains__, written)
     lengths = _lengths(rows.column(sequence.strip())) if sequence else None
     rows, steps = _steps(rows, (column, sequence, time), lengths)
-    x = _series(rows, column, steps)
-    kind = _emission(emission, x, order, trials)
+    others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
+    x = pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in split_names(others.only(column))}, index=steps)
+    for option, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
+        if value is not None and emission.lower() != owner:
+            fail(f"{option} is for --emission {owner}; got --emission {emission}.")
+    if emission.lower() == "binomial" and trials is None:
+        fail("--emission binomial needs --trials, the number of trials that each count is out of.")
+    kind = emission_of(
+        emission,
+        x.to_numpy(),
+        EMISSIONS,
+        binomial=lambda: lo.emissions.Binomial(trials or 0),
+        autoregressive=lambda: lo.emissions.Autoregressive(1 if order is None else order, covariance="diagonal"),
+    )
     plan = plan or (BETWEEN if sequence else PLAN)
     whole = plan.strip() == BETWEEN
     if whole and lengths is None:
         fail(f"--plan {BETWEEN} needs --sequence, the column that names the sequence of each row.")
     with one_line(f"--plan {plan}: "):
-        folds = lo.leave_one_out(len(lengths)) if whole and lengths is not None else _plan(plan, len(x), seed)
+        folds = lo.leave_one_out(len(lengths)) if whole and lengths is not None else _plan(plan, len(x), search.seed)
     models: dict[str, lo.HMM] = {}
     for K in wanted:
         with one_line(f"{_state_label(K)}: "):
@@ -106,8 +99,8 @@ def hmm(
     what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
     what += "" if steps is None else f", named by {steps.name}"
     what += "" if lengths is None else f", {len(lengths)} sequences"
-    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fit_models(models, folds, refit, (starts, seed), mute, checkpoint)
+    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
+    found = fit_models(models, folds, search)
     table = found.table(states=lambda name: models[name].num_states)
     show(table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
     save(table, out)
@@ -130,13 +123,6 @@ def _state_label(K: int) -> str:
     return f"{K} state{'s' if K > 1 else ''}"
 
 
-def _series(rows: FileTable, column: str | None, steps: pd.Index | None) -> pd.DataFrame:
-    """Return the columns of the series as numbers."""
-    others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
-    names = split_names(others.only(column))
-    return pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in names}, index=steps)
-
-
 def _steps(
     rows: FileTable, names: tuple[str | None, str | None, str | None], lengths: list[int] | None
 ) -> tuple[FileTable, pd.Index | None]:
@@ -154,7 +140,7 @@ def _steps(
         if dates and not rising:
             name = dates[0].name
             said = f"the dates of {name} do not rise: rows are taken in the order of the file; --time {name} sorts them"
-            rows = replace(rows, note="; ".join(filter(None, (rows.note, said))))
+            rows = replace(rows, note=join_notes(rows.note, said))
         return rows, rising[0] if rising else None
     cells = rows.column(time.strip())
     if cells.isna().any():
@@ -170,9 +156,9 @@ def _steps(
         return rows, steps
     if dates_of is None and not pd.api.types.is_numeric_dtype(steps):
         said = f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
-        return replace(rows, note="; ".join(filter(None, (rows.note, said)))), steps
+        return replace(rows, note=join_notes(rows.note, said)), steps
     order = np.lexsort([np.asarray(steps), whose])
-    note = "; ".join(filter(None, (rows.note, f"rows sorted by {time}")))
+    note = join_notes(rows.note, f"rows sorted by {time}")
     return replace(rows, frame=rows.frame.iloc[order], note=note), steps[order]
 
 
@@ -203,36 +189,16 @@ def _lengths(names: pd.Series) -> list[int]:
     return np.diff([*starts, len(names)]).tolist()
 
 
-def _emission(name: str, x: pd.DataFrame, order: int | None, trials: int | None) -> lo.emissions.AbstractEmission:
-    for option, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
-        if value is not None and name.lower() != owner:
-            fail(f"{option} is for --emission {owner}; got --emission {name}.")
-    if name.lower() == "binomial" and trials is None:
-        fail("--emission binomial needs --trials, the number of trials that each count is out of.")
-    return emission_of(
-        name,
-        x.to_numpy(),
-        EMISSIONS,
-        binomial=lambda: lo.emissions.Binomial(trials or 0),
-        autoregressive=lambda: lo.emissions.Autoregressive(1 if order is None else order, covariance="diagonal"),
-    )
-
-
 def _plan(text: str, steps: int, seed: int) -> lo.Plan:
-    name, _, numbers = text.strip().partition(":")
-    parts = numbers.lower().split("x")
-    try:
-        values = [float(part) for part in parts if part]
-    except ValueError:
-        values = [np.nan]
-    whole = [int(value) for value in values if value == np.floor(value)]
-    if name in ("contiguous", "iid") and len(values) == 2 and whole[-1:] == values[-1:]:
-        scheme = lo.contiguous if name == "contiguous" else lo.random_subsets
-        return scheme(steps, values[0], int(values[1]), seed=seed)
-    if name == "blocks" and len(values) == 1 and whole:
-        return lo.blocks(steps, whole[0])
-    if name == "future" and len(values) in (1, 2) and len(whole) == len(values):
-        return lo.leave_future_out(steps, whole[0], *(whole[1:] or [1]))
-    if name == "loo" and not values:
-        return lo.leave_one_out(steps)
-    return fail(f"it must be {PLANS}, such as contiguous:0.1x1000.")
+    return plan_of(
+        text.lower(),
+        PLANS,
+        "contiguous:0.1x1000",
+        {
+            f"contiguous:{NUMBER}x{WHOLE}": lambda share, folds: lo.contiguous(steps, float(share), int(folds), seed=seed),
+            f"iid:{NUMBER}x{WHOLE}": lambda share, folds: lo.random_subsets(steps, float(share), int(folds), seed=seed),
+            f"blocks:{WHOLE}": lambda size: lo.blocks(steps, int(size)),
+            f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(steps, int(start), int(horizon or 1)),
+            "loo:?": lambda: lo.leave_one_out(steps),
+        },
+    )

@@ -1,5 +1,7 @@
 """`leaveout influence` shows the rows of a file, or folds of them, that determine a regression."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,37 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 import typer
-from rich import box
-from rich.table import Table as Shown
 
 import leaveout as lo
 
-from ._cells import convention
-from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model
-from ._files import FileTable, picture, save
-from ._options import (
-    REFITS,
-    Categorical,
-    Checkpoint,
-    Data,
-    Decimal,
-    DropMissing,
-    Features,
-    Offset,
-    Plot,
-    Refit,
-    Report,
-    Seed,
-    Thousands,
-    Weights,
-    at_least,
-    number_file,
-    out_option,
-    protect_input,
-)
+from ._console import console, fail, join_notes, one_line, table_of
+from ._data import Model
+from ._files import Reading, picture, save
+from ._options import Data, OptionsOf, Plot, Report, Validation, command, option, output_file
 from ._table import page
-from .glm import PreparedModel, prepare, rows_of, validate
+from .glm import prepare, validate
 
 HEADINGS = {
     "units": ("rows", "d"),
@@ -49,32 +29,26 @@ HEADINGS = {
     "parameter": ("the parameter", ""),
     "prediction": ("prediction", "+.3g"),
 }
+LISTED = OptionsOf(
+    lo.Influence.top,
+    by="The column, or the parameter, by which rows are listed.",
+    count=option("How many are listed.", "--top", least=1),
+)
 
 
+@command(omit="score mute")
 def influence(
     data: Data,
-    target: Annotated[str | None, typer.Option(help="The column to predict; with --formula its left side.")] = None,
-    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
-    l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
-    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
-    features: Features = None,
-    categorical: Categorical = None,
-    formula: Annotated[str | None, typer.Option(help="Instead of these: 'y ~ a + C(b)'.")] = None,
-    offset: Offset = None,
-    weights: Weights = None,
-    drop_missing: DropMissing = False,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
+    model: Model,
+    reading: Reading,
     row: Annotated[
         int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")
     ] = None,
-    by: Annotated[str, typer.Option(help="The column, or the parameter, by which rows are listed.")] = "cook",
-    top: Annotated[int, typer.Option(help="How many are listed.", callback=at_least("--top", 1))] = 10,
+    *,
+    listed: Annotated[dict[str, Any], LISTED],
     pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
-    refit: Refit = "certified",
-    seed: Seed = 0,
-    checkpoint: Checkpoint = None,
-    out: Annotated[Path | None, out_option("what each row, or fold, does")] = None,
+    how: Validation,
+    out: Annotated[Path | None, output_file("A CSV file for what each row, or fold, does.")] = None,
     plot: Plot = None,
     report: Report = None,
 ) -> None:
@@ -89,56 +63,37 @@ def influence(
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
     """
-    protect_input(data, out, plot, report, checkpoint)
-    model = Model(target, loss, l2, features, categorical, formula, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing, convention(decimal, thousands))
-    ready = prepare(model, rows, plan, seed)
-    at = None if row is None else _row(rows, ready, row)
-    estimate, fit, said = validate(ready, REFITS[refit], None, None, checkpoint)
-    own = lo.influence(estimate, REFITS[refit], prediction=at, pairs=pairs, checkpoint=number_file(checkpoint, 2))
-    found = _rename_rows(own, rows, plan)
-    with one_line(f"--by {by}: "):
-        listed = found.top(top, by)
+    rows = model.read(data, reading)
+    ready = prepare(model, rows, how.seed)
+    at = None
+    if row is not None:
+        place = np.flatnonzero(rows.frame.index == row)
+        if not len(place):
+            fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
+        made: Any = ready.objective
+        at = made.design[place[0], : made.num_features]
+    estimate, fit, said = validate(ready, how)
+    found = lo.influence(estimate, how.strategy, prediction=at, pairs=pairs, checkpoint=how.checkpoint_of(2))
+    index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")  # or the rows of the file, or the names of groups
+    if model.plan.strip().startswith("loo"):
+        index = pd.Index(rows.frame.index, name="row")
+    elif model.group:
+        index = pd.Index(np.unique(rows.column(model.group).astype(str)), name=model.group)
+    names = dict(zip(found.rows.index, index, strict=True))
+    renamed = found.pairs.assign(first=found.pairs["first"].map(names), second=found.pairs["second"].map(names))
+    found = replace(found, rows=found.rows.set_axis(index), parameters=found.parameters.set_axis(index), pairs=renamed)
+    with one_line(f"--by {listed['by']}: "):
+        top = found.top(**listed)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
-    console.print(f"{'; '.join(filter(None, (where, rows.note, said)))}\n", markup=False)
-    console.print(str(found), markup=False)
-    _show(listed)
+    console.print(f"{join_notes(where, rows.note, said)}\n\n{found}")
+    shown = {name: each for name, each in HEADINGS.items() if name in top and (name != "units" or (top["units"] > 1).any())}
+    table = table_of(
+        str(index.name), *(heading for heading, _ in shown.values()), words=("the parameter",), collapse_padding=True
+    )
+    for name, line in zip(top.index, top[list(shown)].itertuples(index=False), strict=True):
+        table.add_row(str(name), *(format(cell, form) for cell, (_, form) in zip(line, shown.values(), strict=True)))
+    console.print(table)
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
-    picture(lambda: found.plot(by=by), plot)
+    picture(lambda: found.plot(by=listed["by"]), plot)
     known = str(estimate).splitlines()
     page(estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)])
-
-
-def _row(rows: FileTable, model: PreparedModel, row: int) -> np.ndarray:
-    """Return the features of a row of the file."""
-    place = np.flatnonzero(rows.frame.index == row)
-    if not len(place):
-        fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
-    made: Any = model.objective
-    return made.design[place[0], : made.num_features]
-
-
-def _rename_rows(found: lo.Influence, rows: FileTable, plan: str) -> lo.Influence:
-    """Name the results by rows of the file, from 1, or by the names of groups."""
-    kind, _, column = plan.strip().partition(":")
-    if kind == "loo":
-        index = pd.Index(rows.frame.index, name="row")
-    elif kind == "groups":
-        index = pd.Index(np.unique(rows.column(column).astype(str)), name=column)
-    else:
-        index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")
-    names = dict(zip(found.rows.index, index, strict=True))
-    pairs = found.pairs.assign(first=found.pairs["first"].map(names), second=found.pairs["second"].map(names))
-    return replace(found, rows=found.rows.set_axis(index), parameters=found.parameters.set_axis(index), pairs=pairs)
-
-
-def _show(listed: pd.DataFrame) -> None:
-    """Print the listed rows."""
-    shown = {name: how for name, how in HEADINGS.items() if name in listed and (name != "units" or (listed["units"] > 1).any())}
-    table = Shown(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column(str(listed.index.name), justify="right")
-    for heading, how in shown.values():
-        table.add_column(heading, justify="right" if how else "left", no_wrap=bool(how))
-    for name, line in zip(listed.index, listed[list(shown)].itertuples(index=False), strict=True):
-        table.add_row(str(name), *(format(cell, how) for cell, (_, how) in zip(line, shown.values(), strict=True)))
-    console.print(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,52 +12,25 @@ import typer
 
 import leaveout as lo
 
-from ._cells import Convention, convention
-from ._console import console, fail, one_line
-from ._data import LOSSES, PLANS, Model, features_of, labels, new_design
-from ._files import FileTable, complete, read, save
-from ._options import (
-    REFITS,
-    Categorical,
-    Checkpoint,
-    Data,
-    Decimal,
-    DropMissing,
-    Features,
-    Offset,
-    Refit,
-    Seed,
-    Thousands,
-    Weights,
-    one_of,
-    out_option,
-    protect_input,
-)
-from .glm import fit_model, join_notes, prepare, rows_of
+from ._console import console, fail, join_notes, one_line, warnings_as_notes
+from ._data import NUMBERS, Model, new_design
+from ._files import Reading, complete, read, save
+from ._options import Data, OptionsOf, Validation, command, output_file
+from .glm import fit_model, prepare
 
-METHODS = ("plus", "minmax", "cv+")
+INTERVALS = OptionsOf(lo.interval, level="Of the intervals.", method="One of {}; cv+ leaves kfold:10 out if no plan is given.")
+PRINTED_ROWS = 10  # number of printed rows
 
 
+@command(omit="formula score mute")
 def interval(
     data: Data,
     new: Annotated[Path, typer.Argument(help="A file of the rows to predict, with the same columns.", readable=False)],
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
-    method: Annotated[str, typer.Option(help="One of plus, minmax, cv+.", callback=one_of("--method", METHODS))] = "plus",
-    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
-    l2: Annotated[float, typer.Option(help="Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0,
-    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}; with cv+ kfold:10 if not given.")] = "loo",
-    features: Features = None,
-    categorical: Categorical = None,
-    offset: Offset = None,
-    weights: Weights = None,
-    drop_missing: DropMissing = False,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    refit: Refit = "certified",
-    seed: Seed = 0,
-    checkpoint: Checkpoint = None,
-    out: Annotated[Path | None, out_option("the intervals")] = None,
+    intervals: Annotated[dict[str, Any], INTERVALS],
+    model: Model,
+    reading: Reading,
+    how: Validation,
+    out: Annotated[Path | None, output_file("A CSV file for the intervals.")] = None,
 ) -> None:
     """Compute prediction intervals for the responses of new rows, whatever their distribution, by the jackknife+ from one fit.
 
@@ -68,59 +41,43 @@ def interval(
 
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
     """
-    protect_input(data, out, checkpoint)
-    protect_input(new, out, checkpoint)
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
-    written = convention(decimal, thousands)
-    model = Model(target, loss, l2, features, categorical, None, offset, weights)
-    rows = rows_of(data, model, plan, drop_missing, written)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        folds = "kfold:10" if method == "cv+" and plan == "loo" else plan
-        made = prepare(model, rows, folds, seed)
-        others, X = _new(new, rows, model, folds, made.objective, drop_missing, written)
-        shift = others.numbers(offset, "it must hold numbers") if offset else None
+    rows = model.read(data, reading)
+    if intervals["method"] == "cv+" and model.plan == "loo":
+        model = replace(model, plan="kfold:10")
+    with warnings_as_notes() as notes:
+        made = prepare(model, rows, how.seed)
+        used = [*model.features_of(rows), *([model.offset] if model.offset else [])]
+        others = read(new, {*used, model.target}, model.labels.__contains__, reading)
+        for name in used:
+            others.column(name)
+        others = complete(others, used, reading.drop_missing)
+        X = new_design(others, rows, model, made.objective)
+        shift = others.numbers(model.offset, NUMBERS) if model.offset else None
         with one_line(""):
-            how: Any = method
-            more: Any = {"plan": made.folds, "offset": shift, "refit": REFITS[refit], "checkpoint": checkpoint}
-            table = lo.interval(fit_model(made), X, level, how, **more)
+            more: Any = {"offset": shift, "refit": how.strategy, "checkpoint": how.checkpoint}
+            table = lo.interval(fit_model(made), X, plan=made.folds, **intervals, **more)
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
-    console.print(f"{'; '.join(filter(None, (*told, join_notes(made.note, caught))))}\n", markup=False)
-    _show(table, others, target)
-    table.insert(0, "row", np.asarray(others.frame.index))
-    save(table, out)
-
-
-def _new(
-    file: Path, rows: FileTable, model: Model, plan: str, made: lo.GLM | lo.Regression, drop_missing: bool, written: Convention
-) -> tuple[FileTable, pd.DataFrame]:
-    """Return the rows of the second file, and their columns in the model."""
-    used = [*features_of(rows, model, plan), *([model.offset] if model.offset else [])]
-    new = read(file, {*used, model.target}, labels(model, plan).__contains__, written)
-    for name in used:
-        new.column(name)
-    new = complete(new, used, drop_missing)
-    return new, new_design(new, rows, model, plan, made)
-
-
-def _show(table: pd.DataFrame, new: FileTable, target: str | None) -> None:
-    """Print the method of the intervals, the first of them, and how many contain a known response."""
-    told = table.attrs
+    console.print(f"{join_notes(*told, made.note, *notes)}\n")
+    about = table.attrs
     lines = {
-        "method": f"{told['method']}, {told['level']:.0%} intervals of new responses",
-        "covered": f"{told['at_least']:.0%} or more are, if rows are exchangeable; about {told['level']:.0%} usually",
-        "approximation": f"ends widened by {told['widened']:.1g} at most, {'proved' if told['proved'] else 'estimated'}",
-        "note": told["note"],
+        "method": f"{about['method']}, {about['level']:.0%} intervals of new responses",
+        "covered": f"{about['at_least']:.0%} or more are, if rows are exchangeable; about {about['level']:.0%} usually",
+        "approximation": f"ends widened by {about['widened']:.1g} at most, {'proved' if about['proved'] else 'estimated'}",
+        "note": about["note"],
     }
-    if target in new.frame.columns and pd.api.types.is_numeric_dtype(new.frame[target]) and new.frame[target].notna().all():
-        inside = new.frame[target].between(table["low"].to_numpy(), table["high"].to_numpy())
-        lines["here"] = f"{inside.sum()} of the {len(inside)} responses that {new.name} has are inside"
+    if model.target in others.frame.columns:
+        response = others.frame[model.target]
+        if pd.api.types.is_numeric_dtype(response) and response.notna().all():
+            inside = response.between(table["low"].to_numpy(), table["high"].to_numpy())
+            lines["here"] = f"{inside.sum()} of the {len(inside)} responses that {others.name} has are inside"
     for name, text in lines.items():
         if text:
-            console.print(f"{name:<16}{text}", markup=False)
-    printed_rows = 10  # number of printed rows
-    shown = table.head(printed_rows).set_axis(np.asarray(new.frame.index[:printed_rows]))
-    console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}", markup=False)
-    if len(table) > printed_rows:
-        console.print(f"… {len(table) - printed_rows} more; --out writes all of them", markup=False)
+            console.print(f"{name:<16}{text}")
+    shown = table.head(PRINTED_ROWS).set_axis(np.asarray(others.frame.index[:PRINTED_ROWS]))
+    console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}")
+    if len(table) > PRINTED_ROWS:
+        console.print(f"… {len(table) - PRINTED_ROWS} more; --out writes all of them")
+    table.insert(0, "row", np.asarray(others.frame.index))
+    save(table, out)

@@ -11,27 +11,11 @@ import typer
 
 import leaveout as lo
 
-from ._cells import convention
+from ._cells import Convention
 from ._console import console, fail, one_line
-from ._files import FileTable, picture, read, save, split_names
-from ._options import (
-    Checkpoint,
-    Data,
-    Decimal,
-    Mute,
-    Plot,
-    Refit,
-    Report,
-    Starts,
-    StartSeed,
-    States,
-    Table,
-    Thousands,
-    drawable,
-    one_of,
-    protect_input,
-)
-from ._states import CRITERIA, emission_of, fit_models, numbers
+from ._files import FileTable, picture, read, save
+from ._options import Data, Plot, Report, Table, command, drawable, input_file, option, output_file, plan_of, split_names
+from ._states import CRITERIA, Search, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, first, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
@@ -46,11 +30,10 @@ HEADINGS: dict[str, Heading] = {
 COUNTS = "give numbers, symbols as 0, 1, 2, …"
 
 
+@command(omit="score")
 def mrf(
     counts: Data,
-    edges: Annotated[
-        Path, typer.Option(help="A CSV file with a header and two columns: the sites that are neighbours.", readable=False)
-    ],
+    edges: Annotated[Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")],
     column: Annotated[str | None, typer.Option(help="The column of the observations. Needed where there are several.")] = None,
     site: Annotated[
         str | None, typer.Option(help="The column that names the sites as EDGES does; without it, rows from 0.")
@@ -60,19 +43,12 @@ def mrf(
         str | None, typer.Option(help="Columns, with commas between, of what else is known of the sites, for counts.")
     ] = None,
     emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "poisson",
-    states: States = "2",
     coupling: Annotated[str, typer.Option(help="Couplings to compare, and free for one that is learned: 0.5,1,free.")] = "free",
-    drop: Annotated[
-        str, typer.Option(help="observation, or site: the site's state and edges too.", callback=one_of("--drop", DROPS))
-    ] = "site",
+    drop: Annotated[str, option("observation, or site: the site's state and edges too.", choices=DROPS)] = "site",
     plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
-    refit: Refit = "certified",
-    starts: Starts = 5,
-    seed: StartSeed = 0,
-    decimal: Decimal = None,
-    thousands: Thousands = None,
-    checkpoint: Checkpoint = None,
-    mute: Mute = None,
+    *,
+    search: Search,
+    written: Convention,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
@@ -80,8 +56,7 @@ def mrf(
         str | None, typer.Option(help="Two columns, across and up, with a comma between, for --map.")
     ] = None,
     chart: Annotated[
-        Path | None,
-        typer.Option("--map", help="A file for a map of the best model (png, pdf, svg).", readable=False, callback=drawable),
+        Path | None, output_file("A file for a map of the best model (png, pdf, svg).", "--map", check=drawable)
     ] = None,
 ) -> None:
     """Cross-validate hidden Markov random fields over numbers of states and couplings.
@@ -96,13 +71,18 @@ def mrf(
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
     """
-    protect_input(counts, out, plot, chart, report, checkpoint)
-    protect_input(edges, out, plot, chart, report, checkpoint)
-    grid = _grid(numbers(states), _couplings(coupling))
+    couplings: list[tuple[str, float | lo.models.Free]] = []
+    for part in coupling.replace(" ", "").split(","):
+        try:
+            couplings.append(("free", lo.models.Free()) if part == "free" else (part, float(part)))
+        except ValueError:
+            fail(f"--coupling {coupling}: give numbers with commas between them, and free for one that is learned: 0.5,1,free.")
+    several = {f"{K} states, {text}": (K, value) for K in search.numbers if K > 1 for text, value in couplings}
+    grid = {"1 state": (1, 0.0), **several} if 1 in search.numbers else several  # sites of one state have no coupling
     known, places = split_names(covariates), split_names(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
-    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site, convention(decimal, thousands))
+    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site, written)
     names = None if site is None else _names(rows, site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
@@ -110,14 +90,33 @@ def mrf(
     at = np.stack([rows.numbers(name, "give numbers") for name in places], axis=1) if places else None
     pairs = _edges(edges, names)
     with one_line(f"--plan {plan}: "):
-        folds = _plan(plan, len(x), pairs, seed)
-    kind = _emission(emission, x.to_numpy(), exposure=people, covariates=told)
+        n = len(x)
+        folds = plan_of(
+            plan,
+            PLANS,
+            "near:1+1",
+            {
+                "loo:?": lambda: lo.leave_one_out(n),
+                r"kfold:(\d+)": lambda k: lo.kfold(n, int(k), seed=search.seed),
+                r"near:(\d+)(?:\+(\d+))?": lambda radius, buffer: lo.neighbourhoods(
+                    pairs, int(radius), buffer=int(buffer or 0), num_sites=n
+                ),
+            },
+        )
+    given = [option for option, value in (("exposure", people), ("covariates", told)) if value is not None]
+    if given and emission.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
+        fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {emission}.")
+    counting = {
+        "poisson": lambda: lo.emissions.Poisson(exposure=people, covariates=told),
+        "negative-binomial": lambda: lo.emissions.NegativeBinomial(exposure=people, covariates=told),
+    }
+    kind = emission_of(emission, x.to_numpy(), EMISSIONS, **counting)
     how = cast(Literal["observation", "site"], drop)
     models = {name: lo.MRF(x, pairs, kind, K, coupling=value, drop=how) for name, (K, value) in grid.items()}
     missing = int(x.isna().sum())
     what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
-    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {refit}\n", markup=False)
-    found = fit_models(models, folds, refit, (starts, seed), mute, checkpoint)
+    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
+    found = fit_models(models, folds, search)
     table = found.table(
         states=lambda name: models[name].num_states,
         coupling=lambda name: float(found.fits[name].parameters["coupling"]),
@@ -131,24 +130,6 @@ def mrf(
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
     page(found.estimates, report, [what, *found.notes, rows.note])
     found.end("Leave these out of --states or --coupling.")
-
-
-def _grid(
-    states: list[int], couplings: list[tuple[str, "float | lo.models.Free"]]
-) -> dict[str, tuple[int, "float | lo.models.Free"]]:
-    """List every number of states with every coupling; sites of one state have no coupling."""
-    some = {f"{K} states, {text}": (K, value) for K in states if K > 1 for text, value in couplings}
-    return {"1 state": (1, 0.0), **some} if 1 in states else some
-
-
-def _couplings(text: str) -> list[tuple[str, "float | lo.models.Free"]]:
-    found: list[tuple[str, float | lo.models.Free]] = []
-    for part in text.replace(" ", "").split(","):
-        try:
-            found.append(("free", lo.models.Free()) if part == "free" else (part, float(part)))
-        except ValueError:
-            fail(f"--coupling {text}: give numbers with commas between them, and free for one that is learned: 0.5,1,free.")
-    return found
 
 
 def _names(rows: FileTable, site: str) -> list[str]:
@@ -179,30 +160,3 @@ def _row(text: str) -> int:
     if value != int(value):
         raise ValueError
     return int(value)
-
-
-def _plan(text: str, sites: int, edges: np.ndarray, seed: int) -> lo.Plan:
-    name, _, rest = text.strip().partition(":")
-    values = rest.split("+") if rest else []
-    if all(value.isdigit() for value in values):
-        sizes = [int(value) for value in values]
-        if name == "loo" and not sizes:
-            return lo.leave_one_out(sites)
-        if name == "kfold" and len(sizes) == 1:
-            return lo.kfold(sites, sizes[0], seed=seed)
-        if name == "near" and len(sizes) in (1, 2):
-            return lo.neighbourhoods(edges, sizes[0], buffer=sum(sizes[1:]), num_sites=sites)
-    return fail(f"it must be {PLANS}, such as near:1+1.")
-
-
-def _emission(
-    name: str, x: np.ndarray, exposure: np.ndarray | None, covariates: np.ndarray | None
-) -> lo.emissions.AbstractEmission:
-    given = [option for option, value in (("exposure", exposure), ("covariates", covariates)) if value is not None]
-    if given and name.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
-        fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {name}.")
-    counting = {
-        "poisson": lambda: lo.emissions.Poisson(exposure=exposure, covariates=covariates),
-        "negative-binomial": lambda: lo.emissions.NegativeBinomial(exposure=exposure, covariates=covariates),
-    }
-    return emission_of(name, x, EMISSIONS, **counting)
