@@ -15,13 +15,13 @@ import warnings
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.jax import Array, Arrays, PyTree, Scalar, jnp
+from .._runtime.jax import Scalar, jnp
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
-from ..models.emissions._base import Constraint, Parameters
-from ..models.emissions._covariance import inverse
+from ..models.emissions._base import Parameters
+from ..models.emissions.gaussian import inverse
 from ..models.hidden.hidden_chain import Dirichlet
 from ..models.hidden.hmm import HMM
 from ..optimize.fit import Fit, anchor, fit
@@ -171,10 +171,11 @@ def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray
     return value
 
 
-class HostGaussian(AbstractEmission):
+class HostGaussian(Gaussian):
     """Gaussian emissions under hmmlearn's joint prior of mean and covariance, as in the module's docstring."""
 
-    gaussian: Gaussian
+    score = ""
+
     mean: Float[np.ndarray, "states channels"]  # means_prior
     weight: Float[np.ndarray, "..."]  # λ
     scale: Float[np.ndarray, "..."]  # Ψ
@@ -188,7 +189,7 @@ class HostGaussian(AbstractEmission):
         if freedom.size > 1 or (matrices and weight.size > 1):
             raise ValueError("from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers.")
         fixed = _matrices(model)[0] if kind == "tied" else _matrices(model)
-        self.gaussian = Gaussian(KINDS[kind] if free else fixed, prior=None)
+        super().__init__(KINDS[kind] if free else fixed, prior=None)
         self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, np.float64), (K, R)))
         self.weight = np.array(weight.reshape(()) if matrices or weight.size == 1 else np.broadcast_to(weight, (K, R)))
         self.scale = np.array(np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape)) if free else np.zeros(())
@@ -202,59 +203,25 @@ class HostGaussian(AbstractEmission):
         """Parameters of the model, in the shapes of this library."""
         matrices = _matrices(model)
         kinds = {"full": matrices, "tied": matrices[0], "diagonal": np.diagonal(matrices, axis1=1, axis2=2)}
-        covariance = kinds.get(self.gaussian.covariance.kind, matrices[:, 0, 0])
+        covariance = kinds.get(self.covariance.kind, matrices[:, 0, 0])
         return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
 
     def log_prior(self, parameters: Parameters) -> Scalar:
         away, covariance = parameters["mean"] - self.mean, parameters["covariance"]
-        if not self.gaussian.covariance.matrices:
+        if not self.covariance.matrices:
             variance = covariance if covariance.ndim > 1 else covariance[:, None]
             each = self.power * jnp.log(variance) + (self.scale + self.weight * away**2) / variance
             return -0.5 * jnp.sum(each)
         precision, log_det = inverse(covariance)
-        square = self.scale + self._pool(self.weight * away[:, :, None] * away[:, None, :])
+        square = self.weight * away[:, :, None] * away[:, None, :]
+        square = self.scale + (jnp.sum(square, 0) if self.covariance.kind == "tied" else square)
         return -0.5 * (jnp.sum(log_det) * self.power + jnp.sum(square * precision))
-
-    def _pool(self, squares: Float[Arrays, "states channels channels"]) -> Arrays:
-        return jnp.sum(squares, 0) if self.gaussian.covariance.kind == "tied" else squares
 
     @property
     def prior_note(self) -> str:
         if self.flat:
             return "mean flat, covariance flat"
         return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
-
-    @property
-    def free(self) -> dict[str, Constraint]:
-        return self.gaussian.free
-
-    @property
-    def fixed(self) -> Parameters:
-        return self.gaussian.fixed
-
-    @property
-    def shared(self) -> frozenset[str]:
-        return self.gaussian.shared
-
-    def prepare(self, x: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]) -> PyTree:
-        return self.gaussian.prepare(x, lengths)
-
-    def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        return self.gaussian.log_density(parameters, datum)
-
-    def log_densities(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states"]:
-        return self.gaussian.log_densities(parameters, data)
-
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
-        return self.gaussian.initial(data, observed, num_states, seed)
-
-    def means(self, parameters: Parameters, data: PyTree) -> Float[Array, "steps states channels"]:
-        return self.gaussian.means(parameters, data)
-
-    def draw(
-        self, parameters: Parameters, state: int, step: int, past: Float[np.ndarray, "past channels"], rng: np.random.Generator
-    ) -> Float[np.ndarray, " channels"]:
-        return self.gaussian.draw(parameters, state, step, past, rng)
 
 
 def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:

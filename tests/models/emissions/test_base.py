@@ -23,9 +23,9 @@ from leaveout.models.emissions import (
     NegativeBinomial,
     NeuralAutoregressive,
     Poisson,
-    _covariance,
-    _priors,
+    _base,
     autoregressive,
+    gaussian,
 )
 
 rng = np.random.default_rng(0)
@@ -443,16 +443,14 @@ def test_curvatures_of_autoregressions_are_those_of_their_densities(name, monkey
 def test_inverses_by_sweeps():
     root = rng.standard_normal((4, 7, 7))
     matrices = root @ np.swapaxes(root, 1, 2) + 0.1 * np.eye(7)
-    precision, log_det = _covariance.inverse(jnp.asarray(matrices))
+    precision, log_det = gaussian.inverse(jnp.asarray(matrices))
     np.testing.assert_allclose(precision, np.linalg.inv(matrices), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-10)
-    np.testing.assert_allclose(
-        _covariance._sweeps(jnp.asarray(matrices))[1], np.linalg.cholesky(matrices), rtol=1e-8, atol=1e-10
-    )
+    np.testing.assert_allclose(gaussian._sweeps(jnp.asarray(matrices))[1], np.linalg.cholesky(matrices), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize(
-    "prior", [_priors.InverseWishart(4.0, A), _priors.Normal([0.0, 1.0], 2.0), _priors.DirichletPrior([1.0, 2.0])]
+    "prior", [gaussian.InverseWishart(4.0, A), _base.Normal([0.0, 1.0], 2.0), _base.DirichletPrior([1.0, 2.0])]
 )
 def test_priors_print_their_numbers(prior):
     assert str(prior) in ("InverseWishart(4, array [2, 2])", "Normal([0, 1], 2)", "Dirichlet([1, 2])")

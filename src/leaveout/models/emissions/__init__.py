@@ -33,8 +33,7 @@ from ._base import (
     Constraint as Constraint,
 )
 from .autoregressive import Autoregressive as Autoregressive, NeuralAutoregressive as NeuralAutoregressive
-from .categorical import Categorical as Categorical
+from .categorical import Categorical as Categorical, Observed as Observed
 from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
 from .event_counts import EventCounts as EventCounts
 from .gaussian import Gaussian as Gaussian
-from .observed_state import Observed as Observed

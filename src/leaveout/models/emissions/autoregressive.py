@@ -6,6 +6,7 @@ different orders the same `skip`, and their losses are of the same observations.
 """
 
 import abc
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,25 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import PyTree, static
-from ._base import REAL, Constraint, Lengths, LogDensities, Means, Observations, Parameters, Past, Row, check
-from ._covariance import Covariance
-from ._priors import Choice, MatrixNormal, Normal, Priors
-from ._start import clusters
-from .gaussian import AbstractGaussian, centre, squares
+from ..._runtime.jax import Arrays, PyTree, numpy_of, static
+from ._base import (
+    REAL,
+    Choice,
+    Constraint,
+    Lengths,
+    LogDensities,
+    MatrixNormal,
+    Means,
+    Normal,
+    Observations,
+    Parameters,
+    Past,
+    Priors,
+    Row,
+    check,
+    clusters,
+)
+from .gaussian import AbstractGaussian, Covariance, centre, squares
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
 
@@ -39,8 +53,8 @@ class AbstractAutoregression(AbstractGaussian):
         self._choose_prior(prior)
 
     @abc.abstractmethod
-    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
-        """Compute the mean of every step in every state."""
+    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+        """Compute the mean of every step in every state, in NumPy or in JAX, as the past is."""
 
     @property
     def reach(self) -> int:
@@ -115,17 +129,13 @@ class AbstractAutoregression(AbstractGaussian):
         labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
         return x, past, np.sqrt(squares(x, 0.0)), labels
 
-    @abc.abstractmethod
-    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        """Compute the mean of one step in NumPy, from the parameters of one state and the observations before, latest first."""
-
     def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         """Draw one observation; values before the first of `past` count as zeros."""
-        own = {name: np.asarray(parameters[name])[state] for name in self.free if name != "covariance"}
+        own = {name: np.asarray(parameters[name])[state][None] for name in self.free if name != "covariance"}
         channels = own[next(iter(own))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
         recent = np.concatenate([before, np.zeros((self.lags - len(before), channels))])
-        return self.next_mean(own, recent) + self.covariance.noise(parameters, state, channels, rng)
+        return self.predictions(own, recent[None])[0, 0] + self.covariance.noise(parameters, state, channels, rng)
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
@@ -194,12 +204,12 @@ class Autoregressive(AbstractAutoregression):
     def free(self) -> dict[str, Constraint]:
         return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
 
-    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
-        bias = parameters["bias"]
+    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+        bias, xp = parameters["bias"], numpy_of(past)
         if not self.lags:
-            return jnp.broadcast_to(bias, (len(past), *bias.shape))
+            return xp.broadcast_to(bias, (len(past), *bias.shape))
         states, channels = bias.shape
-        matrix = jnp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
+        matrix = xp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
     def _curvature(self, own, precision, x, features, expected):
@@ -207,11 +217,6 @@ class Autoregressive(AbstractAutoregression):
         gram = (expected[:, None] * features).T @ features
         order = _linear(0, channels, self.lags, channels)
         return jnp.kron(precision, gram)[order[:, None], order]
-
-    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        if not self.lags:
-            return parameters["bias"]
-        return np.einsum("mij,mj->i", parameters["coefficients"], recent) + parameters["bias"]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
@@ -298,12 +303,12 @@ class NeuralAutoregressive(AbstractAutoregression):
         names = ("output_bias", "output_weights", "input_weights", "input_bias")
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
-    def predictions(self, parameters: Parameters, past: Float[Array, "steps lags channels"]) -> Means:
-        weights = parameters["input_weights"]
+    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+        weights, xp = parameters["input_weights"], numpy_of(past)
         states, lags, hidden, channels = weights.shape
-        matrix = jnp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
+        matrix = xp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
         inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
-        return jnp.einsum("tkh,krh->tkr", jnp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
+        return xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
     def _curvature(self, own, precision, x, features, expected):
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
@@ -333,10 +338,6 @@ class NeuralAutoregressive(AbstractAutoregression):
         whole = jnp.block([[inside, between.T], [between, outside]])
         order = np.concatenate([_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)])
         return whole[order[:, None], order]
-
-    def next_mean(self, parameters: dict[str, np.ndarray], recent: Float[np.ndarray, "lags channels"]) -> np.ndarray:
-        layer = np.tanh(np.einsum("mhj,mj->h", parameters["input_weights"], recent) + parameters["input_bias"])
-        return parameters["output_weights"] @ layer + parameters["output_bias"]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)

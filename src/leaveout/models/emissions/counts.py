@@ -7,30 +7,35 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 from scipy.special import gammaln as gammaln_of_data
 
 from ..._runtime.jax import Arrays, Module, PyTree, static
-from ...objectives.objective import LOG_PROBABILITY
+from ...data.arrays import Names, match_labels, numbers, places
+from ...objectives.objective import LOG_PROBABILITY, as_stored
+from ..glm.distributions import NEGATIVE_BINOMIAL
 from ._base import (
     POSITIVE,
     PROBABILITY,
     AbstractEmission,
+    AbstractWithPrior,
+    BetaPrior,
+    Choice,
     Constraint,
+    GammaPrior,
     Lengths,
     LogDensities,
     Means,
+    Normal,
     Observations,
     Parameters,
     Past,
+    Priors,
     Row,
     check,
+    clusters,
 )
-from ._priors import AbstractWithPrior, BetaPrior, Choice, GammaPrior, Priors
-from ._regressors import Regressors
-from ._start import clusters
 
 LARGEST_TABLE = 4096  # largest count up to which the logarithms of Γ are tabulated
 
@@ -79,55 +84,162 @@ class Counts(Module):
 
 
 class AbstractCounts(AbstractWithPrior):
-    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step that all states share."""
+    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step that all states share.
+
+    The mean is `exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, where c̄ is the mean of the covariates c.
+    """
 
     score = LOG_PROBABILITY
     named: ClassVar[str]
 
-    regressors: Regressors
+    exposure: Float[np.ndarray, " steps"] | None
+    covariates: Float[np.ndarray, "steps covariates"] | None  # centred
+    names: Names = static()  # labels of the steps or sites, if there are any
 
     def _bind(self, prior: Choice, exposure: ArrayLike | None, covariates: ArrayLike | None) -> None:
-        self.regressors = Regressors(type(self).__name__, exposure, covariates)
+        emission = type(self).__name__
+        self.names, exposure, covariates = match_labels(emission, exposure=exposure, covariates=covariates)
+        factor = None if exposure is None else numbers(emission, "exposure", exposure)
+        if factor is not None:
+            if factor.ndim != 1 or factor.dtype == bool:
+                raise ValueError(
+                    f"{emission}: exposure must be one number a step or site; got {factor.dtype} of shape {factor.shape}."
+                )
+            wrong = ~(np.isfinite(factor) & (factor > 0))
+            if wrong.any():
+                raise ValueError(
+                    f"{emission}: exposure must be positive and finite; got {wrong.sum()} other values, the first "
+                    f"{factor[wrong][0]:g} at step or site {np.flatnonzero(wrong)[0]}."
+                )
+        self.exposure = None if factor is None else as_stored(factor)
+        self.covariates = None if covariates is None else _read_covariates(emission, covariates)
+        if self.exposure is not None and self.covariates is not None and len(self.exposure) != len(self.covariates):
+            raise ValueError(
+                f"{emission}: exposure has {len(self.exposure)} numbers, but covariates have {len(self.covariates)} rows."
+            )
         self._choose_prior(prior)
 
+    @property
+    def _factors(self) -> dict[str, np.ndarray]:
+        """Log exposure and covariates, if there are any."""
+        found = {} if self.exposure is None else {"exposure": np.log(self.exposure)}
+        return found if self.covariates is None else {**found, "covariates": self.covariates}
+
     def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
-        found = self.regressors.match_labels(caller, index)
-        return self if found is self.regressors else eqx.tree_at(lambda own: own.regressors, self, found)
+        """Put exposure and covariates into the order of the data's labels, if both have labels.
+
+        If there are fewer rows than data, they serve every sequence or field.
+        """
+        own = self.names.index
+        if own is None or index is None or len(own) != len(index):
+            return self
+        order = places(type(self).__name__, "exposure or covariates", own, f"x of the {caller}", index)
+        if order is None:
+            return self
+        parts = [part for part in ("exposure", "covariates") if getattr(self, part) is not None]
+        where = lambda emission: [getattr(emission, part) for part in parts]
+        return eqx.tree_at(where, self, [as_stored(array[order]) for array in where(self)])
 
     def default_prior(self, x: Observations) -> Priors:
         seen = ~np.isnan(x).any(axis=1)
-        at_risk = self.regressors.at_risk(len(x))[seen if seen.any() else ~seen].mean()
-        return {self.named: GammaPrior(2.0, at_risk / level(x)), **self.regressors.prior(x.shape[1])}
+        at_risk = np.ones(len(x)) if self.exposure is None else np.resize(self.exposure, len(x))
+        prior: Priors = {self.named: GammaPrior(2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x))}
+        if self.covariates is not None:
+            sd = 2.5 / self.covariates.std(axis=0)
+            prior["coefficients"] = Normal(0.0, sd if x.shape[1] == 1 else sd[:, None])
+        return prior
 
     @property
     def free(self) -> dict[str, Constraint]:
-        return {self.named: POSITIVE, **self.regressors.free}
+        """Free parameters; `coefficients` are in standard deviations of their covariates."""
+        if self.covariates is None:
+            return {self.named: POSITIVE}
+        scale = jnp.std(jnp.asarray(self.covariates), axis=0)
+        wide = lambda value: scale if value.ndim == 1 else scale[:, None]
+        return {self.named: POSITIVE, "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b))}
 
     @property
     def shared(self) -> frozenset[str]:
-        return self.regressors.shared
+        return frozenset(() if self.covariates is None else ("coefficients",))
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
-        check_counts(x, type(self).__name__)
-        given, x = self.regressors.prepare(len(x), lengths), np.where(np.isnan(x), 0.0, x)
+        emission, given = type(self).__name__, {}
+        check_counts(x, emission)
+        for name, array in self._factors.items():
+            if not (len(array) == len(x) or (lengths == len(array)).all()):
+                what = f"exposure has {len(array)} numbers" if name == "exposure" else f"covariates have {len(array)} rows"
+                raise ValueError(f"{emission}: {what}, but the data have {len(x)} steps or sites.")
+            given[name] = np.resize(array, (len(x), *array.shape[1:]))
+        x = np.where(np.isnan(x), 0.0, x)
         return Counts(x, gammaln_of_data(x + 1).sum(axis=1), given)
+
+    @staticmethod
+    def log_factor(parameters: Parameters, data: dict) -> Float[Array, "*steps channels"]:
+        """Compute the logarithm of the factor of all states' means; the last axis is one if channels share it."""
+        log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else jnp.zeros(1)
+        if "covariates" in data:
+            b = jnp.asarray(parameters["coefficients"])
+            log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
+        return log
+
+    def factor_of_step(self, parameters: Parameters, step: int) -> Float[np.ndarray, " channels"]:
+        """Return the factor of one step, for draws."""
+        for name, array in self._factors.items():
+            if step >= len(array):
+                what = "is no exposure" if name == "exposure" else "are no covariates"
+                raise ValueError(
+                    f"{type(self).__name__}: there {what} for step {step}; those of {len(array)} steps were given."
+                )
+        return np.exp(np.asarray(self.log_factor(parameters, {name: array[step] for name, array in self._factors.items()})))
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         return self._start(data, observed, num_states, seed)[0]
 
     def _start(self, data, observed, num_states, seed):
-        """Return the coefficients and the mean counts of clusters, and the expected count of each observed step."""
-        counts = np.asarray(data.count)[observed]
-        own = self.regressors.start(counts, data.regressors, observed)
-        factor = np.exp(np.asarray(self.regressors.log_factor(own, data.regressors)))
+        """Return the coefficients and the mean counts of clusters, and the expected count of each observed step.
+
+        The coefficients `[C]`, or `[C, R]` for several channels, are those of a Poisson regression without states.
+        """
+        counts, own = np.asarray(data.count)[observed], {}
+        if self.covariates is not None:
+            c = np.asarray(data.regressors["covariates"])[observed]
+            fitted = [np.zeros(c.shape[1])] * counts.shape[1]
+            if len(counts):
+                from sklearn.linear_model import PoissonRegressor
+
+                scale = np.asarray(jnp.std(jnp.asarray(self.covariates), axis=0))
+                risk = np.exp(np.asarray(data.regressors.get("exposure", np.zeros(len(observed)))))[observed]
+                regression = lambda y: PoissonRegressor(alpha=1e-4, max_iter=300).fit(c / scale, y / risk, risk / risk.mean())
+                fitted = [regression(y).coef_ / scale for y in counts.T]
+            own["coefficients"] = fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)
+        factor = np.exp(np.asarray(self.log_factor(own, data.regressors)))
         factor = factor[observed] if factor.ndim > 1 else factor
         usual = factor.mean() if len(counts) else 1.0
         mean, labels = cluster_means(counts * usual / factor, num_states, seed)
         return {self.named: single(mean / usual), **own}, mean[labels] * factor / usual
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
-        factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))
+        factor = jnp.exp(self.log_factor(parameters, data.regressors))
         return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters[self.named])
+
+
+def _read_covariates(emission: str, covariates: ArrayLike) -> np.ndarray:
+    """Read covariates, about their means."""
+    array = numbers(emission, "covariates", covariates)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not np.isfinite(array).all():
+        raise ValueError(
+            f"{emission}: covariates must be finite numbers, one row a step or site; got an array of "
+            f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
+        )
+    array = np.asarray(array, np.float64)
+    constant = np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else np.arange(array.shape[1])
+    if constant.size:
+        raise ValueError(
+            f"{emission}: covariates must vary; column {constant[0]} does not. The states have "
+            "levels of their own: leave an intercept out."
+        )
+    return as_stored(array - array.mean(axis=0))
 
 
 class Poisson(AbstractCounts):
@@ -164,14 +276,14 @@ class Poisson(AbstractCounts):
         self._bind(prior, exposure, covariates)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        rate, factor = by_state(parameters["rate"]), self.regressors.log_factor(parameters, data.regressors)
+        rate, factor = by_state(parameters["rate"]), self.log_factor(parameters, data.regressors)
         expected = jnp.broadcast_to(jnp.exp(factor), data.count.shape) @ rate.T
         common = jnp.sum(data.count * factor, axis=1) - data.log_factorial
         return data.count @ jnp.log(rate).T - expected + common[:, None]
 
     def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         rate = np.asarray(parameters["rate"])[state]
-        return np.atleast_1d(rng.poisson(self.regressors.row(parameters, step) * rate)).astype(float)
+        return np.atleast_1d(rng.poisson(self.factor_of_step(parameters, step) * rate)).astype(float)
 
 
 class NegativeBinomial(AbstractCounts):
@@ -222,15 +334,16 @@ class NegativeBinomial(AbstractCounts):
 
     @property
     def free(self) -> dict[str, Constraint]:
-        return {"mean": POSITIVE, "size": POSITIVE, **self.regressors.free}
+        mean, *rest = super().free.items()
+        return dict([mean, ("size", POSITIVE), *rest])
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         return replace(super().prepare(x, lengths), length=table_length(np.nan_to_num(x)))
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        size, x = parameters["size"], datum.count
-        mean = parameters["mean"] * jnp.exp(self.regressors.log_factor(parameters, datum.regressors))
-        return jnp.sum(gammaln(x + size) - gammaln(size) + _success(x, mean, size)) - datum.log_factorial
+        size, log_factor = jnp.asarray(parameters["size"]), self.log_factor(parameters, datum.regressors)
+        log_mean = jnp.log(parameters["mean"]) + log_factor
+        return -jnp.sum(NEGATIVE_BINOMIAL.loss(jnp.exp(log_mean), log_mean, 1 / size, -jnp.log(size), datum.count))
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         if data.length > LARGEST_TABLE:
@@ -240,13 +353,13 @@ class NegativeBinomial(AbstractCounts):
         steps = jnp.log(size[..., None] + jnp.arange(data.length - 1))
         table = jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
         each: Array | float = 0.0
-        if self.regressors:
-            factor = jnp.exp(self.regressors.log_factor(parameters, data.regressors))[:, None]
+        if data.regressors:
+            factor = jnp.exp(self.log_factor(parameters, data.regressors))[:, None]
             each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
         else:
             table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
         rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
-        return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if self.regressors else rows, axis=1) - data.log_factorial[:, None]
+        return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if data.regressors else rows, axis=1) - data.log_factorial[:, None]
 
     def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
         own, expected = self._start(data, observed, num_states, seed)
@@ -256,7 +369,7 @@ class NegativeBinomial(AbstractCounts):
 
     def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
         mean, size = (np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size"))
-        mean = self.regressors.row(parameters, step) * mean
+        mean = self.factor_of_step(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
 
 

@@ -11,19 +11,23 @@ from ..._runtime.jax import Module, PyTree, static
 from ...objectives.objective import LOG_PROBABILITY
 from ._base import (
     POSITIVE,
+    AbstractWithPrior,
+    Choice,
     Constraint,
+    DirichletPrior,
+    GammaPrior,
     Lengths,
     LogDensities,
     Means,
     Observations,
     Parameters,
     Past,
+    Priors,
     Row,
     _log_ratios,
     _simplex,
     but_last,
 )
-from ._priors import AbstractWithPrior, Choice, DirichletPrior, GammaPrior, Priors
 from .counts import check_counts, table_length
 
 MEAN_ONE = Constraint(

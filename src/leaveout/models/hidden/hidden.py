@@ -23,7 +23,7 @@ from ..emissions._base import (
     Constraint,
     Parameters,
 )
-from ..emissions._covariance import MATRIX
+from ..emissions.gaussian import MATRIX
 
 Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
 Table = np.ndarray | pd.DataFrame  # several values
