@@ -41,9 +41,9 @@ if not os.environ.get("LEAVEOUT_UNCHECKED"):
     jaxtyping.install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "beartype.beartype")
 
 import leaveout as lo
-from leaveout._runtime import exported_programs as _programs
+from leaveout._runtime import jax as _jax
 
-_programs.KEEPING = False  # every test traces: that checks shapes, and sees what it puts in the place of constants
+_jax.KEEPING = False  # every test traces: that checks shapes, and sees what it puts in the place of constants
 
 jax.config.update("jax_numpy_dtype_promotion", "standard")
 

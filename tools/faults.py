@@ -933,7 +933,7 @@ FAULTS = (
         "JudgedPoint.__getstate__",
         '"choose_audits", "fit"))',
         '"choose_audits"))',
-        "test_display",
+        "test_results",
     ),
     Fault(
         "a scorer does not get the weights",

@@ -8,8 +8,8 @@ from . import (
     tuning as tuning,
     validation as validation,
 )
-from ._runtime.codes import RESULTS as RESULTS
 from ._runtime.interrupt import Interrupted as Interrupted
+from ._runtime.results import RESULTS as RESULTS
 from .data import datasets as datasets
 from .diagnostics.auto_groups import auto_groups as auto_groups
 from .diagnostics.covariance import covariance as covariance

@@ -1,1 +1,1 @@
-"""JAX and arrays, exported programs, checkpoints, interrupts, parallel steps, progress, display, result codes."""
+"""JAX, compiled programs, checkpoints, interrupts, parallel steps, progress, codes and printed lines of results."""

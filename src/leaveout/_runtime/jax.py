@@ -1,6 +1,13 @@
-"""JAX, imported when something has to be derived or compiled, and frozen classes that are trees of arrays to JAX.
+"""JAX, imported when something has to be derived or compiled, compiled programs, and frozen classes that are trees to JAX.
 
 Models in closed form need none of it: `jax`, `jnp` and `jspecial` are placeholders of modules that are imported on first use.
+
+JAX caches compiled code under a hash of the program's text, and each process traces and lowers the program anew to get that
+text. For a hidden Markov model this takes longer than everything else. `Program` keeps the text itself (StableHLO, by
+`jax.export`), under a hash of all its inputs: this package's source, the versions of the packages that trace it, JAX's
+settings, the classes and constants of the arguments, the shapes of their arrays. A program is kept only if all of these are
+this package's own, as other code may depend on values outside the hash. Compiled code is JAX's own cache: an executable that
+XLA's CPU client has loaded cannot be saved again (in JAX 0.10 the copy lacks functions, or returns other numbers).
 """
 
 import abc
@@ -8,14 +15,16 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
+import importlib.metadata
 import os
+import pickle
 import platform
 import sys
+import tempfile
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast, dataclass_transform
 
@@ -24,9 +33,22 @@ import platformdirs
 import scipy
 from jaxtyping import Shaped
 
+from .fingerprint import fingerprint
 from .interrupt import run_in_thread
 
 P, R = ParamSpec("P"), TypeVar("R")
+CachedValue = TypeVar("CachedValue")
+ExportedCall = tuple[Any, Any]
+
+KEEPING = True  # whether programs are kept; off in tests, which trace to check shapes
+MAX_EXPORTED_BYTES = 2**26  # bytes of programs that are kept; those unused for longest go first
+TRUSTED_MODULES = (
+    *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
+    *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
+)
+CACHE_SETTINGS = ("jax_compilation_cache", "jax_persistent_cache")  # settings of JAX's cache, which do not affect programs
+TRACING = ("jax", "jaxlib", "equinox", "numpy")  # packages that a program depends on
+DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
 
 
 class _Later:
@@ -148,6 +170,29 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+_made: dict[tuple[int, Callable], object] = {}
+
+
+def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
+    """Decorate a function of one object, so that its value is computed once and cached beside the object.
+
+    As an attribute it would change the pytree of the object, and everything would be compiled anew.
+    """
+    lock = threading.RLock()
+
+    @functools.wraps(make)
+    def kept(fit):
+        key = (id(fit), make)
+        with lock:  # batches run in parallel
+            if key in _made:
+                return cast(CachedValue, _made[key])
+            _made[key] = float64(make)(fit)
+            weakref.finalize(fit, _made.pop, key, None)
+        return cast(CachedValue, _made[key])
+
+    return kept
+
+
 def carry_settings(function: Callable[P, R]) -> Callable[P, R]:
     """Prepare `function` for another thread: in double precision and on the device chosen here.
 
@@ -215,31 +260,160 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
 
     Ctrl-C does not wait for it.
     """
+    program = Program(function, _set_up_cache)
 
-    def make() -> Callable[P, R]:
-        from .exported_programs import Program
+    @functools.wraps(function)
+    def called(*args: P.args, **more: P.kwargs) -> R:
+        ensure_jax()
+        import jax  # not the placeholder, which looks for the module at every name
 
-        program = Program(function, _set_up_cache)
-        run = lambda args, more: jax.block_until_ready(program(args, more))
-        double = float64(run)
+        leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
+        if any(isinstance(leaf, tracer) for leaf in leaves):
+            return program.anew(*args, **more)
+        given = _put_tree((args, more), _place(leaves))
+        config: Any = jax.config  # settings by `with` apply to the caller's thread only
+        double, device = config.jax_enable_x64, config.jax_default_device
 
-        def called(*args: P.args, **more: P.kwargs) -> R:
-            leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
-            if any(isinstance(leaf, tracer) for leaf in leaves):
-                return program.anew(*args, **more)
-            given = _put_tree((args, more), _place(leaves))
-            config: Any = jax.config  # settings by `with` apply to the caller's thread only
-            chosen, device = double if config.jax_enable_x64 else run, config.jax_default_device
+        def run() -> R:
+            with jax.enable_x64(double), jax.default_device(device):
+                return jax.block_until_ready(program(*given))
 
-            def there() -> R:
-                with jax.default_device(device):
-                    return chosen(*given)
+        return run_in_thread(run)
 
-            return run_in_thread(there)
+    return called
 
-        return called
 
-    return functools.wraps(function)(make_on_first_call(make))
+class Program:
+    """Program `function(*args, **more)`, compiled for the shapes of its arrays and the values of all else.
+
+    Its traced text is kept in `folder()`.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Callable[[], Path | None]):
+        self.function, self.folder = function, folder
+        self.by_key = dict[Hashable, Callable | None]()
+
+    @functools.cached_property
+    def anew(self) -> Callable[..., Any]:
+        """The function as Equinox traces and compiles it."""
+        import equinox
+
+        return equinox.filter_jit(self.function)
+
+    def __call__(self, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        import jax
+
+        folder = self.folder()
+        if folder is None or not KEEPING or any(getattr(jax.config, name) for name in DEBUGGING):
+            return self.anew(*args, **more)
+        leaves, tree = jax.tree.flatten((args, more))
+        array, config = jax.Array, cast(Any, jax.config)
+        if any(device.platform != "cpu" for leaf in leaves if isinstance(leaf, array) for device in leaf.devices()):
+            return self.anew(*args, **more)
+        # shape, dtype and weak type for which a program is compiled; a constant by its type and value
+        is_array = [isinstance(leaf, np.ndarray | np.generic | array) for leaf in leaves]
+        shapes = tuple(
+            (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) if known else (type(leaf), leaf)
+            for leaf, known in zip(leaves, is_array, strict=True)
+        )
+        arrays = [leaf for leaf, known in zip(leaves, is_array, strict=True) if known]
+        key = (tree, shapes, config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision)
+        try:
+            known = key in self.by_key
+        except TypeError:  # a constant without a hash
+            return self.anew(*args, **more)
+        if not known:
+            described = [
+                ("array", *map(str, shape)) if array else shape[1] for shape, array in zip(shapes, is_array, strict=True)
+            ]
+            rest = [None if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
+            self.by_key[key] = self._load_or_trace(folder, tree, described, rest, arrays)
+        program = self.by_key[key]
+        return self.anew(*args, **more) if program is None else program(arrays)
+
+    def _load_or_trace(self, folder: Path, tree: Any, described: list, rest: list, arrays: list) -> Callable | None:
+        """The kept program, or the function traced now and kept; None if it cannot be named or exported.
+
+        Of the leaves of its arguments, `described` has the arrays by shape and dtype, and `rest` has None in their place.
+        """
+        if jax.default_backend() != "cpu" or cast(Any, jax.config).jax_default_device is not None:
+            return None
+        try:
+            made_of = self.function, jax.tree.unflatten(tree, described)
+            name = fingerprint((_surroundings(), _settings(), made_of), trusted=TRUSTED_MODULES)
+        except TypeError:
+            return None
+        file = folder / f"{self.function.__name__}-{name}"
+        try:
+            kept = pickle.loads(file.read_bytes())
+            os.utime(file)
+        except Exception:  # such as a damaged file, or none
+            kept = self._export(tree, rest, arrays)
+            _write(file, kept)
+        exported, like = kept
+        if exported is None:
+            return None
+        run, structure = jax.jit(exported.call), jax.tree.structure(like)
+        return lambda arrays: jax.tree.unflatten(structure, run(arrays))
+
+    def _export(self, tree: Any, rest: list, arrays: list) -> ExportedCall:
+        """Exported program, and a tree in the shape of its result; a pair of None if it cannot be exported.
+
+        A program that calls back to Python, for example, cannot.
+        """
+        structures = list[Any]()
+
+        def flat(arrays: Iterable) -> list:
+            given = iter(arrays)
+            args, more = jax.tree.unflatten(tree, [next(given) if leaf is None else leaf for leaf in rest])
+            found, structure = jax.tree.flatten(self.function(*args, **more))
+            structures.append(structure)
+            return found
+
+        flat.__name__ = self.function.__name__  # JAX caches compiled code by this name
+        try:
+            exported = jax.export.export(jax.jit(flat))(arrays)
+        except (ValueError, NotImplementedError):
+            return None, None
+        return dataclasses.replace(exported, _get_vjp=None), jax.tree.unflatten(structures[0], range(structures[0].num_leaves))
+
+
+@functools.cache
+def _surroundings() -> list[str]:
+    """Hash of this package's source, and the versions of the packages that trace and compile."""
+    source, root = hashlib.blake2b(digest_size=16), Path(__file__).parents[1]
+    for file in sorted(root.rglob("*.py")):
+        source.update(f"{file.relative_to(root)}:".encode() + file.read_bytes())
+    return [sys.version, source.hexdigest(), *map(importlib.metadata.version, TRACING)]
+
+
+def _settings() -> list[str]:
+    """Settings of JAX, as this thread sees them, and of XLA."""
+    config = cast(Any, jax.config)
+    set_to = {
+        name: getattr(config, name, value) for name, value in config.values.items() if not name.startswith(CACHE_SETTINGS)
+    }
+    return [f"{name}={set_to[name]}" for name in sorted(set_to)] + [os.environ.get("XLA_FLAGS", "")]
+
+
+def _write(file: Path, keep: ExportedCall) -> None:
+    """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
+            beside.write(pickle.dumps(keep))
+        os.replace(beside.name, file)
+        forget_programs(file.parent)
+    except (OSError, pickle.PicklingError, TypeError, AttributeError):
+        return
+
+
+def forget_programs(folder: Path) -> None:
+    """Delete the programs that were unused for longest, if all together are too large."""
+    found = sorted(((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()), reverse=True)
+    for (*_, file), total in zip(found, np.cumsum([size for _, size, _ in found]), strict=True):
+        if total > MAX_EXPORTED_BYTES:
+            file.unlink(missing_ok=True)
 
 
 def foreign(device: Any) -> Any:
@@ -253,6 +427,8 @@ def _place(leaves: list) -> Any:
     It is the device of one of the arrays, else the chosen one (`jax.default_device`), else an accelerator that JAX
     has.
     """
+    import jax
+
     kind, config = jax.Array, cast(Any, jax.config)
     for leaf in leaves:
         if isinstance(leaf, kind) and leaf.committed:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .cache import cached_on
 from .checkpoint import StepResult, again, keep, making, there
 from .interrupt import side_by_side
-from .jax import carry_settings, jax
+from .jax import cached_on, carry_settings, jax
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController

@@ -15,8 +15,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime.display import kind_of
 from .._runtime.jax import float64
+from .._runtime.results import kind_of
 from ..data.arrays import check_times, codes, index_of, places
 from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor

@@ -16,10 +16,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.codes import NO_REFIT_CODES, RESULTS, among
-from .._runtime.display import kind_of
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
+from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import numbers, pandas_of
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work

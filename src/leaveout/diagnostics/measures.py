@@ -18,10 +18,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from .._runtime.cache import cached_on
 from .._runtime.checkpoint import File
-from .._runtime.display import kind_of
-from .._runtime.jax import Array, Arrays, PyTree, compile_static, float64, jax, jnp
+from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
+from .._runtime.results import kind_of
 from ..models.glm.glm import GLM
 from ..objectives.objective import AbstractLinearPredictor, unravel
 from ..optimize.active_set import without

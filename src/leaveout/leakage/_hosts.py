@@ -20,8 +20,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from .._runtime.display import kind_of
 from .._runtime.parallel import over, workers
+from .._runtime.results import kind_of
 from ..data.arrays import numbers
 from ..interop.sklearn import SklearnEstimator, describe
 from ..models.glm.glm import GLM

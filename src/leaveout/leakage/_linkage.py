@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.display import PrintedResult
+from .._runtime.results import PrintedResult
 from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking

@@ -16,8 +16,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from .._runtime.display import PrintedResult
 from .._runtime.providers import provided
+from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.standard_errors import InfluenceSpread, Variance, as_trained, over_units
 from ._hosts import finite_columns

@@ -13,8 +13,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
-from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax, jnp, resident, select_lanes
+from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, jax, jnp, resident, select_lanes
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size

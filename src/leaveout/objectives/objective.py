@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import kind_of
 from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, call_traced, float64 as float64, jax, jnp, static
+from .._runtime.results import kind_of
 from ..data.arrays import Names, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite

@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
+from .._runtime.results import kind_of
 from ..linalg.bounds import gates, resting, segments, solve_box
 from ..linalg.design import weight_terms
 from ..linalg.group_norms import Norms, descend_by_groups

@@ -28,8 +28,8 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import PrintedResult
 from .._runtime.progress import Slow
+from .._runtime.results import PrintedResult
 from ..data.arrays import numbers
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..models.glm.banded import BandedRidge

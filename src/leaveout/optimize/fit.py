@@ -12,12 +12,10 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from .._runtime.codes import RESULTS
-from .._runtime.display import PrintedResult, kind_of
 from .._runtime.interrupt import stoppable
-from .._runtime.jax import Module, PyTree, float64, jnp, static
+from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
+from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.design import Predictors, weight_terms
 from ..objectives.batch_functions import function, influence, leverage

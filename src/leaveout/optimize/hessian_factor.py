@@ -5,8 +5,8 @@ import warnings
 
 import numpy as np
 
-from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
+from .._runtime.results import kind_of
 from ..objectives.batch_functions import Function
 from ..objectives.objective import AbstractObjective, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space

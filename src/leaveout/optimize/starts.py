@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.checkpoint import StepResult, read_or_make
-from .._runtime.display import kind_of
 from .._runtime.jax import PyTree
 from .._runtime.parallel import steps, workers
 from .._runtime.progress import Slow
+from .._runtime.results import kind_of
 from ..objectives.batch_functions import Function, function
 from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.display import PrintedResult
+from .._runtime.results import PrintedResult
 from ..objectives.objective import display_name
 from .passes import LeftOutRows, sum_losses, whole
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from .._runtime.display import PrintedResult
+from .._runtime.results import PrintedResult
 from ..data.arrays import codes, count, flags, generator, index_of, match_labels, numbers, places, share, whole
 from .graph import distances, read_edges
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
+from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, Extent, LossOfSeveral, MultiOutputDesign, Predictors, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import cached_on
-from .._runtime.codes import NO_REFIT_CODES, among
+from .._runtime.jax import cached_on
+from .._runtime.results import NO_REFIT_CODES, among
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING

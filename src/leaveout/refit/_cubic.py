@@ -24,7 +24,7 @@ import functools
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
+from .._runtime.jax import cached_on
 from ..linalg.design import weight_terms
 from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache

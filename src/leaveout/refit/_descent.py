@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..objectives.batch_functions import (
     COMPILING,
     HESSIAN_ENTRIES,

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..linalg.design import apply_curvature, scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
 from ..objectives.objective import Flags, PerLane, RefitPoints

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
+from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, Predictors
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit

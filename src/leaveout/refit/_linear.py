@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..linalg.enclosure_theorem import change
 from ..objectives.batch_functions import weights_of
 from ..objectives.objective import Flags, Lanes, Vector, as_stored

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..linalg.design import scale_units, weight_terms
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
 from ..objectives.objective import Flags, PerLane, PerRefit

@@ -23,8 +23,8 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import cached_on
-from .._runtime.codes import RESULTS
+from .._runtime.jax import cached_on
+from .._runtime.results import RESULTS
 from ..linalg.design import weight_terms
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import cached_on
+from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..objectives.objective import PerRefit

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.cache import cached_on
-from .._runtime.jax import Array, Arrays, compile_static, jax, jnp
+from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
 from ..objectives.batch_functions import held_out, own_passes
 from ..objectives.objective import AbstractObjective, Lanes, PerLane, Points, RefitPoints, ravel, unravel
 from ..optimize.fit import Fit

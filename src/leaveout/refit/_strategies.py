@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .._runtime.codes import RESULTS
 from .._runtime.jax import Array, Arrays, Module, compile_static, jax, jnp
+from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..linalg.design import Predictors
 from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes, weights_of

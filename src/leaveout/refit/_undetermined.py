@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.codes import RESULTS
+from .._runtime.results import RESULTS
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
 from ..objectives.objective import Vector

@@ -13,8 +13,8 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.cache import cached_on
-from .._runtime.codes import RESULTS
+from .._runtime.jax import cached_on
+from .._runtime.results import RESULTS
 from ..linalg.design import Predictors, weight_terms
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import weights_of

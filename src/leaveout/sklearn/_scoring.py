@@ -15,7 +15,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring, explained_variance_score
 
-from .._runtime.codes import among
+from .._runtime.results import among
 from ..interop.sklearn import inner
 from ..optimize.fit import Fit
 from ..validation.cross_validate import NO_REFIT_CODES, scored_together

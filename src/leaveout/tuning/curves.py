@@ -24,8 +24,8 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.display import kind_of
 from .._runtime.jax import float64
+from .._runtime.results import kind_of
 from ..data.arrays import index_of, match_labels
 from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column

@@ -29,8 +29,8 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.checkpoint import StepResult, read_or_make
-from .._runtime.codes import RESULTS
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
+from .._runtime.results import RESULTS
 from ..linalg.design import DenseDesign, weight_terms
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of

@@ -17,10 +17,10 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
-from .._runtime.display import kind_of
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
 from .._runtime.progress import Slow
+from .._runtime.results import kind_of
 from ..data.arrays import count, numbers
 from ..linalg.design import Predictors
 from ..models.glm.active_coefficients import kinks

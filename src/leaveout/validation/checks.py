@@ -19,8 +19,8 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.codes import RESULTS
 from .._runtime.jax import float64
+from .._runtime.results import RESULTS
 from ..data.arrays import label_texts
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows

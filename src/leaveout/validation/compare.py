@@ -14,8 +14,8 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.codes import RESULTS
 from .._runtime.providers import provided
+from .._runtime.results import RESULTS
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate

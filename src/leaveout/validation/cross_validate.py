@@ -21,11 +21,10 @@ import scipy
 from numpy.typing import NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.codes import NO_REFIT_CODES, RESULTS, among
-from .._runtime.display import kind_of
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, float64
+from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
 from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective

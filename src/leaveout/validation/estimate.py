@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .._runtime.codes import RESULTS, among
-from .._runtime.display import PrintedResult
 from .._runtime.providers import provided
+from .._runtime.results import RESULTS, PrintedResult, among
 from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.checkpoint import StepResult
-from .._runtime.codes import NO_REFIT_CODES, among
+from .._runtime.results import NO_REFIT_CODES, among
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch

@@ -12,7 +12,7 @@ is not the global minimiser. If no lower value is found, the refit may still not
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._runtime.cache import cached_on
+from .._runtime.jax import cached_on
 from ..objectives.batch_functions import Functions, function, functions
 from ..objectives.contiguous_folds import runs
 from ..objectives.objective import float64

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import leaveout as lo
-from leaveout._runtime.codes import RESULTS
+from leaveout._runtime.results import RESULTS
 from leaveout.inference import chain
 from leaveout.models import emissions
 from leaveout.models.hidden.hidden_chain import Dirichlet

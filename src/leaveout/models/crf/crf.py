@@ -28,8 +28,7 @@ import pandas as pd
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.cache import cached_on
-from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
+from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, cached_on, static
 from ...data.arrays import Names, match_labels
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures

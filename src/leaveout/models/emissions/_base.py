@@ -7,12 +7,12 @@ hyperparameters that were given stay.
 """
 
 import abc
+import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import equinox as eqx
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
@@ -569,7 +569,9 @@ class AbstractWithPrior(AbstractEmission):
             return self
         scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # `prepare` refuses values that are not finite
         prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
-        return eqx.tree_at(lambda emission: emission.prior, self, prior, is_leaf=lambda node: node is self.prior)
+        out = copy.copy(self)
+        vars(out)["prior"] = prior
+        return out
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         state = {name: value if name in self.shared else jnp.asarray(value)[None] for name, value in parameters.items()}

@@ -205,11 +205,11 @@ class Autoregressive(AbstractAutoregression):
         return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
 
     def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
-        bias, xp = parameters["bias"], numpy_of(past)
+        bias = parameters["bias"]
         if not self.lags:
-            return xp.broadcast_to(bias, (len(past), *bias.shape))
+            return numpy_of(bias).broadcast_to(bias, (len(past), *bias.shape))
         states, channels = bias.shape
-        matrix = xp.transpose(parameters["coefficients"], (1, 3, 0, 2)).reshape(self.lags * channels, states * channels)
+        matrix = parameters["coefficients"].transpose(1, 3, 0, 2).reshape(self.lags * channels, states * channels)
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
     def _curvature(self, own, precision, x, features, expected):
@@ -304,10 +304,11 @@ class NeuralAutoregressive(AbstractAutoregression):
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
     def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
-        weights, xp = parameters["input_weights"], numpy_of(past)
+        weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape
-        matrix = xp.transpose(weights, (1, 3, 0, 2)).reshape(lags * channels, states * hidden)
+        matrix = weights.transpose(1, 3, 0, 2).reshape(lags * channels, states * hidden)
         inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
+        xp = numpy_of(inner)
         return xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
 
     def _curvature(self, own, precision, x, features, expected):

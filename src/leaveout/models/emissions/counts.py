@@ -1,9 +1,9 @@
 """Emissions of counts: Poisson, negative binomial, binomial; the channels are independent given the state."""
 
+import copy
 from dataclasses import replace
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -136,9 +136,11 @@ class AbstractCounts(AbstractWithPrior):
         order = places(type(self).__name__, "exposure or covariates", own, f"x of the {caller}", index)
         if order is None:
             return self
-        parts = [part for part in ("exposure", "covariates") if getattr(self, part) is not None]
-        where = lambda emission: [getattr(emission, part) for part in parts]
-        return eqx.tree_at(where, self, [as_stored(array[order]) for array in where(self)])
+        out = copy.copy(self)
+        for part in ("exposure", "covariates"):
+            array = getattr(self, part)
+            vars(out)[part] = None if array is None else as_stored(array[order])
+        return out
 
     def default_prior(self, x: Observations) -> Priors:
         seen = ~np.isnan(x).any(axis=1)
