@@ -28,7 +28,6 @@ from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
-from .._runtime.results import among
 from ..data.arrays import index_of, match_labels
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks

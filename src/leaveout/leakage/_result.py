@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from .._runtime.display import PrintedResult
 from .._runtime.providers import provided
+from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.mean_intervals import Interval
 from ..validation.standard_errors import InfluenceSpread
