@@ -138,13 +138,14 @@ def repeat_minimiser(
         value, slope = F.look(fit.at(u))
         return value, whitened(slope)
 
+    formed = fit.predictors is None and fit.factor is not None and len(start) <= 64  # its program is compiled already
     u, (value, gradient) = start.copy(), look(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
         size = float(np.linalg.norm(gradient))
         if not size:
             return u, True
-        product = F.products(fit.at(u))
+        product = F.hessian(fit.at(u)).__matmul__ if formed else F.products(fit.at(u))
 
         def multiply(v, product=product):  # by ∇²F, with the curvature of the coordinates along flat directions
             move = fit.unwhiten(np.ravel(v))
