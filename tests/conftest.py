@@ -65,7 +65,7 @@ LONG = {
     "tests/tools/test_docstrings.py::test_examples_run[inference/chain.py]",
     "tests/tools/test_docstrings.py::test_examples_run[inference/moments.py]",
     "tests/tools/test_docstrings.py::test_examples_run[interop/skglm.py]",
-    "tests/validation/test_named_scores.py::test_responses_of_chains_and_survival_times[survival times]",
+    "tests/validation/test_scoring.py::test_responses_of_chains_and_survival_times[survival times]",
 }
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
@@ -435,6 +435,12 @@ def inner(estimator: Any) -> Any:
         own = getattr(estimator, "regressor_", estimator.regressor)
         return linear_model.LinearRegression() if own is None else inner(own)
     return estimator
+
+
+def usual_score(estimator: Any) -> str | None:
+    """Return the name of the score that an estimator has if none is named; None if it is one of its own."""
+    score = getattr(type(inner(estimator)), "score", None)
+    return "r2" if score is RegressorMixin.score else "accuracy" if score is ClassifierMixin.score else None
 
 
 def searches(estimator: Any) -> bool:

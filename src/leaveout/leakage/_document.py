@@ -18,10 +18,10 @@ from .._runtime.progress import Slow
 from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
+from ..validation.metrics import Measure
 from ._binomial import binomial_matrix, check_probabilities
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import make_learner, prepare
-from ._score import Score
 from ._scoring import Loss
 from ._solve import Curve, differences, nonincreasing, solve_curve
 
@@ -214,7 +214,7 @@ def binomial_block_bootstrap(
 @dataclass(frozen=True, eq=False)
 class _Job:
     learner: AbstractLearner
-    measure: Score
+    measure: Measure
     y: NDArray[np.float64]
     train: NDArray[np.int64]
     test: NDArray[np.int64]

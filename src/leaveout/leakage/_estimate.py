@@ -15,6 +15,7 @@ from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..refit import AbstractRefit
+from ..validation.metrics import NO_MIXTURE, Measure
 from ..validation.standard_errors import InfluenceSpread
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
@@ -22,9 +23,9 @@ from ._models import DrawnLeakage, Leakage, LeakageFold, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
 from ._run import FitWork, FoldLosses, describe_run, run
-from ._score import NO_MIXTURE, Score
 from ._scoring import Loss
 from ._slope import slope_test
+from ._solve import shape_of
 from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, draws_resolve, left_out, units
 from ._study import Ask, PredictionWork
 
@@ -163,7 +164,7 @@ def leakage_corrected(
     def enough(runs: list[FoldLosses]) -> int:
         """Estimate the number of draws at which the Monte-Carlo error is small relative to that of the data."""
         pooled = pool(plan, runs, shares, ORDER, law)
-        weights = pooled.solve(score.shape).weights
+        weights = pooled.solve(shape_of(score)).weights
         tested = as_tested(plan, [run.records for run in runs], pooled.combinations, weights, shares)
         data = InfluenceSpread(tested, unit, fold_effects=beside["moved"]).error
         drawn = runs[0].test.shape[1]
@@ -171,7 +172,7 @@ def leakage_corrected(
 
     def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
         pooled, slope = pool(plan, runs, shares, ORDER, law), slope_test(plan, runs, slope_level(plan), score.more_is_better)
-        told, se_mc = (*more, *known_notes), pooled.monte_carlo_error(score.shape, seed)
+        told, se_mc = (*more, *known_notes), pooled.monte_carlo_error(shape_of(score), seed)
         return LeakageResult(plan=plan, runs=runs, pooled=pooled, se_mc=se_mc, slope_test=slope, notes=told, **beside, **common)
 
     of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
@@ -208,11 +209,11 @@ def _few_clusters(folds: list[LeakageFold]) -> list[str]:
     ]
 
 
-def _check_score(score: Score, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
+def _check_score(score: Measure, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
     """Raise ValueError if the score cannot be corrected."""
     if bins is not None and not score.per_record:
         raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
-    if outside and not score.functional.allows_negative_weights:
+    if outside and not score.removes:
         raise ValueError(
             f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
             "RecordLeakage(p_train) where V̂ is clean."

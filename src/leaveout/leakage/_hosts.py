@@ -29,6 +29,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import fold_parameters
+from ..validation.metrics import Measure
 from ._fits import (
     FIT_BATCH_ENTRIES,
     AbstractLearner,
@@ -41,7 +42,6 @@ from ._fits import (
     SharedColumns,
 )
 from ._hinge import HingeFits
-from ._score import Score
 from ._scoring import Loss, classifies, predict_for_score, resolve, resolve_score
 
 MAX_BATCHED_FEATURES = 200  # features from which batched normal equations save no time
@@ -53,7 +53,7 @@ class Task(NamedTuple):
     X: Any
     y: NDArray
     codes: Float[np.ndarray, " records"]
-    measure: Score
+    measure: Measure
     refit: AbstractRefit
 
 
@@ -132,7 +132,7 @@ class Estimator(AbstractLearner):
 
     cost = 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
 
-    def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Score, n_jobs: int | None):
+    def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
         self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
         self.name = f"{type(estimator).__name__}, fitted anew"
@@ -167,7 +167,7 @@ class Estimator(AbstractLearner):
 class PlanHost(AbstractLearner):
     """GLM of this library: every draw is a row of a plan of counts, refitted from the fit to all rows."""
 
-    def __init__(self, fit: Fit, refit: AbstractRefit, measure: Score):
+    def __init__(self, fit: Fit, refit: AbstractRefit, measure: Measure):
         self.fit, self.refit, self.measure = fit, refit, measure
         assert isinstance(fit.objective, GLM)
         self.glm, self.cost = fit.objective, 3 * fit.num_params + 16
@@ -206,7 +206,7 @@ def make_learner(
     X: Any,
     y: NDArray,
     codes: NDArray,
-    measure: Score,
+    measure: Measure,
     n_jobs: int | None,
     refit: AbstractRefit,
 ) -> AbstractLearner:
@@ -251,7 +251,7 @@ def finite_columns(X: Any) -> NDArray[np.float64] | None:
     return data if data.ndim == 2 and np.isfinite(data).all() else None
 
 
-def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Score) -> AbstractLearner | None:
+def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
     scaled, model = False, cast(Any, estimator)
     if isinstance(estimator, Pipeline) and len(estimator.steps) == 2:

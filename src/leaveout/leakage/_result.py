@@ -21,14 +21,14 @@ from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
 from ..validation.mean_intervals import Interval
+from ..validation.metrics import Measure
 from ..validation.standard_errors import InfluenceSpread
 from ._injection import MOST, FoldInjection, refusal as hidden_leak
 from ._models import Shares
 from ._pool import ORDER, PooledSystem, pool
 from ._run import FoldLosses
-from ._score import Score
 from ._slope import SlopeTest
-from ._solve import Curve, System
+from ._solve import Curve, System, shape_of
 from ._spread import as_tested, drawn_influence, draws_resolve, units
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     runs: list[FoldLosses]
     shares: Shares
     names: NDArray
-    measure: Score
+    measure: Measure
     seed: int
     learner: str
     edges: NDArray[np.float64] | None
@@ -99,7 +99,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def solved(self) -> Curve:
         """The solution of the linear system."""
-        return self.pooled.solve(self.measure.shape)
+        return self.pooled.solve(shape_of(self.measure))
 
     @property
     def naive(self) -> float:
@@ -128,7 +128,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         likely = self.drawn_shares[:50]
         if any(run.mixture for run in self.runs):
             likely = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in likely]
-        found = [pool(self.plan, self.runs, shares, ORDER).solve(self.measure.shape).estimate for shares in likely]
+        found = [pool(self.plan, self.runs, shares, ORDER).solve(shape_of(self.measure)).estimate for shares in likely]
         return float(np.std(found, ddof=1)) if found else 0.0
 
     @functools.cached_property
@@ -360,7 +360,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         rows = []
         for value in wanted:
             pooled = self._pooled_at(float(value / base))
-            curve = pooled.solve(self.measure.shape)
+            curve = pooled.solve(shape_of(self.measure))
             rows.append((value, curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen))
         return pd.DataFrame(rows, columns=["p", "estimate", "se_mc", "unseen"])
 

@@ -17,11 +17,11 @@ from .._runtime.parallel import over
 from .._runtime.progress import Slow
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
+from ..validation.metrics import Measure
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import Task
 from ._injection import FoldInjection, Injection
 from ._models import LeakageFold
-from ._score import Score
 
 DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
 
@@ -36,7 +36,7 @@ class FitWork:
 
     plan: list[FoldInjection]
     learner: AbstractLearner
-    score: Score
+    score: Measure
     y: Float[np.ndarray, " records"]
     outside: bool = False
     mixture: tuple[float, ...] = ()
@@ -266,7 +266,7 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
 
 
 def _score_fits(
-    score: Score,
+    score: Measure,
     y: NDArray[np.float64],
     test: NDArray[np.int64],
     shared: NDArray[np.float64],

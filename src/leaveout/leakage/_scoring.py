@@ -1,78 +1,76 @@
-"""Scores that users name.
+"""Measures that users name.
 
 They are a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one of scikit-learn's names
-and scorers, where more is better, in its own sign, with its own bounds. Means over rows and functions of means are
-recognised. Labels are scored by the table of classes, whose cells are means. For all other scores that take `sample_weight`
-the influence is by differences; a score that takes no weights has none.
+and scorers, where more is better, in its own sign, with its own bounds. Means over rows and functions of means are those of
+the table (`validation.metrics`). Labels are scored by the table of classes, whose cells are means. For all other scores that
+take `sample_weight` the influence is by differences; a score that takes no weights has none.
 """
 
 import functools
+import inspect
+import pickle
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import sklearn.metrics
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import is_classifier
 
-from ..interop.sklearn import inner
+from ..interop.sklearn import usual_score
 from ..models.glm import losses
-from ..models.glm.distributions import BERNOULLI
 from ..models.glm.losses import NAMED, AbstractLoss
 from ..optimize.fit import Fit
-from ._score import (
+from ..validation.metrics import (
+    LOSSES,
     AbstractFunctional,
+    Called,
     ConfusionCells,
     Mean,
+    Measure,
     Needs,
     OfMeans,
-    Picklable,
     Ranks,
-    Score,
-    UnweightedScore,
-    WeightedMetric,
-    function_name,
+    of_function,
     quietly,
-    takes_weights,
+    squares,
+    surprise,
 )
 
 Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
-USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
-LOG_LOSS = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
 
 
-def squares(y: NDArray, mu: NDArray, half: float = 1.0) -> NDArray:
-    return half * (y - mu) ** 2
+class Picklable:
+    """Function that is pickled if possible; otherwise its name is, and a call raises an error."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.function(*args, **named)
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:
+            pickle.dumps(self.function)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return {"function": UnpicklableStub(function_name(self.function))}
+        return {"function": self.function}
 
 
-def absolute(y: NDArray, mu: NDArray) -> NDArray:
-    return np.abs(y - mu)
+@dataclass(frozen=True)
+class UnpicklableStub:
+    """Placeholder of a function that could not be pickled."""
+
+    name: str
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        raise TypeError(f"{self.name} was not kept when this was pickled; define it in a module, by def.")
 
 
-def wrong(y: NDArray, code: NDArray) -> NDArray:
-    return (y != code) * 1.0
-
-
-def deviance(y: NDArray, mu: NDArray) -> NDArray:
-    """Compute the deviance; a probability that rounds to one becomes the largest number below one."""
-    mean = np.minimum(mu, np.nextafter(1.0, 0.0))
-    return BERNOULLI.loss(mean, None, None, None, y)
-
-
-def surprise(y: NDArray, p: NDArray) -> NDArray:
-    return -np.log(_pick(p, y))
-
-
-def brier(y: NDArray, p: NDArray) -> NDArray:
-    return (p**2).sum(-1) - 2 * _pick(p, y) + 1
-
-
-def _pick(p: NDArray, y: NDArray) -> NDArray:
-    """Select the probability of the observed class, `[fits, records]`."""
-    code = np.broadcast_to(y, p.shape[:2]).astype(int)
-    return np.take_along_axis(p, code[..., None], -1)[..., 0]
+def function_name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def _of_mean(y: NDArray, mu: NDArray, loss: losses.Poisson | losses.Gamma) -> NDArray:
@@ -84,46 +82,37 @@ def _of_residual(y: NDArray, eta: NDArray, loss: losses.Huber | losses.PseudoHub
     return loss.derivatives(eta, y, (0,))[0]
 
 
-def _of(loss: losses.AbstractLoss) -> Score:
+def _of(loss: losses.AbstractLoss) -> Measure:
     """Convert a loss of the linear predictor to one of the response."""
-    response = lambda name, function, low=0.0: Score(name, "response", Mean(function), low=low)
     match loss:
         case losses.Squared():
-            return response("½ (y − ŷ)²", functools.partial(squares, half=0.5))
+            return Measure("½ (y − ŷ)²", "response", Mean(squares, scale=0.5))
         case losses.Binomial():
-            return Score("−log p̂(y)", "probability", Mean(deviance))
+            return Measure("−log p̂(y)", "probability", Mean(surprise))
         case losses.Multinomial():
-            return Score("−log p̂(y)", "probabilities", Mean(surprise))
+            return Measure("−log p̂(y)", "probabilities", Mean(surprise))
         case losses.Poisson():
-            return response("ŷ − y log ŷ + log y!", functools.partial(_of_mean, loss=loss))
+            return Measure("ŷ − y log ŷ + log y!", "response", Mean(functools.partial(_of_mean, loss=loss)))
         case losses.Gamma():
-            return response("the gamma density", functools.partial(_of_mean, loss=loss), None)
+            return Measure("the gamma density", "response", Mean(functools.partial(_of_mean, loss=loss)), low=None)
         case losses.Huber() | losses.PseudoHuber():
             name = "Huber's" if isinstance(loss, losses.Huber) else "pseudo-Huber"
-            return response(name, functools.partial(_of_residual, loss=loss))
+            return Measure(name, "response", Mean(functools.partial(_of_residual, loss=loss)))
     raise TypeError(f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function.")
 
 
-OTHERS = {
-    "mse": Score("(y − ŷ)²", "response", Mean(squares)),
-    "absolute": Score("|y − ŷ|", "response", Mean(absolute)),
-    "zero_one": Score("1 where the predicted class is wrong", "label", Mean(wrong), high=1.0),
-    "brier": Score("Brier's, Σ_k (p̂_k − 1[y = k])²", "probabilities", Mean(brier), high=2.0),
-}
-
-
-def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Score:
+def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
     """Resolve a score from a name, an object of `lo.losses` or a function of (y, prediction), with y as the user gave it."""
     if response not in ("auto", "predict", "predict_proba"):
         raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")
     if isinstance(loss, str):
         name = loss.lower().replace("-", "_").replace(" ", "_")
         if name == "brier" and len(np.unique(y)) == 2:
-            return Score(OTHERS[name].name, "probability", Mean(functools.partial(squares, half=2.0)), high=2.0)
-        if name in OTHERS:
-            return OTHERS[name]
+            return replace(LOSSES[name], needs="probability", functional=Mean(squares, scale=2.0))
+        if name in LOSSES:
+            return LOSSES[name]
         if name not in losses.NAMED:
-            known = ", ".join([*losses.NAMED, *OTHERS])
+            known = ", ".join([*losses.NAMED, *LOSSES])
             raise ValueError(
                 f"leakage_corrected: no loss is called {loss!r}; choose one of {known}, or give a function; scikit-learn's "
                 "scorers go by scoring=."
@@ -159,7 +148,7 @@ class LabelFunction:
         return self.function(self.labels[y.astype(int)], told, **named)
 
 
-def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None) -> Score:
+def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None) -> Measure:
     """Examine a user's function by calls with perfect predictions, of the same records and of others.
 
     The calls show whether it returns one number for each record or one in all, and whether less is better.
@@ -180,95 +169,56 @@ def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_b
             f"scoring=make_scorer({name})."
         )
     if best.shape:
-        return Score(name, needs, Mean(Picklable(function), own=True))
-    return Score(name, needs, UnweightedScore(Picklable(function)))
+        return Measure(name, needs, Mean(Picklable(function), own=True))
+    return Measure(name, needs, Called(Picklable(function), weighs=False))
 
 
-def relative(y: NDArray, mu: NDArray) -> NDArray:
-    return np.abs(y - mu) / np.maximum(np.abs(y), np.finfo(np.float64).eps)
-
-
-def squared_logs(y: NDArray, mu: NDArray) -> NDArray:
-    return (np.log1p(y) - np.log1p(mu)) ** 2
-
-
-def kept_deviance(y: NDArray, p: NDArray) -> NDArray:
-    return deviance(y, np.clip(p, LOG_LOSS, 1 - LOG_LOSS))
-
-
-def kept_surprise(y: NDArray, p: NDArray) -> NDArray:
-    return surprise(y, np.clip(p, LOG_LOSS, 1 - LOG_LOSS))
-
-
-def moments(y: NDArray, mu: NDArray) -> NDArray:
-    """Return the first and second moments of the residual and of the response."""
-    return np.stack([y - mu, (y - mu) ** 2, y, y**2], axis=-1)
-
-
-def determination(mean: NDArray, centred: bool) -> float:
-    """Compute R² or, without the mean of the residual, the explained share of the variance."""
-    left, spread = mean[1] - centred * mean[0] ** 2, mean[3] - mean[2] ** 2
-    return 1 - left / spread if spread > 0 else float(left == 0)
-
-
-def one_mean(y: NDArray, mu: NDArray, loss: Callable) -> NDArray:
-    return loss(y, mu)[:, None]
-
-
-def minus_root(mean: NDArray) -> float:
-    return -float(np.sqrt(max(mean[0], 0.0)))
-
-
-METRICS = sklearn.metrics
-MEANS: dict[Callable, Callable] = {
-    METRICS.mean_squared_error: squares,
-    METRICS.mean_absolute_error: absolute,
-    METRICS.mean_absolute_percentage_error: relative,
-    METRICS.mean_squared_log_error: squared_logs,
-}
-OF_MEANS: dict[tuple[Callable, int], OfMeans] = {
-    (METRICS.r2_score, 1): OfMeans(moments, functools.partial(determination, centred=False)),
-    (METRICS.explained_variance_score, 1): OfMeans(moments, functools.partial(determination, centred=True)),
-    (METRICS.root_mean_squared_error, -1): OfMeans(functools.partial(one_mean, loss=squares), minus_root),
-    (METRICS.root_mean_squared_log_error, -1): OfMeans(functools.partial(one_mean, loss=squared_logs), minus_root),
-}
-RANKS = {METRICS.roc_auc_score: "area", METRICS.average_precision_score: "precision"}
-SHARES = {
-    *(METRICS.accuracy_score, METRICS.balanced_accuracy_score, METRICS.top_k_accuracy_score, METRICS.roc_auc_score),
-    *(METRICS.average_precision_score, METRICS.f1_score, METRICS.fbeta_score, METRICS.precision_score),
-    *(METRICS.recall_score, METRICS.jaccard_score),
-}
-CORRELATIONS = {METRICS.matthews_corrcoef, METRICS.cohen_kappa_score}
-AT_MOST_ONE = {
-    *(METRICS.r2_score, METRICS.explained_variance_score, METRICS.d2_absolute_error_score, METRICS.d2_pinball_score),
-    *(METRICS.d2_tweedie_score, METRICS.d2_log_loss_score, METRICS.d2_brier_score),
-    *CORRELATIONS,
-}
-
-
-def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Score:
+def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
     """Resolve a score: scikit-learn's name or scorer (None: the estimator's own), or a loss by name or object."""
     y = np.asarray(y)
-    if isinstance(scoring, Score):
+    if isinstance(scoring, Measure):
         return scoring
     if scoring is None:
-        scoring = USUAL.get(getattr(type(inner(estimator)), "score", None))  # type: ignore[arg-type]
+        scoring = usual_score(estimator)
         if scoring is None:
             raise TypeError(f"scoring=None: {type(estimator).__name__} has a score of its own; name one by scoring=.")
-    if isinstance(scoring, AbstractLoss) or (isinstance(scoring, str) and scoring in {*NAMED, *OTHERS}):
+    if isinstance(scoring, AbstractLoss) or (isinstance(scoring, str) and scoring in {*NAMED, *LOSSES}):
         return resolve(scoring, "auto", y, classifies(estimator, y))
     name = scoring if isinstance(scoring, str) else ""
-    scorer = _scorer(scoring)
-    metric, sign, given = scorer._score_func, scorer._sign, dict(scorer._kwargs)
-    name = name or ("neg_" if sign < 0 else "") + function_name(metric)
-    if not classifies(estimator, y):
-        if scorer._response_method != "predict" and "predict" not in scorer._response_method:
+    if isinstance(scoring, str):
+        if scoring not in sklearn.metrics.get_scorer_names():
+            raise ValueError(
+                f"scoring={scoring!r}: neither a scorer of scikit-learn's (sklearn.metrics.get_scorer_names()) nor a loss of "
+                f"ours ({', '.join([*NAMED, *LOSSES])})."
+            )
+        scoring = sklearn.metrics.get_scorer(scoring)
+    if not hasattr(scoring, "_score_func"):
+        what = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
+        raise TypeError(
+            f"scoring={what}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
+            "predictions; a function of (estimator, X, y) cannot."
+        )
+    metric, sign, given = scoring._score_func, scoring._sign, dict(scoring._kwargs)
+    name, known = name or ("neg_" if sign < 0 else "") + function_name(metric), of_function(metric)
+    low, high = (None, None) if known is None else (known.low, known.high)
+    if known is None and sign < 0 and getattr(metric, "__module__", "").startswith("sklearn.metrics"):
+        low = 0.0
+    if sign < 0:
+        low, high = None if high is None else -high, None if low is None else -low
+    methods = scoring._response_method
+    if classifies(estimator, y):
+        labels = np.unique(y)
+        needs = _needs(name, methods, estimator, len(labels))
+        functional = _of_classes(name, metric, given, needs, labels)
+    else:
+        needs = "response"
+        if methods != "predict" and "predict" not in methods:
             raise TypeError(f"scoring={name} is of classes; {type(estimator).__name__} predicts numbers.")
-        return Score(name, "response", _of_numbers(metric, given, sign), True, *_bounds(metric, sign))
-    labels = np.unique(y)
-    needs = _needs(name, scorer._response_method, estimator, len(labels))
-    functional = _of_classes(name, metric, given, sign, needs, labels)
-    return Score(name, needs, functional, True, *_bounds(metric, sign))
+        if given or known is None or known.functional is None or known.classes:
+            functional = _generic(functools.partial(metric, **given), metric)
+        else:
+            functional = known.functional
+    return Measure(name, needs, replace(functional, scale=sign), True, low, high)
 
 
 def classifies(estimator: Any, y: NDArray) -> bool:
@@ -294,23 +244,6 @@ def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDAr
     return p if needs == "probabilities" else p[:, 1]
 
 
-def _scorer(scoring: Any) -> Any:
-    if isinstance(scoring, str):
-        if scoring not in METRICS.get_scorer_names():
-            raise ValueError(
-                f"scoring={scoring!r}: neither a scorer of scikit-learn's (sklearn.metrics.get_scorer_names()) nor a loss of "
-                f"ours ({', '.join([*NAMED, *OTHERS])})."
-            )
-        return METRICS.get_scorer(scoring)
-    if not hasattr(scoring, "_score_func"):
-        what = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
-        raise TypeError(
-            f"scoring={what}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
-            "predictions; a function of (estimator, X, y) cannot."
-        )
-    return scoring
-
-
 def _needs(name: str, methods: Any, estimator: Any, classes: int) -> Needs:
     """Return the first of the methods that the estimator has."""
     methods = (methods,) if isinstance(methods, str) else methods
@@ -327,16 +260,9 @@ def _needs(name: str, methods: Any, estimator: Any, classes: int) -> Needs:
     return "probabilities" if classes > 2 else "decision" if there[0] == "decision_function" else "probability"
 
 
-def _of_numbers(metric: Callable, given: dict, sign: float) -> AbstractFunctional:
-    if not given and metric in MEANS:
-        return Mean(MEANS[metric], sign)
-    if not given and (metric, sign) in OF_MEANS:
-        return OF_MEANS[metric, sign]  # type: ignore[index]
-    return _generic(functools.partial(_signed_metric, metric=metric, sign=sign, given=given), metric)
-
-
-def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Needs, labels: NDArray) -> AbstractFunctional:
-    two = len(labels) == 2
+def _of_classes(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> AbstractFunctional:
+    two, known = len(labels) == 2, of_function(metric)
+    functional = None if known is None else known.functional
     if two:  # scikit-learn may need to know which class, given by a word, is the positive one
         try:
             quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
@@ -347,43 +273,37 @@ def _of_classes(name: str, metric: Callable, given: dict, sign: float, needs: Ne
             ) from error
     flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
     plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
-    if metric is METRICS.accuracy_score and not given:
-        return Mean(right, sign)
-    if metric is METRICS.log_loss and not plain:
-        return Mean(kept_deviance if two else kept_surprise, sign)
-    if metric is METRICS.brier_score_loss and not plain:
-        return Mean(squares if two else brier, sign)
-    if metric in RANKS and (two or (plain.get("multi_class") == "ovr" and needs == "probabilities")):
-        average = plain.pop("average", "macro")
-        plain.pop("multi_class", None)
-        if not plain and average in ("macro", "weighted"):
-            return Ranks(RANKS[metric], flipped, average == "weighted" and not two)  # type: ignore[arg-type]
-    if metric in RANKS and not two and "multi_class" not in given:
-        way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
-        raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
-    ask = functools.partial(_signed_metric, metric=metric, sign=sign, given=given)
-    if needs == "label":
-        # 1024: cells of a table of classes above which influences are computed by weights
-        if takes_weights(metric) and len(labels) ** 2 <= 1024:
-            known = getattr(metric, "__module__", "").startswith("sklearn.")
-            table = ConfusionCells(metric if known else Picklable(metric), given, sign, labels)
-            return OfMeans(table.cells, table)
-        return _generic(LabelFunction(ask, labels, True), metric)
-    return _generic(
-        LabelFunction(functools.partial(_orient_predictions, ask=ask, flipped=flipped, needs=needs), labels), metric
-    )
+    if isinstance(functional, Mean) and known is not None and known.classes and not plain:
+        return functional
+    if isinstance(functional, Ranks):
+        if two or (plain.get("multi_class") == "ovr" and needs == "probabilities"):
+            average = plain.pop("average", "macro")
+            plain.pop("multi_class", None)
+            if not plain and average in ("macro", "weighted"):
+                return replace(functional, flipped=flipped, frequent=average == "weighted" and not two, strict=True)
+        if not two and "multi_class" not in given:
+            way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
+            raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
+    ask = functools.partial(metric, **given)
+    if needs != "label":
+        ask = functools.partial(_orient_predictions, ask=ask, flipped=flipped, needs=needs)
+    # 1024: cells of a table of classes above which influences are computed by weights
+    elif _takes_weights(metric) and len(labels) ** 2 <= 1024:
+        theirs = getattr(metric, "__module__", "").startswith("sklearn.")
+        table = ConfusionCells(metric if theirs else Picklable(metric), given, labels)
+        return OfMeans(table.cells, table)
+    return _generic(LabelFunction(ask, labels, needs == "label"), metric)
 
 
-def right(y: NDArray, code: NDArray) -> NDArray:
-    return (y == code) * 1.0
+def _takes_weights(function: Callable) -> bool:
+    try:
+        return "sample_weight" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
-    return WeightedMetric(Picklable(ask)) if takes_weights(metric) else UnweightedScore(Picklable(ask))
-
-
-def _signed_metric(y: NDArray, prediction: NDArray, metric: Callable, sign: float, given: dict, **named: Any) -> float:
-    return sign * metric(y, prediction, **given, **named)
+    return Called(Picklable(ask), _takes_weights(metric))
 
 
 def _orient_predictions(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
@@ -391,15 +311,3 @@ def _orient_predictions(y: NDArray, prediction: NDArray, ask: Callable, flipped:
     if flipped:
         prediction = -prediction if needs == "decision" else 1 - prediction
     return ask(y, prediction, **named)
-
-
-def _bounds(metric: Callable, sign: float) -> tuple[float | None, float | None]:
-    """Return the lowest and the highest value of a score."""
-    low, high = None, None
-    if metric in SHARES:
-        low, high = 0.0, 1.0
-    elif metric in AT_MOST_ONE:
-        low, high = (-1.0 if metric in CORRELATIONS else None), 1.0
-    elif getattr(metric, "__module__", "").startswith("sklearn.metrics") and sign < 0:
-        low, high = 0.0, (2.0 if metric is METRICS.brier_score_loss else None)
-    return (low, high) if sign > 0 else (None if high is None else -high, None if low is None else -low)

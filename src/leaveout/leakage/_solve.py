@@ -8,6 +8,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
+from ..validation.metrics import Measure
+
 GRID = 81  # number of values of λ
 
 
@@ -17,6 +19,11 @@ class Shape(NamedTuple):
     rising: bool = False
     low: float | None = 0.0
     high: float | None = None
+
+
+def shape_of(measure: Measure) -> Shape:
+    """Return the shape of a measure's curve as a function of the leakage."""
+    return Shape(measure.more_is_better, measure.low, measure.high)
 
 
 @dataclass(frozen=True, eq=False)

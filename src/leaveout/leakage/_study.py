@@ -25,13 +25,13 @@ from scipy import stats
 from .._runtime.checkpoint import StepResult
 from .._runtime.parallel import steps
 from .._runtime.progress import Slow
+from ..validation.metrics import Measure
 from ..validation.standard_errors import Variance, over_units
 from ._fits import FIT_BATCH_ENTRIES, AbstractLearner
 from ._hosts import PlanHost
 from ._linkage import Linkage
 from ._models import LeakageFold
 from ._pair_calibration import Rate
-from ._score import Score
 from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
@@ -96,7 +96,7 @@ def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) ->
 
 
 def leave_pairs_out(
-    folds: list[LeakageFold], y: NDArray[np.float64], score: Score, work: PredictionWork
+    folds: list[LeakageFold], y: NDArray[np.float64], score: Measure, work: PredictionWork
 ) -> Float[np.ndarray, "folds folds"]:
     """Compute the change of fold i's contribution to the score when fold j leaves its training, by fits without both."""
     tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
@@ -164,7 +164,7 @@ class LeakageStudy:
 
     folds: list[LeakageFold]
     y: NDArray[np.float64]
-    score: Score
+    score: Measure
     linkage: Linkage
     work: PredictionWork
     seed: int

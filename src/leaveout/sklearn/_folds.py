@@ -29,9 +29,9 @@ from ..models.glm.losses import AbstractRounded
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
 from ..plans.plan import Plan, RefitRows, from_splits
-from ..refit import AbstractRefit, RefitBatch
+from ..refit import AbstractRefit
 from ..validation.cross_validate import fold_thetas
-from ..validation.scoring import NamedScore, natural, reach
+from ..validation.scoring import NamedScore, natural
 
 Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 Predict = Callable[[int, Any], NDArray]  # function of a fold and its estimator, which may be None
@@ -160,11 +160,11 @@ class OneFit:
 class CalledScorer(NamedScore):
     """Scorer that is called on the held-out rows of every refit, with one number each."""
 
-    title, joint = "", True
+    title, joint, directions = "", True, 2
 
     def __init__(self, of: OneFit, score: Score):
         cached_folds = 32  # number of folds whose rows are kept while scorers are called
-        self.of, self.score, self.rows = of, score, functools.lru_cache(cached_folds)(self._rows)
+        self.fit, self.of, self.score, self.rows = of.fit, of, score, functools.lru_cache(cached_folds)(self._rows)
         self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
     def _rows(self, held: bytes) -> FoldData:
@@ -179,9 +179,6 @@ class CalledScorer(NamedScore):
             host = with_parameters(self.of.host, {name: values[k] for name, values in parameters.items()})
             out[k] = self.score(host, self.rows(key))
         return out
-
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
-        return reach(self.of.fit, batch, losses, lambda theta: self.losses(rows, theta), directions=2)
 
 
 def _key(rows: NDArray) -> bytes:

@@ -11,16 +11,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import check_scoring, explained_variance_score
+from sklearn.metrics import check_scoring, explained_variance_score, get_scorer, get_scorer_names
 
 from .._runtime.results import among
-from ..interop.sklearn import inner
+from ..interop.sklearn import usual_score
 from ..optimize.fit import Fit
 from ..validation.cross_validate import NO_REFIT_CODES, scored_together
 from ..validation.estimate import Estimate
-from ..validation.scoring import ScoreName
+from ..validation.metrics import Mean, OfMeans, ScoreName, of_function
+from ..validation.scoring import NamedScore, OfPredictions
 from ._folds import CalledScorer, FoldData, OneFit, PipelineFolds, Score, Scores
 
 ErrorScore = float | Literal["raise"]
@@ -31,38 +32,14 @@ LARGEST = -np.log(np.finfo(np.float64).eps)  # largest log loss, as scikit-learn
 class OfMean(NamedTuple):
     """Score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
 
-    loss: ScoreName
+    loss: ScoreName | NamedScore
     score: Callable[[float, NDArray, NDArray], float]
-
-
-def _determination(mean: float, y: NDArray, weight: NDArray) -> float:
-    """Compute R² as scikit-learn defines it: 1 or 0 for a constant response, NaN for one row."""
-    spread = float(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight))
-    if len(y) < 2:
-        return undefined_score("R^2 score")
-    if spread == 0:
-        return float(mean == 0)
-    return 1 - mean / spread
 
 
 def undefined_score(what: str) -> float:
     """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
     warnings.warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=2)
     return float("nan")
-
-
-NUMBERS = {
-    "r2": OfMean("squared_error", _determination),
-    "neg_mean_squared_error": OfMean("squared_error", lambda mean, *_: -mean),
-    "neg_root_mean_squared_error": OfMean("squared_error", lambda mean, *_: -(mean**0.5)),
-    "neg_mean_absolute_error": OfMean("absolute_error", lambda mean, *_: -mean),
-}
-CLASSES = {
-    "accuracy": OfMean("zero_one", lambda mean, *_: 1 - mean),
-    "neg_log_loss": OfMean("log_density", lambda mean, *_: -mean),
-}
-TWO_CLASSES = {"neg_brier_score": OfMean("squared_error", lambda mean, *_: -mean)}
-USUAL = {RegressorMixin.score: "r2", ClassifierMixin.score: "accuracy"}
 
 
 def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
@@ -82,19 +59,31 @@ def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: Erro
         one = lambda name: lambda host, X, y: scoring(host, X, y)[name]
         return {name: one(name) for name in found} if isinstance(found, dict) else {"score": scoring}
     if scoring is None or isinstance(scoring, str):
-        return {"score": scoring or USUAL.get(type(inner(host)).score, "")}
+        return {"score": scoring or usual_score(host) or ""}
     return {name: name for name in scoring}
 
 
 def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
     """Write a scorer as a function of a mean loss of the fit, if it is one."""
-    if not isinstance(scoring, str):
+    if not isinstance(scoring, str) or scoring not in get_scorer_names():
         return None
-    units = fit.objective.units
+    scorer: Any = get_scorer(scoring)
+    units, known, sign = fit.objective.units, of_function(scorer._score_func), scorer._sign
+    if known is None or not isinstance(known.functional, Mean | OfMeans) or known.classes != bool(units.classes):
+        return None
+    functional = known.functional
     if units.classes:
-        return {**CLASSES, **(TWO_CLASSES if units.classes == 2 else {})}.get(scoring)
-    same = not is_classifier(host) and np.array_equal(np.asarray(units.target), y)
-    return NUMBERS.get(scoring) if same else None
+        if known.needs != "label" and (known.mean_of is None or (known.mean_of == "squared_error" and units.classes > 2)):
+            return None
+    elif known.mean_of is None or is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
+        return None
+
+    def score(mean: float, y: NDArray, weight: NDArray) -> float:
+        if len(y) < 2 and known.function == "r2_score":
+            return undefined_score("R^2 score")
+        return sign * functional.at(mean, y, weight)
+
+    return OfMean(known.mean_of or OfPredictions(fit, known), score)
 
 
 def scores(

@@ -33,7 +33,7 @@ from .._runtime.providers import provided
 from ..data.arrays import count
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective, display_name
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective
 from ..optimize.banded_ridge import PerTarget, descend_penalties
 from ..optimize.fit import Fit, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
@@ -41,8 +41,8 @@ from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
 from ..validation.cross_validate import begin_estimate, cross_validate, held_out, resolve_plan
 from ..validation.estimate import Estimate, PrintedResult
-from ..validation.held_out_predictions import Predictions
-from ..validation.metrics import HIGHER, MEASURES, Metric, in_order, measurable, metric_value
+from ..validation.held_out_predictions import Predictions, in_order, measurable, metric_value
+from ..validation.metrics import METRICS, Metric
 from ..validation.scoring import HeldOutLoss
 from .hypergradient import Build, LossSlopes, build_objective, criterion, smoothed_area
 from .path import path
@@ -140,13 +140,14 @@ def describe_hyper(hyper: Mapping[str, Any]) -> str:
 
 
 def sign(metric: Metric | None) -> int:
-    return -1 if metric in HIGHER else 1
+    return -1 if metric is not None and METRICS[metric].more_is_better else 1
 
 
 def measure_units(metric: Metric, fit: Fit, predictions: Predictions | None, units: Array) -> float:
     """Compute a metric of held-out predictions of some units, with a minus sign if more is better; NaN if undefined."""
     assert predictions is not None
-    held = in_order(fit, predictions).some(units)
+    held = in_order(fit, predictions)
+    held = held.some(units[held.unit])
     heavy = held.weight[held.unit] > 0
     if not heavy.any() or (metric == "auc" and len(np.unique(held.target[heavy])) < 2):
         return float("nan")
@@ -404,10 +405,6 @@ class TrialStudy:
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
             measurable("tune", fit, self.metric)
-            if fit.objective.units.target is None:
-                raise ValueError(
-                    f"tune: metric needs a model with predictions and a target; got {display_name(fit.objective)}."
-                )
             predicted = held_out(fit, estimate.plan, self.refit, "response") if predicted is None else predicted
             value = measure_units(self.metric, fit, predicted, np.ones(estimate.plan.num_units, bool))
         return self.add(Trial(hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more), fit)
@@ -559,7 +556,7 @@ def tune(
         return descend_penalties(build, space, plan, start, count("tune: trials", trials, 1))
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"tune: space must map names to (low, high) or lists of choices; got {space!r}.")
-    taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *MEASURES)]
+    taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *METRICS)]
     if taken:
         raise ValueError(f"tune: {taken[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name.")
     read: dict[str, Any] = {}
@@ -588,8 +585,8 @@ def tune(
         raise ValueError(f"tune: nested must be a whole number, 0 or more; got {nested!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"tune: seed must be a whole number, 0 or more; got {seed!r}.")
-    if metric is not None and not (isinstance(metric, str) and metric in MEASURES):
-        raise ValueError(f"tune: metric must be among {', '.join(MEASURES)}; got {metric!r}.")
+    if metric is not None and not (isinstance(metric, str) and metric in METRICS):
+        raise ValueError(f"tune: metric must be among {', '.join(METRICS)}; got {metric!r}.")
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
             came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)

@@ -24,7 +24,7 @@ from .._runtime.results import RESULTS
 from ..data.arrays import label_texts
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, RefitRows
-from .metrics import repeats
+from .held_out_predictions import repeats
 from .scoring import predictions
 from .standard_errors import independent
 

@@ -36,9 +36,9 @@ from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Merge, blank, one_thread, put_losses
 from .estimate import Estimate
-from .held_out_predictions import NO_LOSS_CODES, Predictions
-from .metrics import Metric, measure, measures
-from .scoring import Evaluate, HeldOutLoss, NamedScore, ScoreName, natural
+from .held_out_predictions import NO_LOSS_CODES, Predictions, measure, measures
+from .metrics import Metric, ScoreName
+from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
 MILD = (
     RESULTS.successful,
@@ -130,7 +130,7 @@ def cross_validate(
     'squared error'
     """
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
-    score, metrics, audit = _resolve_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
+    score, metrics, audit = find_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
     of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
@@ -169,7 +169,7 @@ def scored_together(
     """Cross-validate by each of several scores, from the same refits, without audits."""
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
     own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
-    asked = [replace(own, evaluate=_resolve_score(fit, each)) for each in request]
+    asked = [replace(own, evaluate=find_score(fit, each)) for each in request]
     every = [EstimateBuilder(each, blank(each, refit, walk.baseline(each))) for each in asked]
     tells = [gathered.tell for gathered in every]  # without their results, as another process may run them
 
@@ -188,14 +188,6 @@ def scored_together(
         if each.held_out_loss.evaluate is not None and refit.in_standard_errors:
             each.sharpen()
     return [each.estimate((), improve=False) for each in every]
-
-
-def _resolve_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> Evaluate | NamedScore | None:
-    if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
-        return evaluate
-    from .named_scores import find_score
-
-    return find_score(fit, evaluate)
 
 
 @float64
@@ -596,8 +588,7 @@ class EstimateBuilder:
         found = self.finish(table, said)
         if self.predictions is None:
             return found
-        value, se, error, how = measure(metrics, self.held_out_loss.fit, self.predictions)
-        return replace(found, metrics=value, metric_se=se, metric_error=error, metric_how=how)
+        return replace(found, **measure(metrics, self.held_out_loss.fit, self.predictions))  # type: ignore[arg-type]
 
     def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""

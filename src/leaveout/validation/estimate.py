@@ -25,7 +25,7 @@ from ..plans.plan import Plan
 from .arviz import elpd_data
 from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
-from .standard_errors import StandardError, naive, standard_error
+from .standard_errors import StandardError, average_by_unit, naive, standard_error
 
 ROUNDING = 1e-8  # relative rounding error of a loss
 
@@ -157,9 +157,7 @@ class Estimate(PrintedResult):
         scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
         if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # every unit once, in order
             return losses
-        index = self._at.unit[scored]
-        times, total = np.bincount(index, minlength=n), np.bincount(index, losses[scored], n)
-        return np.where(times > 0, total / np.maximum(times, 1), np.nan)
+        return average_by_unit(self._at.unit[scored], losses[scored], n)
 
     def per_unit(self) -> NDArray[np.float64]:
         """Return the held-out loss of each unit, averaged over the refits that score it.

@@ -1,267 +1,406 @@
-"""Measures of held-out predictions: `cross_validate(..., metric=)`.
+"""Measures of predictions, one entry each in `MEASURES`: what metrics, scores, scikit-learn's scorers and leakage take from.
 
-    mse, mae, brier, accuracy    the mean over units of each one's mean over the refits that score it
-    auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are
-                                 repeats of k-fold, single refits where these hold every class, or all
+A measure is one number θ of weighted rows P. The influence of a row i is the slope of θ as P moves towards it,
 
-A metric of predictions that are averaged over refits would be that of an ensemble, which nobody fitted. Each metric has a
-standard error over independent units, from the influence of each unit, and a bound of the effect of the refits' errors, from
-the error of each prediction.
+    IF_i = d/dt θ((1 − t) P + t δ_i) at t = 0,      Σ_i w_i IF_i = 0,
+
+so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over independent groups of rows. The influence on a mean is
+the deviation from the mean; on a function of means, its gradient times the deviations; on the area under the ROC curve, Hajek's
+projection (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988). With S and P the weights of the rows of score ≥ t, of all
+and of the positive ones,
+
+    average precision = 1/π Σ_{i+} w_i P_i/S_i,
+    IF_j = 1/π {1[j+] (P_j/S_j − AP) + Σ_{i+, s_i ≤ s_j} w_i (1[j+] − P_i/S_i)/S_i}.
+
+Negative weights remove records that do not belong to the test set; functions of means and the area are then exact.
+
+Metrics of labels are functions of the table of classes, whose cells are means over rows. With T the shares of rows by true and
+predicted class, `t` its diagonal, `a` its row sums and `b` its column sums: precision t/b, recall t/a, F_β
+(1 + β²) t/(β² a + b), Jaccard t/(a + b − t). A ratio 0/0 is 0, as in scikit-learn. Every other metric is computed by
+scikit-learn itself, which takes milliseconds.
+
+The standard error of a measure follows from the influences by what depends on what (`standard_errors`).
 """
 
+import abc
+import functools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 
-from ..objectives.objective import display_name
-from ..optimize.fit import Fit
-from ..plans.plan import Plan
-from .held_out_predictions import Predictions
-from .standard_errors import standard_error
+from ..models.glm.distributions import BERNOULLI
+from ..objectives.objective import LOG_DENSITY
 
 Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
-HIGHER = ("auc", "accuracy")  # metrics of which more is better
-OF_CLASSES = ("auc", "accuracy")
-SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
-POOLING_NOTE = "pooled over held-out predictions"
+ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
+Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution"]
+Numbers = NDArray[np.float64]
+NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
+SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
+LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
 
 
-class MetricValues(NamedTuple):
-    """The contributions of the units to a metric, whose mean is the metric, and bounds on their errors or on the metric's."""
+@dataclass(frozen=True)
+class AbstractFunctional(abc.ABC):
+    """Functional of weighted rows, times `scale`: its value, and its value plus each row's influence, whose mean it is."""
 
-    values: NDArray[np.float64]
-    error: NDArray[np.float64] | float
+    scale: float = field(default=1.0, kw_only=True)
+    allows_negative_weights = True
+
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+        return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
+
+    @abc.abstractmethod
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
+
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+        """Compute `pseudo` of every fit's rows, predictions and weights."""
+        return (self.pseudo(*fit) for fit in fits)
 
 
-class HeldOutPredictions(NamedTuple):
-    """Held-out predictions, `[scored]`, in the order of units.
+@dataclass(frozen=True)
+class Mean(AbstractFunctional):
+    """Mean of a loss of single rows; `function` is vectorised over fits or, if `own`, called fit by fit."""
 
-    Each has its unit, part, target, prediction and the error of that. `weight` has the weight of every unit, and `parts` is a
-    description of the parts.
+    function: Callable[[Numbers, Numbers], NDArray]
+    own: bool = False
+
+    def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+        """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
+        if not self.own:
+            return self.scale * np.asarray(self.function(y, prediction), np.float64)
+        each = np.broadcast_to(y, prediction.shape[:2])
+        value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
+        return self.scale * value.reshape(prediction.shape[:2])
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        return self.records(y, prediction[None])[0]
+
+    def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
+        """Return the value for a mean loss."""
+        return self.scale * mean
+
+
+@dataclass(frozen=True)
+class OfMeans(AbstractFunctional):
+    """Function of the means of a few numbers of each row: R², a root of a mean, metrics of a table of classes."""
+
+    statistics: Callable[[Numbers, Numbers], NDArray]  # [rows, numbers]
+    combine: Callable[[NDArray], float]
+
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+        return self.scale * float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        return next(self.many([(y, prediction, weight)]))
+
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+        """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
+        at, slope = None, np.zeros(0)
+        for y, prediction, weight in fits:
+            each = self.statistics(y, prediction)
+            mean = weight @ each / weight.sum()
+            if at is None or np.abs(mean - at).sum() > NEARBY * np.abs(at).sum():
+                at, slope = mean, np.zeros(len(mean))
+                for k in np.flatnonzero(np.abs(each).max(0) > 0):  # by differences, in the means that are not all zero
+                    off = np.zeros(len(mean))
+                    off[k] = SCORE_DIFFERENCE * SCORE_DIFFERENCE * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+                    slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
+            yield self.scale * (self.combine(mean) + (each - mean) @ slope)
+
+    def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
+        """Return the value for a mean loss, if it is the first of the means, and the response, whose moments follow."""
+        centred = y - np.average(y, weights=weight)
+        return self.scale * self.combine(np.array([mean, 0.0, np.average(centred**2, weights=weight)]))
+
+
+@dataclass(frozen=True)
+class Ranks(AbstractFunctional):
+    """Area under the ROC curve, or average precision, of two classes; for more, the mean of each against the rest.
+
+    The mean is plain, or weighted by the frequency of the classes. `flipped` tells that the first of two classes is the
+    positive one. If the measure is `strict`, rows must be of every class.
     """
 
-    unit: NDArray[np.int64]
-    part: NDArray[np.int64]
-    target: np.ndarray
-    prediction: NDArray[np.float64]
-    off: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    parts: str
+    of: Literal["area", "precision"]
+    flipped: bool = False
+    frequent: bool = False
+    strict: bool = False
 
-    def some(self, units: NDArray[np.bool_]) -> "HeldOutPredictions":
-        """Select some units."""
-        mine = units[self.unit]
-        unit, part, target = self.unit[mine], self.part[mine], self.target[mine]
-        return HeldOutPredictions(unit, part, target, self.prediction[mine], self.off[mine], self.weight, self.parts)
-
-
-class Value(NamedTuple):
-    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a description."""
-
-    value: float
-    values: NDArray[np.float64]
-    error: float
-    how: str
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        one = area if self.of == "area" else precision
+        if prediction.ndim == 1:
+            sought = (y == y.max()) != self.flipped
+            if self.strict and (weight[sought].sum() <= 0 or weight[~sought].sum() <= 0):
+                raise ValueError("it needs rows of both classes among those that are scored; use fewer folds.")
+            return self.scale * one(sought, -prediction if self.flipped else prediction, weight)
+        share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
+        if self.strict and (share <= 0).any():
+            raise ValueError("an area of several classes needs rows of each of them; use fewer folds.")
+        parts = np.array([one(y == k, prediction[:, k], weight) for k in range(len(share)) if (y == k).any()])
+        if not self.frequent:
+            return self.scale * parts.mean(0)
+        areas = parts @ weight / weight.sum()
+        return self.scale * (share @ parts + (areas[y.astype(int)] - share @ areas))
 
 
-ByName = dict[str, float]
+@dataclass(frozen=True)
+class Called(AbstractFunctional):
+    """Any `function(y, prediction)`; if it `weighs`, it takes sample_weight, and influences are central differences."""
+
+    function: Callable[..., float]
+    weighs: bool
+    allows_negative_weights = False
+
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+        if self.weighs:
+            return self.scale * float(quietly(self.function, y, prediction, sample_weight=weight))
+        if np.ptp(weight[weight != 0]) > 0 or weight.min() < 0:
+            raise ValueError("it takes no sample_weight, so rows cannot be weighted.")
+        seen = weight > 0
+        return self.scale * float(quietly(self.function, y[seen], prediction[seen]))
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        if not self.weighs:
+            raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
+        step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
+        for i in np.flatnonzero(weight > 0):
+            each = [weight.copy(), weight.copy()]
+            each[0][i] += step
+            each[1][i] -= min(step, weight[i] / 2)
+            ends = [self.value(y, prediction, w) for w in each]
+            slope[i] = (ends[0] - ends[1]) / (each[0][i] - each[1][i])
+        if not slope.any():
+            raise ValueError("it does not change with the weights of rows, as a median, so it has no influence, and no SE.")
+        return self.value(y, prediction, weight) + weight.sum() * slope
 
 
-def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
-    """Return the named metrics as a tuple; ValueError for an unknown name, or a metric that the model does not have."""
-    several = isinstance(metric, Iterable) and not isinstance(metric, str)
-    metrics = () if metric is None else tuple(metric) if several else (metric,)
-    unknown = [name for name in metrics if name not in [*MEASURES]]
-    if unknown:
-        raise ValueError(f"cross_validate: metric must be among {', '.join(MEASURES)}; got {', '.join(map(str, unknown))}.")
-    if metrics and fit.objective.units.target is None:
-        raise ValueError(
-            f"cross_validate: metric needs a model with predictions and a target; got {display_name(fit.objective)}."
-        )
-    for name in metrics:
-        measurable("cross_validate", fit, name)
-    return metrics
+@dataclass(frozen=True)
+class Measure:
+    """A measure of predictions: a number, its direction, its bounds, and its names.
 
+    `needs` is the kind of prediction: the response, the probability of the second class, those of all classes, a decision
+    value that grows with the second class, a label, or a whole distribution. Except for the response, y is the number of the
+    class. The measure lies between `low` and `high` (None: no bound). `error` bounds the changes of the rows' contributions
+    (or of the measure) by the errors of predicted means.
 
-def measure(metrics: Sequence[str], fit: Fit, predictions: Predictions) -> tuple[ByName, ByName, ByName, dict[str, str]]:
-    """Compute metrics of predictions, by name: values, standard errors, approximation errors and descriptions."""
-    held, plan = in_order(fit, predictions), predictions.plan
-    small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or _largest(plan) <= SMALL
-    if "auc" in metrics and held.parts.endswith(POOLING_NOTE) and small:
-        warnings.warn(
-            "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
-            "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
-            "not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
-            stacklevel=5,  # skips the frames of the precision's context
-        )
-    found = {name: metric_value(name, held) for name in metrics}
-    return (
-        {name: each.value for name, each in found.items()},
-        {name: standard_error(each.values, held.weight, plan).value for name, each in found.items()},
-        {name: each.error for name, each in found.items()},
-        {name: each.how for name, each in found.items()},
-    )
-
-
-def in_order(fit: Fit, predictions: Predictions) -> HeldOutPredictions:
-    """Collect the existing predictions in the order of units."""
-    units, seen = fit.objective.units, np.flatnonzero(predictions.existing)
-    order = seen[np.argsort(predictions.unit[seen], kind="stable")]
-    unit, plan = predictions.unit[order], predictions.plan
-    target, weight = np.asarray(units.target), np.ones(plan.num_units)
-    weight = weight if units.weight is None else np.asarray(units.weight, np.float64)
-    part, parts = _parts(plan, predictions.refit[order], target[unit], weight[unit])
-    return HeldOutPredictions(unit, part, target[unit], predictions.values[order], predictions.off[order], weight, parts)
-
-
-def metric_value(name: str, held: HeldOutPredictions) -> Value:
-    """Compute a metric of held-out predictions."""
-    if name == "auc":
-        return _by_parts(held)
-    found, n = MEASURES[name](held.target, held.prediction, held.off, held.weight[held.unit]), len(held.weight)
-    values, error = (_average_by_unit(held.unit, each, n) for each in (found.values, found.error))
-    there = np.bincount(held.unit, minlength=n) > 0
-    mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
-    how = "mean over units" + (", each its mean over refits" if len(held.unit) > there.sum() else "")
-    return Value(mean(values), values, mean(error), how)
-
-
-def _average_by_unit(unit: NDArray[np.int64], each: NDArray | float, n: int) -> NDArray[np.float64]:
-    """Average values by unit; NaN for a unit without any."""
-    times, total = np.bincount(unit, minlength=n), np.bincount(unit, np.broadcast_to(each, unit.shape), n)
-    return np.where(times > 0, total / np.maximum(times, 1), np.nan)
-
-
-def _largest(plan: Plan) -> int:
-    """Return the largest number of units that a refit scores."""
-    return int(np.bincount(plan.refit[plan.held]).max())
-
-
-def _parts(plan: Plan, refit: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], str]:
-    """Return the part in which each prediction is ranked, and a description of the parts; areas are means over parts."""
-    repeat = repeats(plan)
-    whole = _whole(refit, target, weight, plan.num_refits)[np.unique(refit)]
-    if repeat is None:
-        return (refit, "refits") if whole.any() else (np.zeros_like(refit), POOLING_NOTE)
-    if whole.all() and _largest(plan) <= SMALL and plan.clusters is None:
-        return refit, "folds"
-    return (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (np.zeros_like(refit), POOLING_NOTE)
-
-
-def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
-    """Mark the parts that hold every class."""
-    there = weight > 0
-    classes = np.unique(target[there])
-    each = [np.bincount(part[there & (target == one)], minlength=count) > 0 for one in classes]
-    return np.all(each, axis=0) & (len(classes) > 1)
-
-
-def repeats(plan: Plan) -> NDArray[np.int64] | None:
-    """Number the repeat of every refit, if successive refits score every unit once; else return None."""
-    unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
-    times = np.bincount(unit, minlength=plan.num_units)
-    if times.max() == 1:
-        return np.zeros(plan.num_refits, np.int64)
-    found, done, filled, total = np.zeros(plan.num_refits, np.int64), np.zeros(plan.num_units, np.int64), 0, np.sum(times > 0)
-    for k, own in enumerate(np.split(unit, ends[:-1])):
-        found[k] = filled // total
-        if np.any(done[own] != found[k]):
-            return None
-        done[own] += 1
-        filled += len(own)
-    return found if filled % total == 0 else None
-
-
-def measurable(caller: str, fit: Fit, metric: str) -> None:
-    """Raise ValueError for a metric of classes if the response has none."""
-    units = fit.objective.units
-    values = np.unique(np.asarray(units.target, np.float64)) if metric in OF_CLASSES and not units.classes else np.zeros(0)
-    if np.isfinite(values).sum() > 2:
-        raise ValueError(f"{caller}: metric={metric!r} needs a response of classes; this one is a number: 'mse' or 'mae'.")
-
-
-def _squares(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
-    del weight
-    wanted = np.eye(predictions.shape[1])[target.astype(int)] if predictions.ndim > 1 else target
-    r, outputs = np.abs(wanted - predictions), tuple(range(1, predictions.ndim))
-    return MetricValues((r**2).sum(outputs), (2 * r * off + off**2).sum(outputs))
-
-
-def _absolute(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
-    del weight
-    return MetricValues(np.abs(target - predictions), off)
-
-
-def _accuracy(target: NDArray, predicted: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
-    del weight
-    if predicted.ndim == 1:
-        predicted, off = np.c_[1 - predicted, predicted], np.c_[off, off]
-    first = predicted.argmax(1)
-    chosen = first[:, None] == np.arange(predicted.shape[1])
-    best, others = np.where(chosen, predicted - off, -np.inf).max(1), np.where(chosen, -np.inf, predicted + off).max(1)
-    return MetricValues((first == target).astype(float), (others >= best).astype(float))
-
-
-def _auc(target: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
-    """Compute the area under the ROC curve; for several classes, the mean of each against the rest.
-
-    A unit contributes the share of the other class that it is ranked above (DeLong, DeLong and Clarke-Pearson, Biometrics 44,
-    1988), scaled so that the mean of all contributions is the area.
+    The names are those as a metric, as the score of single units (with the `title` of these losses) and as a loss of leakage,
+    and the name of scikit-learn's function. A measure that is a function of the mean of another score names it by `mean_of`.
+    `of_table` computes it from the table of classes, and `ratio` its two parts from t, a, b and β. Where `functional` is None,
+    a host computes it.
     """
-    if predictions.ndim == 1:
-        return _area(target == np.max(target), predictions, off, weight)
-    parts = [
-        _area(target == k, predictions[:, k], off[:, k], weight) for k in range(predictions.shape[1]) if (target == k).any()
-    ]
-    return MetricValues(np.mean([p.values for p in parts], axis=0), float(np.mean([p.error for p in parts])))
+
+    name: str
+    needs: Needs
+    functional: AbstractFunctional | None
+    more_is_better: bool = False
+    low: float | None = 0.0
+    high: float | None = None
+    error: Callable[[Numbers, Numbers, Numbers, Numbers], Any] | None = None
+    metrics: tuple[Metric, ...] = ()
+    evaluate: ScoreName | None = None
+    title: str = ""
+    loss: str = ""
+    function: str = ""
+    mean_of: ScoreName | None = None
+    of_table: Callable[[Numbers], float] | None = None
+    ratio: Callable[[Numbers, Numbers, Numbers, float], tuple[Numbers, Numbers]] | None = None
+    way_out: str = ""  # advice where a model lacks it
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the measure is a mean over rows."""
+        return isinstance(self.functional, Mean)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the measure takes weights, so that rows have an influence."""
+        return not (isinstance(self.functional, Called) and not self.functional.weighs)
+
+    @property
+    def worst(self) -> float | None:
+        """The bound that no correction can pass."""
+        return self.low if self.more_is_better else self.high
+
+    @property
+    def removes(self) -> bool:
+        """Whether records can be taken out of the measure again, by negative weights."""
+        return self.functional is not None and self.functional.allows_negative_weights
+
+    @property
+    def classes(self) -> bool:
+        return self.needs != "response"
+
+    def of_means(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> tuple[NDArray, Any]:
+        """Compute contributions from predicted means of the response, and their errors from those of the means."""
+        assert self.functional is not None and self.error is not None
+        told = mean if self.needs != "label" else mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
+        return self.functional.pseudo(y, np.asarray(told, np.float64), weight), self.error(y, mean, off, weight)
+
+    def losses(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+        """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a mean over rows."""
+        assert isinstance(self.functional, Mean)
+        value = self.functional.records(y, prediction)
+        self.check(value)
+        return value
+
+    def target(self, y: NDArray) -> Float[np.ndarray, " rows"]:
+        """Return y in the form of the measure: the numbers of classes in order, or y itself."""
+        return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
+
+    def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
+        """Compute the measure of rows from `target(y)` and their predictions."""
+        return self._call_functional("value", y, prediction, weight)
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+        """Compute the value plus the influence of each row, whose weighted mean is the value."""
+        return self._call_functional("pseudo", y, prediction, weight)
+
+    def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+        """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
+        found = self.pseudo(y, prediction, weight)
+        return found - np.average(found, weights=weight)
+
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+        """Compute `pseudo` of the rows, predictions and weights of many fits."""
+        assert self.functional is not None
+        try:
+            for found in self.functional.many(fits):
+                self.check(found)
+                yield found
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+
+    def _call_functional(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
+        assert self.functional is not None
+        weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
+        if weight.min(initial=0) < 0 and not self.removes:
+            raise ValueError(f"{self.name}: {NO_MIXTURE}")
+        try:
+            found = getattr(self.functional, what)(y, prediction, weight)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        self.check(found)
+        return found
+
+    def check(self, value: Any) -> None:
+        """Raise ValueError if the measure is not a number."""
+        if not np.isfinite(value).all():
+            raise ValueError(
+                f"leakage_corrected: the loss {self.name} is not finite for {np.sum(~np.isfinite(value))} predictions, such "
+                "as a probability of zero for what came true; use loss='brier' or 'zero_one', or an estimator that smooths."
+            )
 
 
-def _by_parts(held: HeldOutPredictions) -> Value:
-    """Average the areas of all parts that hold every class; if none does, compute the area of all together.
+NO_MIXTURE = (
+    "records that do not belong cannot be taken out of it again: it is neither a function of means, nor an area, nor average "
+    "precision"
+)
 
-    A unit contributes its part of each area, and a share of the part's difference from the mean, as the contributions within a
-    part of few rows of a class vary too little.
+
+def squares(y: NDArray, mu: NDArray) -> NDArray:
+    """Compute (y − μ)² of means `[fits, rows]`; of probabilities `[fits, rows, classes]`, Brier's Σ_k (1[y = k] − μ_k)²."""
+    return (y - mu) ** 2 if mu.ndim < 3 else ((np.eye(mu.shape[-1])[y.astype(int)] - mu) ** 2).sum(-1)
+
+
+def squares_error(y: NDArray, mu: NDArray, off: NDArray, weight: NDArray) -> NDArray:
+    r = np.abs((np.eye(mu.shape[1])[y.astype(int)] if mu.ndim > 1 else y) - mu)
+    return (2 * r * off + off**2).sum(tuple(range(1, mu.ndim)))
+
+
+def absolute(y: NDArray, mu: NDArray) -> NDArray:
+    return np.abs(y - mu)
+
+
+def absolute_error(y: NDArray, mu: NDArray, off: NDArray, weight: NDArray) -> NDArray:
+    return off
+
+
+def right(y: NDArray, code: NDArray) -> NDArray:
+    return (y == code) * 1.0
+
+
+def wrong(y: NDArray, code: NDArray) -> NDArray:
+    return (y != code) * 1.0
+
+
+def label_error(y: NDArray, p: NDArray, off: NDArray, weight: NDArray) -> NDArray:
+    """Mark the rows whose most probable class may be another within the errors of probabilities."""
+    if p.ndim == 1:
+        p, off = np.c_[1 - p, p], np.c_[off, off]
+    chosen = p.argmax(1)[:, None] == np.arange(p.shape[1])
+    best, others = np.where(chosen, p - off, -np.inf).max(1), np.where(chosen, -np.inf, p + off).max(1)
+    return (others >= best).astype(float)
+
+
+def surprise(y: NDArray, p: NDArray) -> NDArray:
+    """Compute −log p̂(y) from probabilities of the second class `[fits, rows]`, or of all classes `[fits, rows, classes]`.
+
+    A probability of the second class that rounds to one becomes the largest number below one.
     """
-    n, weight, sizes = len(held.weight), held.weight[held.unit], np.bincount(held.part)
-    whole = _whole(held.part, held.target, weight, len(sizes))
-    rows = np.split(np.argsort(held.part, kind="stable"), np.cumsum(sizes)[:-1])
-    kept, lost = [own for own, one in zip(rows, whole, strict=True) if one], int(np.sum(~whole & (sizes > 0)))
-    if len(sizes) == 1 or not kept:
-        heavy = weight / np.bincount(held.unit, minlength=n)[held.unit]
-        found = _auc(held.target, held.prediction, held.off, heavy)
-        mean = lambda each: float(np.average(np.broadcast_to(each, heavy.shape), weights=heavy))
-        return Value(mean(found.values), _average_by_unit(held.unit, found.values, n), mean(found.error), POOLING_NOTE)
-    each = [_auc(held.target[own], held.prediction[own], held.off[own], weight[own]) for own in kept]
-    areas = np.array([np.average(one.values, weights=weight[own]) for one, own in zip(each, kept, strict=True)])
-    value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)
-    for one, own, part in zip(each, kept, areas, strict=True):
-        kinds = np.unique(held.target[own], return_inverse=True)[1]
-        share = np.bincount(kinds, weight[own]) / weight[own].sum()
-        apart = (part - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
-        pull[held.unit[own]] += (one.values - part + apart) / weight[own].sum() / len(kept)
-        seen[held.unit[own]] = True
-    values = np.where(seen, value + held.weight[seen].sum() * pull, np.nan)
-    how = f"mean over {len(kept)} {held.parts}" + (f" ({lost} more lack a class)" if lost else "")
-    return Value(value, values, float(np.mean([one.error for one in each])), how)
+    if p.ndim < 3:
+        return BERNOULLI.loss(np.minimum(p, np.nextafter(1.0, 0.0)), None, None, None, y)
+    code = np.broadcast_to(y, p.shape[:2]).astype(int)
+    return -np.log(np.take_along_axis(p, code[..., None], -1)[..., 0])
 
 
-def _area(positive: NDArray, predictions: NDArray, off: NDArray, weight: NDArray) -> MetricValues:
-    values = area(positive, predictions, weight)
-    value = float(np.average(values, weights=weight))
-    away = np.where(positive, off, -off)
-    moved = [_below(predictions + towards * away, weight * ~positive)[positive] for towards in (1, -1)]
-    return MetricValues(values, max(abs(float(np.average(one, weights=weight[positive])) - value) for one in moved))
+def bounded_surprise(y: NDArray, p: NDArray) -> NDArray:
+    return surprise(y, np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
+
+
+def relative(y: NDArray, mu: NDArray) -> NDArray:
+    return np.abs(y - mu) / np.maximum(np.abs(y), np.finfo(np.float64).eps)
+
+
+def squared_logs(y: NDArray, mu: NDArray) -> NDArray:
+    return (np.log1p(y) - np.log1p(mu)) ** 2
+
+
+def moments(y: NDArray, mu: NDArray) -> NDArray:
+    """Return the square of the residual, the response and its square, and the residual."""
+    return np.stack([(y - mu) ** 2, y, y**2, y - mu], axis=-1)
+
+
+def determination(mean: NDArray, centred: bool = False) -> float:
+    """Compute R² or, without the mean of the residual, the explained share of the variance."""
+    left, spread = mean[0] - (mean[3] ** 2 if centred else 0.0), mean[2] - mean[1] ** 2
+    return 1 - left / spread if spread > 0 else float(left == 0)
+
+
+def one_mean(y: NDArray, mu: NDArray, loss: Callable) -> NDArray:
+    return loss(y, mu)[:, None]
+
+
+def root(mean: NDArray) -> float:
+    return float(np.sqrt(max(mean[0], 0.0)))
 
 
 def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
-    """Return the contribution of each unit to the area under the ROC curve of two classes."""
+    """Return the contribution of each unit to the area under the ROC curve of two classes.
+
+    A unit contributes the share of the other class that it is ranked above, scaled so that the mean is the area.
+    """
     beaten = np.where(positive, _below(predictions, weight * ~positive), 1 - _below(predictions, weight * positive))
     value = float(np.average(beaten[positive], weights=weight[positive]))
     share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
     return value + (beaten - value) / share
+
+
+def area_error(y: NDArray, p: NDArray, off: NDArray, weight: NDArray) -> float:
+    """Bound the change of an area by the errors of predictions; for several classes, the mean of each against the rest."""
+    if p.ndim > 1:
+        there = [k for k in range(p.shape[1]) if (y == k).any()]
+        return float(np.mean([area_error(y == k, p[:, k], off[:, k], weight) for k in there]))
+    positive = y == np.max(y)
+    away = np.where(positive, off, -off)
+    each = [_below(p + towards * away, weight * ~positive)[positive] for towards in (0, 1, -1)]
+    value, *moved = (float(np.average(one, weights=weight[positive])) for one in each)
+    return max(abs(one - value) for one in moved)
 
 
 def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
@@ -273,10 +412,192 @@ def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
     return 0.5 * (summed[low] + summed[high]) / total
 
 
-MEASURES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], MetricValues]] = {
-    "auc": _auc,
-    "accuracy": _accuracy,
-    "brier": _squares,
-    "mse": _squares,
-    "mae": _absolute,
-}
+def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
+    """Compute average precision plus each row's influence.
+
+    With negative weights, the weight above a threshold is first made to grow as the threshold falls, so that precisions are
+    shares.
+    """
+    order = np.argsort(-predictions, kind="stable")
+    ranked, w, sought = predictions[order], weight[order], positive[order]
+    last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
+    group = np.cumsum(np.append(0, np.diff(ranked) != 0))
+    hits, all_ = np.cumsum(w * sought)[last], np.cumsum(w)[last]
+    if weight.min() < 0:
+        misses = np.clip(np.maximum.accumulate(all_ - hits), 0, (all_ - hits)[-1])
+        hits = np.clip(np.maximum.accumulate(hits), 0, hits[-1])
+        all_ = hits + misses
+    own = np.diff(hits, prepend=0.0)  # the weight of positives at each threshold
+    base = np.maximum(all_, 1e-300)
+    share = hits / base
+    value = own @ share / hits[-1]
+    below = lambda x: np.cumsum(x[::-1])[::-1]
+    gained, lost = below(own / base), below(own * share / base)
+    slope = np.where(sought, (share - value + gained)[group], 0.0) - lost[group]
+    out = np.empty(len(w))
+    out[order] = value + w.sum() * slope / hits[-1]
+    return out
+
+
+def balanced(table: NDArray) -> float:
+    """Compute the mean of the shares of each class that are predicted right."""
+    true = table.sum(1)
+    return float((np.diag(table)[true > 0] / true[true > 0]).mean())
+
+
+def matthews(table: NDArray) -> float:
+    """Compute the correlation of true and predicted classes."""
+    true, said, whole = table.sum(1), table.sum(0), table.sum()
+    spread = (whole**2 - true @ true) * (whole**2 - said @ said)
+    return float((np.trace(table) * whole - true @ said) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class ConfusionCells:
+    """Metric of labels as a function of the table of classes; `cells` marks each row's cell, `[rows, classes²]`."""
+
+    metric: Callable[..., float]
+    keywords: dict[str, Any]
+    labels: NDArray
+
+    def cells(self, y: NDArray, code: NDArray) -> NDArray[np.float64]:
+        count = len(self.labels)
+        return np.eye(count**2)[(y * count + code).astype(int)]
+
+    def __call__(self, cells: NDArray[np.float64]) -> float:
+        table, known = np.maximum(cells, 0.0).reshape(len(self.labels), -1), of_function(self.metric)
+        if known is not None and known.of_table is not None and not self.keywords:
+            return known.of_table(table)
+        if known is None or known.ratio is None or not self.keywords.keys() <= {"average", "pos_label", "beta"}:
+            y, predicted = (self.labels[part.ravel()] for part in np.indices(table.shape))
+            seen = table.ravel() > 0
+            return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=table.ravel()[seen], **self.keywords))
+        parts, average = np.stack([np.diag(table), table.sum(1), table.sum(0)]), self.keywords.get("average", "binary")
+        binary = average == "binary"
+        parts = parts[:, self.labels == self.keywords.get("pos_label", 1) if binary else parts[1] + parts[2] > 0]
+        parts = parts.sum(1, keepdims=True) if average == "micro" else parts
+        t, a, b = parts
+        above, below = known.ratio(t, a, b, self.keywords.get("beta", 1.0))
+        ratio = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
+        return float(a @ ratio / a.sum() if average == "weighted" and a.sum() > 0 else ratio.mean())
+
+
+def quietly(function: Callable, *args: Any, **named: Any) -> Any:
+    """Call a function without scikit-learn's warnings on classes that were never predicted; a ratio 0/0 is zero there."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return function(*args, **named)
+
+
+def _score(
+    function: str, needs: Needs, functional: AbstractFunctional | None = None, low: float | None = 0.0, **more: Any
+) -> Measure:
+    """Build the entry of a score of scikit-learn's, which is at most one, and of which more is better."""
+    return Measure(function, needs, functional, True, low, 1.0, function=function, **more)
+
+
+MEASURES = (
+    _score("roc_auc_score", "probability", Ranks("area"), error=area_error, metrics=("auc",)),
+    _score("accuracy_score", "label", Mean(right), error=label_error, metrics=("accuracy",)),
+    Measure(
+        "(y − ŷ)²",
+        "response",
+        Mean(squares),
+        error=squares_error,
+        metrics=("brier", "mse"),
+        evaluate="squared_error",
+        title="squared error",
+        loss="mse",
+        function="mean_squared_error",
+        mean_of="squared_error",
+    ),
+    Measure(
+        "|y − ŷ|",
+        "response",
+        Mean(absolute),
+        error=absolute_error,
+        metrics=("mae",),
+        evaluate="absolute_error",
+        title="absolute error",
+        loss="absolute",
+        function="mean_absolute_error",
+        mean_of="absolute_error",
+    ),
+    Measure(
+        "1 where the predicted class is wrong",
+        "label",
+        Mean(wrong),
+        high=1.0,
+        error=label_error,
+        evaluate="zero_one",
+        title="share of wrong classes",
+        loss="zero_one",
+    ),
+    Measure(
+        "Brier's, Σ_k (p̂_k − 1[y = k])²",
+        "probabilities",
+        Mean(squares),
+        high=2.0,
+        loss="brier",
+        function="brier_score_loss",
+        mean_of="squared_error",
+    ),
+    Measure(
+        "−log p̂(y)",
+        "probabilities",
+        Mean(bounded_surprise),
+        evaluate="log_density",
+        title=LOG_DENSITY,
+        function="log_loss",
+        mean_of="log_density",
+        way_out="its loss is no density: lo.Regression(X, y, 'gaussian'), 'gamma' and others are, "
+        "and evaluate='squared_error' or 'absolute_error' compares models of one response.",
+    ),
+    Measure(
+        "CRPS",
+        "distribution",
+        None,
+        evaluate="crps",
+        title="CRPS",
+        way_out="it is there for squared loss, for Gaussian, Poisson, negative binomial and gamma responses, and for two "
+        "classes.",
+    ),
+    Measure(
+        "root of the mean square",
+        "response",
+        OfMeans(functools.partial(one_mean, loss=squares), root),
+        function="root_mean_squared_error",
+        mean_of="squared_error",
+    ),
+    Measure("squared difference of logs", "response", Mean(squared_logs), function="mean_squared_log_error"),
+    Measure(
+        "root of the mean square of logs",
+        "response",
+        OfMeans(functools.partial(one_mean, loss=squared_logs), root),
+        function="root_mean_squared_log_error",
+    ),
+    Measure("relative error", "response", Mean(relative), function="mean_absolute_percentage_error"),
+    _score("r2_score", "response", OfMeans(moments, determination), None, mean_of="squared_error"),
+    _score("explained_variance_score", "response", OfMeans(moments, functools.partial(determination, centred=True)), None),
+    *(_score(f"d2_{of}_score", "response", low=None) for of in ("absolute_error", "pinball", "tweedie", "log_loss", "brier")),
+    _score("average_precision_score", "probability", Ranks("precision")),
+    _score("balanced_accuracy_score", "label", of_table=balanced),
+    _score("top_k_accuracy_score", "label"),
+    _score("precision_score", "label", ratio=lambda t, a, b, beta: (t, b)),
+    _score("recall_score", "label", ratio=lambda t, a, b, beta: (t, a)),
+    _score("f1_score", "label", ratio=lambda t, a, b, beta: (2 * t, a + b)),
+    _score("fbeta_score", "label", ratio=lambda t, a, b, beta: ((1 + beta**2) * t, beta**2 * a + b)),
+    _score("jaccard_score", "label", ratio=lambda t, a, b, beta: (t, a + b - t)),
+    _score("matthews_corrcoef", "label", low=-1.0, of_table=matthews),
+    _score("cohen_kappa_score", "label", low=-1.0),
+)
+METRICS: dict[str, Measure] = {name: measure for measure in MEASURES for name in measure.metrics}
+SCORES = {measure.evaluate: measure for measure in MEASURES if measure.evaluate}
+LOSSES = {measure.loss: measure for measure in MEASURES if measure.loss}
+FUNCTIONS = {measure.function: measure for measure in MEASURES if measure.function}
+
+
+def of_function(metric: Any) -> Measure | None:
+    """Return the measure that a function of scikit-learn's computes; None if it is not in the table."""
+    theirs = getattr(metric, "__module__", "").startswith("sklearn.metrics")
+    return FUNCTIONS.get(metric.__name__) if theirs else None

@@ -24,7 +24,8 @@ from ..refit import AbstractRefit
 from .cross_validate import DEFAULT_REFIT, cache_key, cross_validate
 from .estimate import Estimate
 from .mean_intervals import Interval
-from .scoring import Evaluate, ScoreName
+from .metrics import ScoreName
+from .scoring import Evaluate
 
 
 def nested(

@@ -1,10 +1,24 @@
-"""The loss of a batch of refits: the model's own score, a named one, or a user's function, with its error."""
+"""The loss of a batch of refits: the model's own score, a named one, or a user's function, with its error.
+
+The scores that `cross_validate(..., evaluate="squared_error")` names are
+
+    log_density      −log p(y), normalised; of discrete y −log P(y)
+    squared_error    (y − μ)²; of three classes and more Brier's Σ_k (1[y = k] − μ_k)²
+    absolute_error   |y − μ|
+    zero_one         1 if the most probable class is wrong, else 0
+    crps             ∫ (P(Y ≤ t) − 1[y ≤ t])² dt
+
+μ is the predicted mean of the response. A dispersion that is not a parameter of the model is estimated from the data of each
+refit: under squared loss the variance is φ = Σ w r² / Σ w over the units that the refit sees. Errors are estimates
+(`reach`), unless the score is the model's own loss.
+"""
 
 import abc
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,32 +26,126 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
 from ..objectives.batch_functions import ClosedFormBatch, derive_batch, fold_weights, own_passes, padded_batch
 from ..objectives.closed_form import AbstractClosedForm
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, map_arrays, repeatable, unflatten, unravel
+from ..objectives.objective import (
+    LOG_DENSITY,
+    LOG_PROBABILITY,
+    AbstractLinearPredictor,
+    AbstractObjective,
+    Distribution,
+    display_name,
+    map_arrays,
+    repeatable,
+    unflatten,
+    unravel,
+)
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
 from ..refit import RefitBatch
+from .metrics import SCORES, Measure, ScoreName
 
 DIRECTIONS: Literal[8] = 8  # directions in which an unknown function is evaluated within the remaining distance
 # factor on the result of so few directions, if there are more; for a linear function too small once in ten
 SAFETY = {8: 1.5, 2: 3.0}
 
-ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Evaluate = Callable[[NDArray[np.int64], NDArray[np.int64], PyTree], ArrayLike]
 
 
 class NamedScore(abc.ABC):
-    """A score of every held-out unit, named by its `title`."""
+    """A score of every held-out unit of a fit, named by its `title`."""
 
+    fit: Fit
     title: str
     joint = False  # whether there is one number for each refit, not for each held-out unit
+    directions: Literal[2, 8] = DIRECTIONS
 
     @abc.abstractmethod
     def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
-    @abc.abstractmethod
     def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
         """Return the error of the summed losses of each refit, `[refits]`."""
+        each = reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions)
+        return each.reshape(len(each), -1).sum(1)
+
+
+@dataclass(frozen=True)
+class OfPredictions(NamedScore):
+    """Score each unit's prediction by a measure; its error follows from that of the prediction."""
+
+    fit: Fit
+    measure: Measure
+    title: str = ""
+
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
+        values = self._predict(rows, theta)
+        return self._measure(rows, values, np.zeros_like(values))[0]
+
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> NDArray[np.float64]:
+        at = lambda theta: self._predict(rows, theta)
+        values = at(batch.theta)
+        return self._measure(rows, values, reach(self.fit, batch, values, at))[1].sum(1)
+
+    def _predict(self, rows: RefitRows, theta: np.ndarray) -> np.ndarray:
+        """Return the predictions μ; for two classes, the probability of the second."""
+        values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
+        if values.ndim > 2 and not classes:
+            raise ValueError(
+                f"cross_validate: evaluate= needs a prediction of one number; {display_name(self.fit.objective)} has several."
+            )
+        return values[..., 1] if values.ndim > 2 and classes == 2 else values
+
+    def _measure(self, rows: RefitRows, predicted: np.ndarray, off: np.ndarray) -> np.ndarray:
+        """Return the values of a batch and their errors, zero where not scored."""
+        target, held = np.asarray(self.fit.objective.units.target), rows.held
+        out = np.zeros((2, *rows.index.shape))
+        with np.errstate(invalid="ignore"):
+            out[:, held] = self.measure.of_means(target[rows.index[held]], predicted[held], off[held], np.ones(int(held.sum())))
+        out[1][np.isnan(out[1])] = np.inf
+        return out
+
+
+@dataclass(frozen=True)
+class OfDistribution(NamedScore):
+    """Score the distribution that a refit predicts."""
+
+    fit: Fit
+    title: str
+    distribution: Distribution
+    score: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
+        y = np.asarray(self.fit.objective.units.target)
+        mean = predictions(self.fit, rows, theta, "response")
+        with np.errstate(all="ignore"):
+            values = self.score(mean, self.distribution.dispersion(rows, theta), y[np.minimum(rows.index, len(y) - 1)])
+        return np.where(rows.held, values, 0.0)
+
+
+def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> Evaluate | NamedScore | None:
+    """Return the score of a name; None if it is the model's own loss, ValueError if the model has no such score."""
+    if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
+        return evaluate
+    names, units, model = get_args(ScoreName), fit.objective.units, display_name(fit.objective)
+    if not isinstance(evaluate, str) or evaluate not in names:
+        raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(names)}; got {evaluate!r}.")
+    measure = SCORES[evaluate]
+    if measure.error is None:
+        if evaluate == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
+            return None
+        known = units.distribution()
+        if known is None or evaluate not in known.scores:
+            raise ValueError(f"cross_validate: {model} has no {evaluate}; {measure.way_out}")
+        if known.note:
+            warnings.warn(f"cross_validate: the {evaluate} of {model} is {known.note}.", stacklevel=4)
+        return OfDistribution(fit, measure.title, known, known.scores[evaluate])
+    if units.target is None:
+        raise ValueError(f"cross_validate: evaluate={evaluate!r} needs a model with predictions and a target; got {model}.")
+    if measure.needs == "label" and not units.classes:
+        raise ValueError(f"cross_validate: evaluate={evaluate!r} needs classes; {model} has none.")
+    if evaluate == "absolute_error" and units.classes > 2:
+        raise ValueError(f"cross_validate: evaluate={evaluate!r} needs a response that is a number; {model} has classes.")
+    brier = evaluate == "squared_error" and units.classes > 2
+    return OfPredictions(fit, measure, "Brier score" if brier else measure.title)
 
 
 @dataclass(frozen=True)

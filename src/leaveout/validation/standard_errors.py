@@ -8,6 +8,7 @@
 The SD of folds over √(number of folds) is never used: it goes to zero with more folds of the same data.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -164,6 +165,14 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
             return missing(f"{count} blocks of {length} are fewer than {MIN_BLOCKS}")
         return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
     return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
+
+
+def average_by_unit(unit: NDArray[np.int64], values: NDArray, count: int) -> NDArray[np.float64]:
+    """Average values `[entries, ...]` by the unit of each, `[count, ...]`; NaN for a unit without any."""
+    times, columns = np.bincount(unit, minlength=count), values.reshape(len(values), math.prod(values.shape[1:])).T
+    with np.errstate(invalid="ignore"):
+        found = [np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan) for column in columns]
+    return np.stack(found, axis=-1).reshape(count, *values.shape[1:])
 
 
 def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: Plan) -> StandardError:
