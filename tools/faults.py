@@ -930,7 +930,7 @@ FAULTS = (
     ),
     Fault(
         "a pickled path contains its fits",
-        "JudgedPoint.__getstate__",
+        "PathPoint.__getstate__",
         '"choose_audits", "fit"))',
         '"choose_audits"))',
         "test_results",

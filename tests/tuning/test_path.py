@@ -491,7 +491,7 @@ def test_audits_are_of_refits_that_exist(split, monkeypatch):
     X = rng.standard_normal((12, 2))
     objective = lo.GLM(X, (rng.random(12) < 1 / (1 + np.exp(-1.5 * X[:, 0]))) * 1.0, "logistic")
     if not split:
-        monkeypatch.setattr(_path, "_side_by_side", lambda *args: {})
+        monkeypatch.setattr(_path, "groups", lambda *args: [])
     monkeypatch.setattr(_path, "affordable", lambda *_: 50)
     (alone,) = lo.path(objective, [lo.penalties.Zero()], lo.leave_one_out(12), audit=50).estimates
     assert set(alone.audit["refit"]) == set(np.flatnonzero(alone.result != lo.RESULTS.not_converged)) < set(range(12))

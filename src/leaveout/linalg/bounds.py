@@ -7,7 +7,7 @@ for all others the gradient with a_j sign θ_j is zero. An active set is changed
 released at once).
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy
@@ -28,36 +28,30 @@ class Limits(Protocol):
         """Lower and upper bounds."""
 
 
+class Box(NamedTuple):
+    """Limits of some parameters."""
+
+    slope: Float[Array, " params"]
+    bounds: tuple[Float[Array, " params"], Float[Array, " params"]]
+
+
 def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
     """Whether each parameter is at a bound or a kink."""
-    return _resting(limits.slope, limits.bounds, theta)
+    return (theta == limits.bounds[0]) | (theta == limits.bounds[1]) | ((theta == 0) & (limits.slope > 0))
 
 
 def gates(limits: Limits, theta: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
     """Least and greatest ∇_jL that hold a parameter at rest at θ_j."""
-    return _gates(limits.slope, limits.bounds, theta)
+    a, (low, high) = limits.slope, limits.bounds
+    least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
+    return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
 
 
 def segments(
     limits: Limits, place: Int[Array, " active"], sign: Float[Array, " active"]
 ) -> tuple[Float[Array, " active"], Float[Array, " active"]]:
     """Ends of the interval in which parameters keep the given signs; zero stands for a parameter without a kink."""
-    low, high = limits.bounds
-    return _segments((low[place], high[place]), sign)
-
-
-def _resting(a: Array, bounds: tuple[Array, Array], theta: Array) -> Array:
-    return (theta == bounds[0]) | (theta == bounds[1]) | ((theta == 0) & (a > 0))
-
-
-def _gates(a: Array, bounds: tuple[Array, Array], theta: Array) -> tuple[Array, Array]:
-    low, high = bounds
-    least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
-    return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
-
-
-def _segments(bounds: tuple[Array, Array], sign: Array) -> tuple[Array, Array]:
-    low, high = bounds
+    low, high = (end[place] for end in limits.bounds)
     return np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
 
 
@@ -77,7 +71,8 @@ def solve_box(
 
     If G does not determine the minimiser, the result is a θ no worse than the start.
     """
-    theta, free = theta.copy(), ~_resting(a, bounds, theta)
+    box = Box(a, bounds)
+    theta, free = theta.copy(), ~resting(box, theta)
     sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
     max_bound_changes = 20  # largest number of changes of the active set for each parameter
     bound_rounding = 1e-13  # violation that counts as none, relative to the terms of the gradient
@@ -90,7 +85,7 @@ def solve_box(
             free[fresh], fresh = False, fresh[[np.argmax(np.abs(beyond[fresh]))]]
             free[fresh] = True
             continue
-        floor, ceiling = _segments((bounds[0][own], bounds[1][own]), sign[own])
+        floor, ceiling = segments(box, own, sign[own])
         stop = np.where((target <= floor) & (target < theta[own]), floor, np.where((target >= ceiling), ceiling, np.inf))
         met = np.isfinite(stop)
         share = np.divide(stop - theta[own], target - theta[own], out=np.ones(len(own)), where=met & (target != theta[own]))
@@ -101,7 +96,7 @@ def solve_box(
             theta[own[at]], free[own[at]], fresh = stop[at], False, fresh[~np.isin(fresh, own[at])]
             continue
         theta[own] = target
-        gradient, (least, most) = gram @ theta - pull, _gates(a, bounds, theta)
+        gradient, (least, most) = gram @ theta - pull, gates(box, theta)
         beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
         fresh = np.flatnonzero(np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
         if not fresh.size:

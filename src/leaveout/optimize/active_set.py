@@ -22,7 +22,7 @@ from .._runtime.jax import PyTree
 from .._runtime.results import kind_of
 from ..linalg.bounds import gates, resting, segments, solve_box
 from ..linalg.design import weight_terms
-from ..linalg.group_norms import Norms, descend_by_groups
+from ..linalg.group_norms import descend_by_groups
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import AbstractRegression
@@ -123,14 +123,25 @@ def without(caller: str, objective: AbstractObjective) -> None:
 def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     """Count the coefficients that are not held in a sentence, and name the one nearest to being released."""
     theta, a, limits = minimiser.theta, minimiser.at.a, np.stack(model.bounds)
+    if model.norms is not None:
+        length = model.norms.lengths(minimiser.theta)
+        text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
+        margin = np.where(
+            length > 0, np.inf, 1 - model.norms.lengths(minimiser.at.gradient) / (minimiser.at.kappa * model.norms.weight)
+        )
+        if np.isinf(margin).all():
+            return text
+        g = int(np.argmin(margin))
+        name = f"that of {model.parameter_name(int(np.argmax(model.norms.member[g])))}"
+        if margin[g] <= TIE_DISTANCE:
+            return f"{text}; {name} is at a tie: whether it is zero is within rounding"
+        return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
     text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
     if np.isfinite(limits).any():
         within = np.isfinite(limits).any(0)
         at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
         text = f"{text}, {at}" if text else at
     held = at_rest(model, theta)
-    if model.norms is not None:
-        return _said_of_groups(model, model.norms, minimiser)
     if not held.any():
         return text
     least, most = _held_by(model, theta, minimiser.at)
@@ -143,20 +154,6 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     if not a[j] > 0:
         return f"{text}; {model.parameter_name(j)} is nearest to leaving its bound"
     return f"{text}; {model.parameter_name(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
-
-
-def _said_of_groups(model: FullModel, norms: Norms, minimiser: ActiveMinimiser) -> str:
-    """Count the groups that are not zero in a sentence, and name the one nearest to being released."""
-    length = norms.lengths(minimiser.theta)
-    text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
-    margin = np.where(length > 0, np.inf, 1 - norms.lengths(minimiser.at.gradient) / (minimiser.at.kappa * norms.weight))
-    if np.isinf(margin).all():
-        return text
-    g = int(np.argmin(margin))
-    name = f"that of {model.parameter_name(int(np.argmax(norms.member[g])))}"
-    if margin[g] <= TIE_DISTANCE:
-        return f"{text}; {name} is at a tie: whether it is zero is within rounding"
-    return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
 
 
 def at_rest(model: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
@@ -312,12 +309,12 @@ def _held_by(model: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Ar
 def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
     """Compute the excess of ∇L over the bounds that hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(model, theta, at)
-    beyond = at.gradient - np.clip(at.gradient, least, most) if model.norms is None else _excess(model.norms, at)
+    beyond = (
+        at.gradient - np.clip(at.gradient, least, most)
+        if model.norms is None
+        else model.norms.times(at.kappa).excess(at.gradient)
+    )
     return np.where(at_rest(model, theta), beyond, 0.0)
-
-
-def _excess(norms: Norms, at: ActivePoint) -> Float[Array, " params"]:
-    return norms.times(at.kappa).excess(at.gradient)
 
 
 def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Float[Array, " params"]:
@@ -373,21 +370,17 @@ def _quadratic_step(
         return descend_by_groups(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
     if not free:
         return solve_box(gram, pull, at.a[some], (low, high), theta)
-    found = _by_products(gram, pull, at.a[some], theta, _size(kinked, some, theta, at), tolerance)
+    # Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response
+    everywhere, root = np.zeros(len(at.a)), np.sqrt(at.curvature)
+    everywhere[some] = theta
+    rest = root * kinked.smooth.design.predictors(everywhere[None])[0]
+    size = float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
+    found = _by_products(gram, pull, at.a[some], theta, size, tolerance)
     return _by_columns(kinked, some, theta, at, tolerance) if found is None else found
 
 
 def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, "some some"]:
     return second().take(some, axis=0).take(some, axis=1)
-
-
-def _size(model: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint) -> float:
-    """Compute Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response."""
-    whole = np.zeros(len(at.a))
-    whole[some] = theta
-    root = np.sqrt(at.curvature)
-    rest = root * model.smooth.design.predictors(whole[None])[0]
-    return float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
 
 
 def _by_products(

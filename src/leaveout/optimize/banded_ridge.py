@@ -212,12 +212,6 @@ class Search:
     def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
         return self.everyone if self.is_shared else some
 
-    def _sum_targets(self, losses: TargetLosses) -> TargetLosses:
-        if not self.is_shared:
-            return losses
-        loss, slope, curvature = (part.mean(0, keepdims=True) for part in losses[:3])
-        return losses._replace(loss=loss, slope=slope, curvature=curvature)
-
     def start(self, given: Float[Array, " bands"] | None) -> None:
         levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
         with Slow("penalties", len(levels)) as bar:
@@ -246,9 +240,12 @@ class Search:
             who = some[place]
             self.factors += 1
             try:
-                told = self._sum_targets(BandedFactor(self.rows, np.exp(point)).target_losses(self._who(who)))
+                told = BandedFactor(self.rows, np.exp(point)).target_losses(self._who(who))
             except np.linalg.LinAlgError:  # penalties too small for these columns
                 continue
+            if self.is_shared:
+                loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
+                told = told._replace(loss=loss, slope=slope, curvature=curvature)
             good = told.loss + (told.error.mean() if self.is_shared else told.error) < self.best_losses.loss[who]
             for old, new in zip(self.best_losses[:3], told[:3], strict=True):
                 old[who[good]] = new[good]
@@ -435,36 +432,6 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
 
 def descend_penalties(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
     """Choose penalties by the gradient in their logarithms between bounds: one pair for all bands, or one a band by name."""
-    ends = _ends(model, space)
-    begun = None
-    if start is not None:
-        begun = _start_penalties(model, start)
-        if not np.all((ends[0] <= begun) & (begun <= ends[1])):
-            raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
-    search = Search(BandedRows(model, _fitting(model, plan, "tune")), ends, model.shared)
-    search.start(begun)
-    search.descend(rounds)
-    alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
-    how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
-    return PerTarget(model, plan, alpha, search.best_losses.losses.T, search.best_losses.error, _without(model, plan), how)
-
-
-def _of(model: BandedRidge) -> str:
-    return ", the same for all targets" if model.shared else ", for each target"
-
-
-def _start_penalties(model: BandedRidge, start: Any) -> Float[Array, " bands"]:
-    """Choose the log penalties from which the descent starts."""
-    if not isinstance(start, Mapping) or set(start) != set(model.bands):
-        got = list(start) if isinstance(start, Mapping) else repr(start)
-        raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
-    known = [start[name] for name in model.bands]
-    if not all(isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known):
-        raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
-    return np.log(np.array(known, float))
-
-
-def _ends(model: BandedRidge, space: Any) -> tuple[Float[Array, " bands"], Float[Array, " bands"]]:
     named = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
     if set(named) != set(model.bands):
         raise ValueError(f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(named)}.")
@@ -474,7 +441,28 @@ def _ends(model: BandedRidge, space: Any) -> tuple[Float[Array, " bands"], Float
         ends = np.zeros((0, 0))
     if ends.shape != (len(model.bands), 2) or not (np.isfinite(ends) & (ends > 0)).all() or np.any(ends[:, 0] >= ends[:, 1]):
         raise ValueError(f"tune: bounds are (low, high), positive and finite, for all bands or by band; got {space!r}.")
-    return np.log(ends[:, 0]), np.log(ends[:, 1])
+    low, high = np.log(ends).T
+    begun = None
+    if start is not None:
+        if not isinstance(start, Mapping) or set(start) != set(model.bands):
+            got = list(start) if isinstance(start, Mapping) else repr(start)
+            raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
+        known = [start[name] for name in model.bands]
+        if not all(isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known):
+            raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
+        begun = np.log(np.array(known, float))
+        if not np.all((low <= begun) & (begun <= high)):
+            raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
+    search = Search(BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared)
+    search.start(begun)
+    search.descend(rounds)
+    alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
+    how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
+    return PerTarget(model, plan, alpha, search.best_losses.losses.T, search.best_losses.error, _without(model, plan), how)
+
+
+def _of(model: BandedRidge) -> str:
+    return ", the same for all targets" if model.shared else ", for each target"
 
 
 def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:

@@ -568,26 +568,22 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
     else:
         found = _build_fit(objective, theta, read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)))
     if not converged:
-        raise RuntimeError(_failure_message(objective, found, float(value), np.asarray(vector)))
+        name, largest = kind_of(objective), np.abs(vector).max(initial=0)
+        if found.decrement > WARN:
+            what = f"no minimiser of {name} was reached by Newton's method "
+            what += f"(F = {float(value):.6g}, decrement {found.decrement:.2g})"
+        else:
+            what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
+        known = far_out(objective) or objective.parameters.warning(found.theta)
+        if known:
+            raise RuntimeError(f"fit: {what}. {known}")
+        if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
+            what += ": are the data perfectly separated, or a class or group missing"
+            target = objective.units.target
+            what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
+        way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
+        raise RuntimeError(f"fit: {what}{'' if what.endswith('?') else '.'} {way}")
     return found
-
-
-def _failure_message(objective: AbstractObjective, result: Fit, value: float, vector: np.ndarray) -> str:
-    """Explain in a message why there is no minimiser, as far as it is known, and what to do."""
-    name, largest = kind_of(objective), np.abs(vector).max(initial=0)
-    if result.decrement > WARN:
-        what = f"no minimiser of {name} was reached by Newton's method (F = {value:.6g}, decrement {result.decrement:.2g})"
-    else:
-        what = f"the parameters of {name} run away (largest {largest:.3g}) while the loss hardly falls"
-    known = far_out(objective) or objective.parameters.warning(result.theta)
-    if known:
-        return f"fit: {what}. {known}"
-    if objective.convex and (result.decrement > WARN or largest > 1e3 or result.decrement < 1e-6):
-        what += ": are the data perfectly separated, or a class or group missing"
-        target = objective.units.target
-        what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
-    way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
-    return f"fit: {what}{'' if what.endswith('?') else '.'} {way}"
 
 
 @float64

@@ -44,7 +44,8 @@ def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, c
 def indefinite(
     objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
 ) -> IndefiniteHessianError:
-    names = _parameter_names(objective, len(vector))
+    names = objective.parameters.names()
+    names = names if len(names) == len(vector) else [f"parameter {i}" for i in range(len(vector))]
     worst = np.argsort(-np.abs(vector))[:3]
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
     message = (
@@ -70,11 +71,6 @@ def far_out(objective: AbstractObjective) -> str:
         f"Of {listed} the mean is so large beside the spread that in float64 they are nearly collinear with the intercept: "
         "centre them, X - X.mean(axis=0)."
     )
-
-
-def _parameter_names(objective: AbstractObjective, count: int) -> list[str]:
-    names = objective.parameters.names()
-    return names if len(names) == count else [f"parameter {i}" for i in range(count)]
 
 
 def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:

@@ -95,15 +95,10 @@ class DeflationPreconditioner(NamedTuple):
 
 def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPreconditioner:
     """Approximate inverse before any solve: D alone."""
-    none = np.zeros((0, theta.size))
-    return DeflationPreconditioner(none, none, _inverse_root(F, coordinates, theta))
-
-
-def _inverse_root(F: Function, coordinates: "Scaling", theta: Vector) -> Vector:
-    """Compute the diagonal D in coordinates u."""
-    if not isinstance(F.of, HostBatch):
-        return np.ones(theta.size)
-    return 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
+    none, beside = np.zeros((0, theta.size)), np.ones(theta.size)
+    if isinstance(F.of, HostBatch):
+        beside = 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
+    return DeflationPreconditioner(none, none, beside)
 
 
 def most_learnt(F: Function, size: int) -> int:
@@ -181,13 +176,17 @@ class Solve:
             open_ = np.flatnonzero(square > enough)
             if not open_.size:
                 break
-            image = self._image(theta[open_], towards[open_], lanes[open_])
+            step = np.asarray(self.coordinates.unwhiten(towards[open_]))
+            image = self.F.products(theta[open_], lanes[open_])(step) + (step @ self.null_space.T) @ self.null_space
+            image = np.asarray(self.coordinates.whiten(image))
             curvature = np.sum(towards[open_] * image, axis=1)
             down = ~(curvature > 0)
             u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
             square[open_[down]] = 0.0
             open_, image, curvature = open_[~down], image[~down], curvature[~down]
-            self._keep(towards[open_], image, curvature)
+            if len(self.directions) < self.keep and open_.size:
+                size = np.sqrt(curvature[0])
+                self.directions.append((towards[open_[0]] / size, image[0] / size))
             length = square[open_] / curvature
             u[open_] += length[:, None] * towards[open_]
             residual[open_] -= length[:, None] * image
@@ -198,16 +197,6 @@ class Solve:
             told.append((open_, length, ratio))
         self.rest = np.sqrt(np.maximum(square, 0.0) / np.minimum(1.0, _least(told, len(u))))
         return u
-
-    def _image(self, theta: np.ndarray, towards: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        step = np.asarray(self.coordinates.unwhiten(towards))
-        image = self.F.products(theta, lanes)(step) + (step @ self.null_space.T) @ self.null_space
-        return np.asarray(self.coordinates.whiten(image))
-
-    def _keep(self, towards: np.ndarray, image: np.ndarray, curvature: np.ndarray) -> None:
-        if len(self.directions) < self.keep and len(curvature):
-            size = np.sqrt(curvature[0])
-            self.directions.append((towards[0] / size, image[0] / size))
 
     def extended_inverse(self) -> DeflationPreconditioner:
         """Learnt inverse with the directions of this solve added."""
@@ -270,18 +259,13 @@ def decrement_of(
 
 
 def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
-    """Choose coordinates at θ."""
-    return Scaling(as_stored(_diagonal(objective, F, theta) ** -0.5))
-
-
-def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vector:
-    """Choose the positive diagonal whose inverse is S².
+    """Choose coordinates at θ, by the positive diagonal whose inverse is S².
 
     It is the curvature of the penalty, to which the data add little in most directions and much in a few. If the penalty has
     next to none, it is Hutchinson's estimate of diag(H), `E[z ∘ Hz]`, z of random signs.
     """
     if isinstance(F.of, LinearBatch) and _has_sparse_rows(F):
-        return F.of.diagonal(theta)
+        return Scaling(as_stored(F.of.diagonal(theta) ** -0.5))
     known = np.asarray(objective.parameters.penalty_curvature(F.to_tree(theta)), float)
     diagonal_probes = 32  # number of products for an estimate of the diagonal
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (diagonal_probes, len(known)))
@@ -290,7 +274,7 @@ def _diagonal(objective: AbstractObjective, F: Function, theta: Vector) -> Vecto
         least = 1e-3 * max(float(np.median(np.abs(found))), 1e-300)
         if (known > least).all():
             break
-    return np.where(known > least, known, np.maximum(found, least))
+    return Scaling(as_stored(np.where(known > least, known, np.maximum(found, least)) ** -0.5))
 
 
 def _has_sparse_rows(F: Function) -> bool:
@@ -324,21 +308,16 @@ def minimise_by_products(objective: AbstractObjective, F: Function, start: Vecto
     early = (NEARBY[not (_has_sparse_rows(F) or isinstance(F.of, HostBatch))],) if objective.convex else ()
     run = Minimisation(np.inf, start, False)
     for ftol in (*early, 1e-12):
-        about = _unwhitener(F, run.theta)
+        about = None
+        if isinstance(F.of, HostBatch):  # products are with D
+            root = F.of.arrays.diagonal(run.theta) ** -0.25
+            times = lambda v, root=root: root * np.ravel(v)
+            about = scipy.sparse.linalg.LinearOperator((start.size, start.size), times, rmatvec=times, dtype=float)
         theta, _ = descend(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
         run = _newton(objective, F, theta)
         if run.converged:
             break
     return run
-
-
-def _unwhitener(F: Function, theta: Vector) -> "scipy.sparse.linalg.LinearOperator | None":
-    """Coordinates of a descent in which products are with D; None for the coordinates of θ itself."""
-    if not isinstance(F.of, HostBatch):
-        return None
-    root = F.of.arrays.diagonal(theta) ** -0.25
-    times = lambda v: root * np.ravel(v)
-    return scipy.sparse.linalg.LinearOperator((theta.size, theta.size), times, rmatvec=times, dtype=float)
 
 
 def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimisation:

@@ -40,7 +40,12 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     # a penalty that is not quadratic may be flat far out
     # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
     penalty_curvature_share = 1e-13
-    for at in (theta, objective.parameters.start(0)) if _has_penalty(objective, theta) else ():
+    model = objective.predictors
+    if model is None:
+        penalised = bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
+    else:
+        penalised = bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
+    for at in (theta, objective.parameters.start(0)) if penalised else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
         null = vectors[:, values <= penalty_curvature_share * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
@@ -70,13 +75,6 @@ def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "s
         rows = _rows(objective, some) if model is None else model.design.whiten(some, np.eye(size))
         root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
     return root
-
-
-def _has_penalty(objective: AbstractLinearPredictor, theta: PyTree) -> bool:
-    model = objective.predictors
-    if model is None:
-        return bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
-    return bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
 
 
 @compile_static

@@ -1,6 +1,6 @@
 """The public names of tuning that are not at the package's root."""
 
 from .curves import curves as curves, mean_interval as mean_interval
-from .path_result import Path as Path
+from .path import Path as Path
 from .smooth import Smoothing as Smoothing
 from .tune import PerTarget as PerTarget, Trial as Trial, Tuning as Tuning

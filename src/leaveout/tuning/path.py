@@ -8,9 +8,9 @@ audit.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
 from .._runtime.progress import Slow
+from .._runtime.providers import provided
 from .._runtime.results import kind_of
 from ..data.arrays import count, numbers
 from ..linalg.design import Predictors
@@ -37,6 +38,7 @@ from ..refit import AbstractRefit
 from ..refit._penalty_stack import Leaving, PathRefit, Stack, groups
 from ..validation.audit import affordable, audit_table, choose_refits
 from ..validation.batches import one_thread
+from ..validation.checks import of_refits
 from ..validation.cross_validate import (
     DEFAULT_REFIT,
     blank,
@@ -47,17 +49,226 @@ from ..validation.cross_validate import (
     run_refits,
     some_of,
 )
-from ..validation.estimate import Estimate
+from ..validation.estimate import Estimate, PrintedResult
 from ..validation.scoring import HeldOutLoss
 from ..validation.standard_errors import naives
 from .lasso_path import applies as along, lassos
-from .path_result import JudgedPoint, Path, PathPoint, value_text
 from .ridge_path import applies, ridges
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = np.ndarray
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
+
+
+@dataclass(eq=False, repr=False)
+class PathPoint:
+    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN if some refits do not exist).
+
+    The fit and the estimate are built on demand. The object also has the mean of the known errors, the refits to repeat, their
+    parameters, the number of gradients so far, the table of the audit, and a sentence on the audit of the path.
+    """
+
+    value: Any
+    penalty: AbstractPenalty
+    make_fit: Callable[[], Fit]
+    make_estimate: Callable[[Fit], Estimate]
+    mean: float
+    error: float
+    choose_audits: Callable[[int], dict[int, str]]
+    start: dict[int, np.ndarray]
+    gradients: float
+    audit: pd.DataFrame | None = None
+    note: str = ""
+
+    @functools.cached_property
+    def fit(self) -> Fit:
+        """θ̂ under this penalty."""
+        return self.make_fit()
+
+    @functools.cached_property
+    def judged(self) -> Estimate:
+        """The estimate before the audit."""
+        return self.make_estimate(self.fit)
+
+    @functools.cached_property
+    def estimate(self) -> Estimate:
+        """The estimate under this penalty."""
+        return replace(self.judged, audit=self.audit, labels=self.judged.labels | {"audit": self.note})
+
+    def with_estimate(self, estimate: Estimate) -> "PathPoint":
+        """Copy with another estimate."""
+        return replace(self, make_fit=lambda: self.fit, make_estimate=lambda fit: estimate, mean=_mean(estimate))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process: the estimate without the fit, which has the data."""
+        names = ("value", "penalty", "mean", "error", "gradients", "audit", "note", "judged")
+        kept = {name: getattr(self, name) for name in names}
+        return dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit")) | {"start": {}} | kept
+
+    def __repr__(self) -> str:
+        return f"Point({value_text(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Path(PrintedResult):
+    """An estimate under each of many penalties, in the order in which they were given.
+
+    `lo.path` returns it. A pickled path has its estimates, and no fits.
+
+    Attributes
+    ----------
+    points : tuple of points
+        One for each penalty, with its `value`, `penalty`, `mean`, `estimate` and `fit`.
+    plan : Plan
+        The plan.
+    labels : dict of str to str
+        The texts of the printed result.
+
+    See Also
+    --------
+    path : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 5))
+    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found.table()["mean"].round(3).tolist()
+    [0.564, 0.557, 0.561]
+    """
+
+    points: tuple[PathPoint, ...]
+    plan: Plan
+    labels: dict[str, str]  # model, refit, audit: for the printed result
+
+    @property
+    def values(self) -> pd.Index:
+        """Labels of the penalties: their numbers, the keys of a mapping, or else 0, 1, 2 and so on."""
+        return pd.Index([point.value for point in self.points], name="penalty")
+
+    @property
+    def penalties(self) -> list[AbstractPenalty]:
+        """The penalties, in order."""
+        return [point.penalty for point in self.points]
+
+    @property
+    def estimates(self) -> list[Estimate]:
+        """The estimates under the penalties, in order."""
+        return [point.estimate for point in self.points]
+
+    @property
+    def fits(self) -> list[Fit]:
+        """The fits under the penalties, in order."""
+        return [point.fit for point in self.points]
+
+    @functools.cached_property
+    def _comparable(self) -> list[PathPoint]:
+        """Return the points at which every loss of the plan exists: means over fewer units are not comparable."""
+        found = [point for point in self.points if np.isfinite(point.mean)]
+        if not found:
+            raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
+        return found
+
+    @functools.cached_property
+    def best(self) -> PathPoint:
+        """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
+        return min(self._comparable, key=lambda point: point.mean)
+
+    @functools.cached_property
+    def one_standard_error(self) -> PathPoint:
+        """The simplest penalty whose mean is within one standard error of the best's (Breiman and others, 1984).
+
+        The standard error is that of the best's own mean, over the independent units of the plan (`Estimate.se`). The simplest
+        fits the data worst; among penalties that differ by a factor it is the strongest. Raises ValueError if the plan
+        has no standard error.
+        """
+        value, kind = self.best.estimate.standard_error
+        if not np.isfinite(value):
+            raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
+        near = [point for point in self._comparable if point.mean <= self.best.mean + value]
+        return max(near, key=lambda point: point.estimate.no_update)
+
+    def table(self) -> pd.DataFrame:
+        """Tabulate the estimates under all penalties.
+
+        Returns
+        -------
+        DataFrame
+            One row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, and the number `flagged`.
+        """
+        rows = [
+            {"mean": e.mean, "se": e.se, "no_update": e.no_update}
+            | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
+            for e in self.estimates
+        ]
+        return pd.DataFrame(rows, index=self.values)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        best, mean = self.best, self.best.mean
+        value, kind = best.estimate.standard_error
+        known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
+        what = f", {score}" if score else ""
+        apart = lambda point: point.mean - point.estimate.approximation_error
+        close = [p for p in self._comparable if p is not best and apart(p) <= mean + best.estimate.approximation_error]
+        ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
+        worst = max(point.estimate.approximation_error for point in self._comparable)
+        proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
+        simplest = self.one_standard_error if np.isfinite(best.estimate.se) else None
+        within = simplest and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
+        checks: dict[str, list[Any]] = {}  # of refits under the other penalties
+        for point in self.points:
+            flagged = [] if point is best else of_refits(point.estimate.flagged(), point.estimate.result)
+            for found in flagged:
+                checks.setdefault(found.code, []).append(point.value)
+        missing = [point.value for point in self.points if point not in self._comparable]
+        lines = [
+            ("model", self.labels["model"]),
+            ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
+            ("stopped", self.labels.get("stopped", "")),
+            ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
+            ("best", f"{value_text(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
+            ("one SE", within or ""),
+            ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
+            ("not told apart", f"{join_texts([p.value for p in close])}: within refit error of the best" if close else ""),
+            ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
+            ("audit", self.labels["audit"]),
+            ("not compared", f"{join_texts(missing)}: some refits do not exist" if missing else ""),
+            *best.estimate._findings(),
+            ("elsewhere", "; ".join(f"{code} under {join_texts(values)}" for code, values in sorted(checks.items()))),
+            ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the held-out loss ± its standard error against the penalty, with both choices marked. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return provided("plot").path(self, ax=ax)
+
+
+def value_text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def join_texts(values: Iterable[Any]) -> str:
+    texts = [value_text(value) for value in values]
+    # labels in a printed list
+    return ", ".join(texts if len(texts) <= 5 else [*texts[:2], "…", texts[-1]])
 
 
 @overload
@@ -152,27 +363,26 @@ def path(
     objective = objective if known is None else known.whole.glm  # the model of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
-    named, found = _label_penalties(objective, penalties), dict[Any, JudgedPoint]()
+    named, found = _label_penalties(objective, penalties), dict[Any, PathPoint]()
     labels = {"model": repr(objective), "refit": repr(refit)}
     of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, refit, audit)
-            said, audited, missed = _audit_points(found, audit, work(objective, objective.design.shape[1]))
-            tables: dict[Any, pd.DataFrame | None] = {**audited}
+            said, missed = _audit_points(found, audit, work(objective, objective.design.shape[1]))
             if missed:  # refits that were judged in the same way are refined
-                said, judged = f"{said}: every penalty was cross-validated by itself", dict(found)
-                found.clear()
-                for value, each in judged.items():
-                    found[value] = _whole(each, cross_validate(each.fit, plan, refit, audit=audit))
-                tables = {value: each.estimate.audit for value, each in found.items()}
+                said = f"{said}: every penalty was cross-validated by itself"
+                for value in [*found]:
+                    point = found[value].with_estimate(cross_validate(found[value].fit, plan, refit, audit=audit))
+                    found[value] = replace(point, audit=point.judged.audit)
+            for point in found.values():
+                point.note = said
     except KeyboardInterrupt:
         told = f"{len(found)} of {len(named)} penalties"
         labels |= {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-        done = tuple(PathPoint(value, penalty, found[value], None, "") for value, penalty in named.items() if value in found)
+        done = tuple(replace(found[value], audit=None, note="") for value in named if value in found)
         raise Interrupted(f"path: stopped after {told}", lambda: Path(done, plan, labels) if done else None) from None
-    points = tuple(PathPoint(value, penalty, found[value], tables.get(value), said) for value, penalty in named.items())
-    return Path(points, plan, labels | {"audit": said})
+    return Path(tuple(found[value] for value in named), plan, labels | {"audit": said})
 
 
 def _mean(estimate: Estimate) -> float:
@@ -187,22 +397,30 @@ def _mean_error(error: Float[Array, " refits"]) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def _whole(each: JudgedPoint, estimate: Estimate) -> JudgedPoint:
-    """Return a copy with another estimate."""
-    return replace(each, make_fit=lambda: each.fit, make_estimate=lambda fit: estimate, mean=_mean(estimate))
-
-
 def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, AbstractPenalty]:
     """Return the penalties by their labels."""
     if isinstance(penalties, Mapping):
         named = {label: resolve(penalty) for label, penalty in penalties.items()}
     elif isinstance(penalties, Sequence) and any(isinstance(each, AbstractPenalty) for each in penalties):
         found = [resolve(each) for each in penalties]
-        alphas = [_alpha(each) for each in found]
-        alike = len({type(each) for each in found}) == 1 and None not in alphas and len(set(alphas)) == len(found)
-        named = dict(zip(alphas if alike else range(len(found)), found, strict=True))
+        own = [_alpha(each) for each in found]
+        alike = len({type(each) for each in found}) == 1 and None not in own and len(set(own)) == len(found)
+        named = dict(zip(own if alike else range(len(found)), found, strict=True))
     else:
-        named = _ridges_of(objective, penalties)
+        alphas = np.asarray(numbers("path", "penalties", penalties), float)
+        if alphas.ndim != 1 or not (np.isfinite(alphas) & (alphas > 0)).all() or len(np.unique(alphas)) < len(alphas):
+            raise ValueError(
+                f"path: penalties that are numbers must be positive, finite and distinct, in one dimension; got {penalties!r}. "
+                "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
+            )
+        own = objective.penalty
+        kinked = own.has_kinks and _with_alpha(own, 1.0) is not None
+        if not kinked and not isinstance(own, Zero | Ridge):
+            raise ValueError(
+                f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
+                "that kind, such as [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
+            )
+        named = {float(alpha): _with_alpha(own, alpha) if kinked else Ridge(alpha) for alpha in alphas}
     if not named:
         raise ValueError("path: give one penalty at least.")
     for penalty in named.values():
@@ -235,27 +453,8 @@ def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
     return Lasso(alpha) if isinstance(penalty, Lasso) else None
 
 
-def _ridges_of(objective: Model, values: Any) -> dict[Any, AbstractPenalty]:
-    """Ridge(α) of numbers α."""
-    alphas = np.asarray(numbers("path", "penalties", values), float)
-    if alphas.ndim != 1 or not (np.isfinite(alphas) & (alphas > 0)).all() or len(np.unique(alphas)) < len(alphas):
-        raise ValueError(
-            f"path: penalties that are numbers must be positive, finite and distinct, in one dimension; got {values!r}. "
-            "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
-        )
-    own = objective.penalty
-    if own.has_kinks and _with_alpha(own, 1.0) is not None:
-        return {float(alpha): _with_alpha(own, alpha) for alpha in alphas}
-    if not isinstance(own, Zero | Ridge):
-        raise ValueError(
-            f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
-            "that kind, such as [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
-        )
-    return {float(alpha): Ridge(alpha) for alpha in alphas}
-
-
 def _find(
-    points: dict[Any, JudgedPoint],
+    points: dict[Any, PathPoint],
     objective: Model,
     penalty_by_label: dict[Any, AbstractPenalty],
     plan: Plan,
@@ -265,24 +464,41 @@ def _find(
     """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
     plan = resolve_plan("path", objective, plan, refit)
     judged = functools.partial(_split_results, objective, plan, refit)
-    every = _read_or_make(lambda: _at_once(objective, penalty_by_label, plan)) if refit.quadratic else None
+    # every refit leaves out one row, or a part of it, and none twice
+    rows = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1 and bool(np.all(plan.weight <= 1))
+    penalties, make = list(penalty_by_label.values()), None
+    if refit.quadratic and rows:
+        alphas = _alphas(penalties)
+        if along(objective, penalties, plan):
+            make = lambda: lassos(objective, penalties, plan)
+        elif alphas is not None and applies(objective):
+            make = lambda: ridges(objective, alphas, plan)
+    every = None if make is None else _read_or_make(make)
     points.update({} if every is None else judged(penalty_by_label, every))
     order = [value for value in penalty_by_label if value not in points]
     model = _predictors(objective, [penalty_by_label[value] for value in order])
     thetas = {} if model is None else _minimisers(objective, model, {value: penalty_by_label[value] for value in order})
-    if model is not None and thetas:
-        for some, every in _side_by_side(
-            objective, model, {value: penalty_by_label[value] for value in thetas}, thetas, plan, refit
-        ):
-            points.update(judged(some, every))
+    if model is not None and thetas and rows and model.separate and model.loss.self_concordance is not None:
+        # rows leave known fits in arrays over some of the penalties at a time
+        labels, theta = list(thetas), np.stack(list(thetas.values()))
+        second = _seconds(objective, [penalty_by_label[value] for value in labels])
+        for some in groups(len(theta), model):
+            stack = Stack(model, second[some], theta[some], Leaving(plan.index, plan.weight, plan.held), len(theta))
+            baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
+            scale = naives(baseline, stack.weight[plan.index[plan.held]])
+            every = _read_or_make(lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale))
+            if every is None:
+                break
+            points.update(judged({value: penalty_by_label[value] for value in labels[some]}, every))
     order = [value for value in order if value not in points]
     if all(isinstance(value, float) for value in order):
         order.sort(reverse=True)
     before = None
     with Slow("penalties", len(order)) as bar:
         for value in order:
+            penalty = penalty_by_label[value]
             try:
-                posed = objective.under(penalty_by_label[value])
+                posed = objective.under(penalty)
                 own = _fit_at(posed, thetas[value]) if value in thetas else fit(posed, before)
             except (RuntimeError, ValueError) as error:
                 error.add_note(f"In lo.path, under the penalty {value_text(value)}.")
@@ -291,13 +507,9 @@ def _find(
             # without the results that its refits cache
             before, same, candidates = own.parameters, replace(own), gathered.candidates
             estimate = replace(gathered.finish(None, ""), fit=same)
-            known = (
-                lambda same=same: same,
-                lambda fit, estimate=estimate: estimate,
-                _mean(estimate),
-                _mean_error(estimate.error),
-            )
-            points[value] = JudgedPoint(*known, candidates.choose, candidates.start, gathered.gradients)
+            make_both: tuple[Any, Any] = (lambda same=same: same, lambda fit, estimate=estimate: estimate)
+            known = *make_both, _mean(estimate), _mean_error(estimate.error), candidates.choose, candidates.start
+            points[value] = PathPoint(value, penalty, *known, gathered.gradients)
             bar.advance()
 
 
@@ -343,35 +555,6 @@ def _minimisers(objective: Model, model: Predictors, penalty_by_label: dict[Any,
     return {value: theta for value, theta, arrived in zip(penalty_by_label, found.theta, good, strict=True) if arrived}
 
 
-def _of_rows(plan: Plan) -> bool:
-    """Tell whether every refit leaves out one row, or a part of it, and none twice."""
-    alone = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1
-    return bool(alone and np.all(plan.weight <= 1))
-
-
-def _side_by_side(
-    objective: Model,
-    model: Predictors,
-    penalty_by_label: dict[Any, AbstractPenalty],
-    thetas: dict[Any, Array],
-    plan: Plan,
-    refit: AbstractRefit,
-) -> Iterator[tuple[dict[Any, AbstractPenalty], PathRefit]]:
-    """Leave single rows out of known fits, in arrays over some of the penalties at a time."""
-    if not (_of_rows(plan) and model.separate and model.loss.self_concordance is not None):
-        return
-    labels, penalties, theta = list(penalty_by_label), list(penalty_by_label.values()), np.stack(list(thetas.values()))
-    second, leaving = _seconds(objective, penalties), Leaving(plan.index, plan.weight, plan.held)
-    for some in groups(len(theta), model):
-        stack = Stack(model, second[some], theta[some], leaving, len(theta))
-        baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
-        scale = naives(baseline, stack.weight[plan.index[plan.held]])
-        every = _read_or_make(lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale))
-        if every is None:
-            return
-        yield dict(zip(labels[some], penalties[some], strict=True)), every
-
-
 def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     """Compute the arrays over penalties, or read them from the checkpoint."""
 
@@ -383,23 +566,13 @@ def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
     return PathRefit(**{"moved": None, **parts}) if parts else None
 
 
-def _at_once(objective: Model, penalty_by_label: dict[Any, AbstractPenalty], plan: Plan) -> PathRefit | None:
-    """Compute ridge or lasso paths of least squares with every row left out by itself."""
-    if _of_rows(plan) and along(objective, list(penalty_by_label.values()), plan):
-        return lassos(objective, list(penalty_by_label.values()), plan)
-    alphas = _alphas(list(penalty_by_label.values()))
-    if alphas is None or not (_of_rows(plan) and applies(objective)):
-        return None
-    return ridges(objective, alphas, plan)
-
-
 def _split_results(
     objective: Model,
     plan: Plan,
     refit: AbstractRefit,
     penalty_by_label: dict[Any, AbstractPenalty],
     every: PathRefit,
-) -> dict[Any, JudgedPoint]:
+) -> dict[Any, PathPoint]:
     """Split arrays over penalties into one result for each penalty, except for the `bad` ones.
 
     Fits and estimates are built on demand.
@@ -422,11 +595,11 @@ def _split_results(
             continue
         make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), every.theta[k])
         known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
-        found[value] = JudgedPoint(*known, {}, float(every.gradients[k]))
+        found[value] = PathPoint(value, penalty, *known, {}, float(every.gradients[k]))
         if wanting[k]:
-            asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].estimate, np.flatnonzero(every.open[k])
+            asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].judged, np.flatnonzero(every.open[k])
             overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penalty_by_label)), rest)
-            found[value] = replace(_whole(found[value], whole), error=_mean_error(whole.error))
+            found[value] = replace(found[value].with_estimate(whole), error=_mean_error(whole.error))
     return found
 
 
@@ -436,23 +609,22 @@ def _fit_at(objective: Model, theta: np.ndarray) -> Fit:
     return anchored_at(objective, as_stored(theta), "path", np.zeros((0, len(theta))))
 
 
-def _audit_points(points: dict[Any, JudgedPoint], audit: int, operations: float) -> tuple[str, dict[Any, pd.DataFrame], int]:
+def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -> tuple[str, int]:
     """Audit some refits under the penalties with the largest errors; a gradient takes `operations` operations.
 
-    Returns a sentence about the audits, their tables, and the number of failures.
+    Writes the tables into the points. Returns a sentence about the audits, and the number of failures.
     """
     number = min(audit, affordable(sum(each.gradients for each in points.values()), operations)) if audit else 0
-    order = sorted(points, key=lambda value: -points[value].error)
-    wanted: dict[Any, dict[int, str]] = {}
+    order = sorted(points.values(), key=lambda point: -point.error)
+    wanted: dict[PathPoint, dict[int, str]] = {}
     for turn in range(number):
-        value = order[turn % len(order)]
-        listed = list(points[value].choose_audits(audit).items())
+        point = order[turn % len(order)]
+        listed = list(point.choose_audits(audit).items())
         if listed:  # otherwise no refit exists
-            wanted.setdefault(value, {}).update([listed[turn % len(listed)]])
-    tables = {}
-    for value, chosen in wanted.items():
-        each, estimate = points[value], points[value].estimate
-        tables[value] = audit_table(HeldOutLoss(each.fit, estimate.plan, None), estimate, chosen, each.start)
-    count, missed = sum(map(len, tables.values())), sum(int(table["beyond"].to_numpy().sum()) for table in tables.values())
+            wanted.setdefault(point, {}).update([listed[turn % len(listed)]])
+    count, missed = 0, 0
+    for point, chosen in wanted.items():
+        table = audit_table(HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start)
+        point.audit, count, missed = table, count + len(table), missed + int(table["beyond"].to_numpy().sum())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
-    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", tables, missed
+    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", missed

@@ -17,7 +17,7 @@ Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of l
     R = F/φ + ½ log|H| − ½ log|P|₊ + ½ (n − m) log φ,      φ = 1, or of squared losses 2F/(n − m), m the unpenalised
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,12 +153,6 @@ class Neighbourhoods:
         q = self.model.x.shape[1]
         self.batches = list(self.plan.batches(2**18, q, q * q))
 
-    def without(self, units: Array) -> "Neighbourhoods":
-        """Return the criterion without some units, which have weight zero in every fit and are not scored."""
-        weight = np.where(units, 0.0, self.model.weight)
-        share = np.where(units[self.plan.index], 0.0, self.share)
-        return Neighbourhoods(replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta)
-
     def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
         model, n = self.model, len(self.model.y)
         self.looks += 1
@@ -221,8 +215,8 @@ class Neighbourhoods:
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
         delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
         bend = delta * here.curvature[units]
-        # trace below which a matrix stays positive definite
-        return units, delta, z, _Metric(z, bend, sure=-_least(bend, length[units]) < 0.99)
+        # a matrix whose negative part has a trace below that stays positive definite
+        return units, delta, z, _Metric(z, bend, sure=np.sum(np.maximum(-bend, 0.0) * length[units], axis=1) < 0.99)
 
 
 class _CriterionSums:
@@ -241,11 +235,6 @@ def _along(z: Float[Array, "refits width params"], v: Float[Array, "refits param
     return np.matmul(z, v[:, :, None])[:, :, 0]
 
 
-def _least(bend: Float[Array, "refits width"], length: Float[Array, "refits width"]) -> Float[Array, " refits"]:
-    """Return a lower bound on the eigenvalues of `Σ bend z zᵀ`: the trace of its negative part."""
-    return np.sum(np.minimum(bend, 0.0) * length, axis=1)
-
-
 class _Metric:
     """`I + Σ bend z zᵀ` of every refit; IndefiniteHessianError if one that is not `sure` is singular."""
 
@@ -256,8 +245,16 @@ class _Metric:
         self.whole = np.matmul(z, turned) if self.low else np.matmul(turned * bend[:, None, :], z)
         size = np.eye(self.whole.shape[1])
         if not sure.all():
-            gone = np.sqrt(np.maximum(-bend[~sure], 0.0))
-            _require_definite(size - _both(gone, self.whole[~sure]) if self.low else size + self.whole[~sure])
+            gone, inner = np.sqrt(np.maximum(-bend[~sure], 0.0)), self.whole[~sure]
+            left = size - gone[:, :, None] * inner * gone[:, None, :] if self.low else size + inner
+            try:
+                np.linalg.cholesky(left - 1e-12 * size)
+            except np.linalg.LinAlgError:
+                raise IndefiniteHessianError(
+                    "smooth: without its rows some refit does not determine every coefficient. Give smaller neighbourhoods, or "
+                    "fewer basis functions (k=); classes that are separated are told by no λ: give one, by "
+                    "model.smoothed(10.0)."
+                ) from None
         self.whole = size + (bend[:, :, None] * self.whole if self.low else self.whole)
 
     def solve(self, rhs: Float[Array, "refits columns params"]) -> Float[Array, "refits columns params"]:
@@ -265,22 +262,6 @@ class _Metric:
             return np.linalg.solve(self.whole, rhs.swapaxes(1, 2)).swapaxes(1, 2)
         inner = np.linalg.solve(self.whole, self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2)))
         return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
-
-
-def _both(root: Array, matrix: Array) -> Array:
-    return root[:, :, None] * matrix * root[:, None, :]
-
-
-def _require_definite(matrices: Float[Array, "refits size size"]) -> None:
-    if not len(matrices):
-        return
-    try:
-        np.linalg.cholesky(matrices - 1e-12 * np.eye(matrices.shape[1]))
-    except np.linalg.LinAlgError:
-        raise IndefiniteHessianError(
-            "smooth: without its rows some refit does not determine every coefficient. Give smaller neighbourhoods, or fewer "
-            "basis functions (k=); classes that are separated are told by no λ: give one, by model.smoothed(10.0)."
-        ) from None
 
 
 @dataclass(eq=False)
