@@ -222,8 +222,7 @@ def _refit(fit, out):
 
 def nested(count=6, n=100):
     """λ chosen again without every row in turn, and the refit there, against what is said to first order."""
-    from leaveout.tuning.smooth import _least
-    from leaveout.tuning.smoothing_criterion import minimum
+    from leaveout.tuning.smooth import _least, minimum
 
     for loss in ("squared", "poisson", "logistic"):
         pairs = []

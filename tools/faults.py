@@ -416,7 +416,7 @@ FAULTS = (
     ),
     Fault(
         "coefficients at their upper bound stay there whatever their gradient",
-        "_gates",
+        "bounds.gates",
         "return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))",
         "return least, np.where((theta == low) | (theta == high), np.inf, np.where(theta <= 0, a, -a))",
         "test_bounds",

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -18,8 +17,7 @@ from leaveout.models.smooth import bases as bases
 from leaveout.optimize.hessian_factor import IndefiniteHessianError
 from leaveout.tuning.curves import _jackknife, _scoring
 from leaveout.tuning.hypergradient import loss_shares
-from leaveout.tuning.smooth import _least, data_of
-from leaveout.tuning.smoothing_criterion import Neighbourhoods, PenalisedRows, RestrictedLikelihood, minimum
+from leaveout.tuning.smooth import Neighbourhoods, PenalisedRows, RestrictedLikelihood, _least, data_of, minimum
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 
@@ -255,10 +253,7 @@ def test_choosing_again_in_every_refit_is_told_to_first_order():
     found = lo.smooth(lo.Additive("y ~ s(x, k=8)", data), lo.leave_one_out(40))
     losses, rho = [], []
     for row in range(40):
-        own = np.arange(40) == row  # weight zero in every fit, and not scored
-        some = replace(found.criterion.model, weight=np.where(own, 0.0, found.criterion.model.weight))
-        share = np.where(own[found.plan.index], 0.0, found.criterion.share)
-        fewer = Neighbourhoods(some, found.plan, share / share.sum(), found.criterion.theta)
+        fewer = found.criterion.without(np.arange(40) == row)
         rho.append(_least(fewer, found.rho, found.bounds).rho)
         here = minimum(fewer.model, rho[-1], found.fit.vector)
         losses.append(fewer.model.derivatives(here.eta, (0,))[0][row])

@@ -35,8 +35,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import NewtonStep
 from ..validation.cross_validate import resolve_plan
-from .smooth import Choice, Smoothing, data_of
-from .smoothing_criterion import Neighbourhoods, PenalisedRows, SmoothingMinimum, minimum
+from .smooth import Choice, Neighbourhoods, PenalisedRows, Smoothing, SmoothingMinimum, data_of, minimum
 
 Array = np.ndarray
 POINTS, SIDE = 200, 40  # number of points of a curve; along each side of a surface

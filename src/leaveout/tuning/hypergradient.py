@@ -128,9 +128,11 @@ class LossSlopes:
         self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
         """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
+        model = fit.predictors
+        separate = model is not None and model.separate and model.design.outputs == 1 and model.loss is model.unit_loss
         if kinks(fit.objective) is not None:
             told = self._by_refits(fit, rho, builder, batches, among)
-        elif self._closed_form_slope(fit, rho):
+        elif separate and self._alone(rho):
             told = self._by_arrays(fit, rho, builder, batches, among)
         elif self.pooled_criterion is not None:
             raise ValueError(
@@ -152,23 +154,19 @@ class LossSlopes:
         except TypeError as error:
             raise TypeError(f"{error} Or use sampler='optuna', which derives nothing.") from error
 
-    # linear predictors under a quadratic penalty
-
-    def _closed_form_slope(self, fit: Fit, rho: np.ndarray) -> bool:
-        model = fit.predictors
-        if model is None or not model.separate or model.design.outputs > 1 or model.loss is not model.unit_loss:
-            return False
-        return self._alone(rho)
-
     def _alone(self, rho: np.ndarray) -> bool:
+        """Whether hyperparameters enter the penalty alone."""
+
+        def look(rho: Array) -> None:
+            parts = (part for name, part in vars(self._traceable(rho)).items() if name != "penalty")
+            leaves = jax.tree.leaves(list(parts))
+            self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
+
         if self.alone is None:
-            jax.eval_shape(self._looked_at, rho)
+            jax.eval_shape(look, rho)
         return bool(self.alone)
 
-    def _looked_at(self, rho: Array) -> None:
-        parts = (part for name, part in vars(self._traceable(rho)).items() if name != "penalty")
-        leaves = jax.tree.leaves(list(parts))
-        self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
+    # linear predictors under a quadratic penalty
 
     @functools.cached_property
     def _penalty(self) -> Callable[..., Float[Array, "features features hyper"]]:
@@ -330,15 +328,12 @@ class LossSlopes:
     def _derivative(
         self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> np.ndarray:
-        share, size, asked = shares(builder.draft, among), fit.num_params, builder.held_out_loss
+        share, size, joint = shares(builder.draft, among), fit.num_params, builder.held_out_loss.joint
         leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
         by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
         for batch in batches:
-            state = RefitDescent(fit, batch.rows, own=True)
-            state.begin()
-            done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
-            builder.add(batch, done, asked.losses_of(batch.rows, done))
-            each = share[batch.refits] if asked.joint else np.where(batch.rows.held, share[batch.place], 0.0)
+            state, done = _take_step(builder, batch)
+            each = share[batch.refits] if joint else np.where(batch.rows.held, share[batch.place], 0.0)
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), each, done.theta)
             r = np.asarray(self._pulls(rho, leaves, fit.theta, args, chunk))
@@ -388,11 +383,17 @@ def _loss_changes(
 def _one_step_criterion(builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
     """Return the criterion, with one Newton step for each refit."""
     for batch in batches:
-        state = RefitDescent(builder.held_out_loss.fit, batch.rows, own=True)
-        state.begin()
-        done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
-        builder.add(batch, done, builder.held_out_loss.losses_of(batch.rows, done))
+        _take_step(builder, batch)
     return np.asarray(mean(builder.draft, among))
+
+
+def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[RefitDescent, RefitBatch]:
+    """Take one Newton step of each refit of any model, and add the losses there to the estimate."""
+    state = RefitDescent(builder.held_out_loss.fit, batch.rows, own=True)
+    state.begin()
+    done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
+    builder.add(batch, done, builder.held_out_loss.losses_of(batch.rows, done))
+    return state, done
 
 
 def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[np.ndarray, " units"]:
