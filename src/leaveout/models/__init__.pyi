@@ -8,7 +8,7 @@ from .base import (
     Parameters as Parameters,
     Units as Units,
 )
-from .crf.tagging import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
+from .crf.tags import entities as entities, entity_f1 as entity_f1, token_accuracy as token_accuracy
 from .glm import losses as losses, penalties as penalties
 from .hidden.hidden_chain import Dirichlet as Dirichlet
 from .hidden.hidden_field import External as External, Free as Free
