@@ -99,24 +99,27 @@ def settle(
     mark, convention = way
     words = [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)]
     floats = [name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)]
-    if convention.decimal or convention.thousands:
-        return _as_told(frame, reread, [*words, *floats], convention)
-    texts = {name: cells for name in words if (cells := _match_cells(frame[name], WAYS.values())) is not None}
-    signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
-    if texts or (mark != "," and floats and all(_thousandths(frame[name]) for name in floats)):
-        signs |= {name: Signs.of(cells.dropna().str.strip().unique()) for name, cells in reread(floats).items()}
-    decided = _decimal_signs(signs, used, mark, notes)
-    for name, cells in texts.items():
-        if name in decided:
-            frame[name] = _number(cells, OTHER[decided[name]], decided[name]).reindex(frame.index)
-    again = [name for name in floats if decided.get(name) == ","]
-    for name, cells in reread(again).items() if again else ():
-        frame[name] = _number(cells.dropna().str.strip(), ".", ",").reindex(frame.index)
+    told = convention.decimal or convention.thousands
+    ways = [pattern(convention.point, convention.thousands)] if told else WAYS.values()
+    columns = reread([*words, *floats]) if told and (words or floats) else frame[words]
+    texts = {name: cells for name in columns if (cells := _match_cells(columns[name], ways)) is not None}
+    if told:
+        frame[columns.columns] = columns  # those that are no numbers in this convention stay text
+        decided = {name: (convention.point, convention.thousands) for name in texts}
+    else:
+        if texts or (mark != "," and floats and all(_thousandths(frame[name]) for name in floats)):
+            texts |= {name: cells.dropna().str.strip() for name, cells in reread(floats).items()}
+        signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
+        found = _decimal_signs(signs, used, mark, notes)
+        decided = {name: (sign, OTHER[sign]) for name, sign in found.items() if name in words or sign == ","}
+    for name, (decimal, thousands) in decided.items():
+        plain = texts[name] if thousands is None else texts[name].str.replace(thousands, "", regex=False)
+        frame[name] = pd.to_numeric(plain.str.replace(decimal, ".", regex=False)).reindex(frame.index)
     return frame
 
 
 def _decimal_signs(signs: dict[str, Signs], used: Container[str], mark: str, notes: list[str]) -> dict[str, str]:
-    """Decide the decimal sign of each column that has signs and is numeric by the convention of the file."""
+    """Decide the decimal sign of each column that has signs and is numeric by the convention of the file, and note it."""
     own = [name for name in signs if name in used]
     proved = {sign: name for name in reversed([*own, *(set(signs) - set(own))]) for sign in signs[name].decimal}
     groups = {sign for name in signs for sign in signs[name].thousands}
@@ -142,27 +145,18 @@ def _decimal_signs(signs: dict[str, Signs], used: Container[str], mark: str, not
                 guessed.append(name)
         if decimal is not None:
             found[name] = decimal
-    notes += _notes(signs, found, guessed)
-    return found
-
-
-def _notes(signs: dict[str, Signs], found: dict[str, str], guessed: list[str]) -> list[str]:
-    """Describe the columns that were read with decimal commas or thousands, and those that are ambiguous."""
-    commas = [name for name, sign in found.items() if sign == ","]
-    notes = []
     for sign in OTHER:
-        thousands = [
-            n for n, decimal in found.items() if decimal != sign and (sign in signs[n].thousands or sign in signs[n].either)
-        ]
+        marked = [name for name in found if sign in signs[name].thousands or sign in signs[name].either]
+        thousands = [name for name in marked if found[name] != sign]
+        open_ones = [name for name in guessed if found.get(name) == sign]
+        sure = [name for name in found if found[name] == sign == "," and name not in open_ones]
         if thousands:
             notes.append(f"{NAMES[sign]} in {_some(thousands)} read as separators of thousands")
-        open_ones = [name for name in guessed if found.get(name) == sign]
-        sure = [name for name in commas if name not in open_ones] if sign == "," else []
         if sure:
             notes.append(f"commas in {_some(sure)} read as decimal points")
         if open_ones:
             notes.append(f"{NAMES[sign]} in {_some(open_ones)} read as decimal points: --thousands '{sign}' if they are not")
-    return notes
+    return found
 
 
 def _refuse(cells: dict[str, str]) -> None:
@@ -174,18 +168,6 @@ def _refuse(cells: dict[str, str]) -> None:
     )
 
 
-def _as_told(frame: pd.DataFrame, reread: Reread, names: list[str], convention: Convention) -> pd.DataFrame:
-    """Convert columns that are numbers by the options; others stay text."""
-    written = pattern(convention.point, convention.thousands)
-    texts = reread(names) if names else frame[[]]
-    for name in names:
-        cells = _match_cells(texts[name], [written])
-        frame[name] = (
-            texts[name] if cells is None else _number(cells, convention.thousands, convention.point).reindex(frame.index)
-        )
-    return frame
-
-
 def _match_cells(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
     """Return the filled cells without spaces around them; None if one is not a number in these conventions."""
     filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
@@ -193,11 +175,6 @@ def _match_cells(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Serie
     for way in ways:
         known |= filled.str.fullmatch(way.pattern).to_numpy(bool)
     return filled if len(filled) and known.all() else None
-
-
-def _number(cells: pd.Series, thousands: str | None, decimal: str) -> pd.Series:
-    plain = cells if thousands is None else cells.str.replace(thousands, "", regex=False)
-    return pd.to_numeric(plain.str.replace(decimal, ".", regex=False))
 
 
 def _thousandths(column: pd.Series) -> bool:

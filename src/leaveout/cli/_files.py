@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import typer
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import console, fail, join_notes, writing
+from ._options import option
 
 PARQUET = (".parquet", ".pq")
 NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
@@ -31,7 +31,7 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 class Reading(Convention):
     """Options for how the rows of a file are read."""
 
-    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave rows with missing values out.")] = False
+    drop_missing: Annotated[bool, option("Leave rows with missing values out.", "--drop-missing")] = False
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,19 @@ def read(
     data, name = content(file)
     notes: list[str] = []
     header: list[str] = []
-    lost: dict[str, str] = {}
+    lost: list[tuple[str, str]] = []
     if not (data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
-        frame, header = _csv(text(data, name), name, used, as_text, convention, notes, lost)
+        lines = text(data, name)
+        mark, header = _header(lines, name)
+        frame, parse = _csv(lines, name, mark, header, used, as_text)
+        reread = lambda columns: parse(columns, dtype=str)
+        asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
+        frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
+        frame = as_labels(frame, reread, lines, notes)
+        gaps = [column for column in frame if as_text(column) and frame[column].isna().any()]
+        for column, cells in parse(gaps, dtype=str, keep_default_na=False).items() if gaps else ():
+            words = cells[frame[column].isna() & (cells.str.strip() != "")]
+            lost += [(str(column), cell) for cell in words.iloc[:1]]
     else:
         try:
             frame = pd.read_parquet(io.BytesIO(data))
@@ -152,80 +162,57 @@ def read(
     if frame.empty:
         fail(f"{name}: a header and no rows.")
     frame = trim_text(frame, notes)
-    many = tuple(header) if len(header) > WIDEST else ()
-    return FileTable(frame, name, join_notes(*notes), many, tuple(lost.items()))
+    columns = tuple(map(str.strip, header)) if len(header) > WIDEST else ()
+    return FileTable(frame, name, join_notes(*notes), columns, tuple(lost))
 
 
-def _csv(
-    content: str,
-    name: str,
-    used: Collection[str | None],
-    as_text: Callable[[str], bool],
-    convention: Convention,
-    notes: list[str],
-    lost: dict[str, str],
-) -> tuple[pd.DataFrame, list[str]]:
-    mark, header = _header(content, name)
-    names = [column.strip() for column in header]
+def _header(content: str, name: str) -> tuple[str, list[str]]:
+    """Find the separator of the cells, and return it with the checked cells of the header."""
+    first = next(filter(str.strip, io.StringIO(content)), "").rstrip("\r\n")
+    if not first:
+        fail(f"{name}: it is empty; give CSV with a header.")
+
+    def cells(mark: str) -> list[str]:
+        try:
+            return next(csv.reader([first], delimiter=mark, skipinitialspace=True))
+        except csv.Error:  # a cell that is too long
+            return [first]
+
+    mark = max(MARKS, key=lambda mark: len(cells(mark)))
+    header = cells(mark)
+    names = [cell.strip() for cell in header]
     twice = [column for column, count in Counter(filter(None, names)).items() if count > 1]
     if twice:
         fail(f"{name}: columns that share a name: {', '.join(map(repr, twice[:5]))}; rename them.")
-    if not any(names) or all(map(_is_number, filter(None, names))):
+    filled = pd.Series(list(filter(None, names)), dtype=object)
+    if np.isfinite(pd.to_numeric(filled, errors="coerce").astype(float)).all():  # or there are none
         fail(f"{name}: its first line, {mark.join(names)[:40]!r}, is no header; put one with the columns' names above it.")
+    return mark, header
+
+
+def _csv(
+    content: str, name: str, mark: str, header: list[str], used: Collection[str | None], as_text: Callable[[str], bool]
+) -> tuple[pd.DataFrame, Callable[..., pd.DataFrame]]:
+    """Parse the rows of a CSV file; return them with a function that parses columns of it again."""
     wide = len(header) > WIDEST
-    if wide and not any(column in used for column in names):
+    if wide and not any(cell.strip() in used for cell in header):
         fail(f"{name}: its {len(header)} columns are too many; name those to use, such as by --features.")
-    some = [column for column in header if column.strip() in used] if wide else header
     options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False}
-    labels = [column for column in some if as_text(column.strip())]
 
-    def parsed(columns: list[str] | None, **more: Any) -> pd.DataFrame:
-        part = pd.read_csv(io.StringIO(content), usecols=columns, **options, **more)
+    def parse(columns: Collection[str | None] | None, **more: Any) -> pd.DataFrame:
+        chosen = None if columns is None else lambda column: column.strip() in columns
+        part = pd.read_csv(io.StringIO(content), usecols=chosen, **options, **more)
         return part.set_axis(part.columns.str.strip(), axis=1)
-
-    def reread(columns: list[str], **more: Any) -> pd.DataFrame:
-        return parsed([column for column in header if column.strip() in set(columns)], dtype=str, **more)
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # warnings of cells that would be lost
-            frame = parsed(some if wide else None, dtype=dict.fromkeys(labels, str))
+            return parse(used if wide else None, dtype={cell: str for cell in header if as_text(cell.strip())}), parse
     except pd.errors.ParserWarning:
-        fail(f"{name}: its first line, {mark.join(names)[:40]!r}, has fewer cells than its rows; give each column a name.")
+        first = mark.join(map(str.strip, header))[:40]
+        fail(f"{name}: its first line, {first!r}, has fewer cells than its rows; give each column a name.")
     except ValueError as error:  # all errors of pandas are ValueErrors
         fail(f"{name}: it could not be read as CSV with a header ({error}).")
-    asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
-    frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
-    frame = as_labels(frame, reread, content, notes)
-    gaps = [column.strip() for column in labels if frame[column.strip()].isna().any()]
-    for column, cells in reread(gaps, keep_default_na=False).items() if gaps else ():
-        words = cells[frame[column].isna() & (cells.str.strip() != "")]
-        lost |= {str(column): words.iloc[0]} if len(words) else {}
-    return frame, names
-
-
-def _header(content: str, name: str) -> tuple[str, list[str]]:
-    """Find the separator of the cells, and return it with the cells of the header."""
-    first = next(filter(str.strip, io.StringIO(content)), "").rstrip("\r\n")
-    if not first:
-        fail(f"{name}: it is empty; give CSV with a header.")
-    cells = {mark: _cells(first, mark) for mark in MARKS}
-    mark = max(cells, key=lambda mark: len(cells[mark]))
-    return mark, cells[mark]
-
-
-def _cells(line: str, mark: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=mark, skipinitialspace=True))
-    except csv.Error:  # a cell that is too long
-        return [line]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(float(cell)))
-    except ValueError:
-        return False
 
 
 def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "") -> FileTable:

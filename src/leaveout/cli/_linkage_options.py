@@ -9,14 +9,13 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
-import typer
 
 import leaveout as lo
 
 from ._cells import Convention
 from ._console import fail, join_notes
 from ._files import FileTable, read, shorten_names
-from ._options import input_file
+from ._options import input_file, option
 
 # columns without names of rows
 NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
@@ -40,20 +39,20 @@ class Links:
             "with --cluster, precision and recall."
         ),
     ] = None
-    precision: Annotated[float | None, typer.Option(help="Instead: of linked pairs, the share that matches.")] = None
-    recall: Annotated[float | None, typer.Option(help="Of matching pairs, the share that is linked.")] = None
-    name: Annotated[str | None, typer.Option("--id", help="By which pairs name rows; else by number, from 1.")] = None
-    probability: Annotated[str | None, typer.Option(help="Their column; match_probability if not given.")] = None
+    precision: Annotated[float | None, option("Instead: of linked pairs, the share that matches.")] = None
+    recall: Annotated[float | None, option("Of matching pairs, the share that is linked.")] = None
+    name: Annotated[str | None, option("By which pairs name rows; else by number, from 1.", "--id")] = None
+    probability: Annotated[str | None, option("Their column; match_probability if not given.")] = None
     share: Annotated[
         str | None,
-        typer.Option(
-            "--listed",
-            help="Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
+        option(
+            "Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
             "0.9,0.85,0.95; all, if not given.",
+            "--listed",
         ),
     ] = None
-    cluster: Annotated[str | None, typer.Option(help="The column of clusters, as filed; else those that pairs link.")] = None
-    threshold: Annotated[float | None, typer.Option(help="Without --cluster: the probability that links a pair; 0.5.")] = None
+    cluster: Annotated[str | None, option("The column of clusters, as filed; else those that pairs link.")] = None
+    threshold: Annotated[float | None, option("Without --cluster: the probability that links a pair; 0.5.")] = None
 
     def check(self, report: Path | None) -> None:
         """Check that links are given in one way, without options of another."""

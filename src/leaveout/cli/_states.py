@@ -58,42 +58,37 @@ def emission_of(
 
 @dataclass
 class FittedModels:
-    """Models by name, with their fits and estimates, remarks, and the reasons why some could not be fitted."""
+    """Models that could be fitted: their fits, estimates and table by name, and remarks; and what became of the others."""
 
-    models: Mapping[str, lo.HMM | lo.MRF]
     fits: dict[str, lo.Fit] = field(default_factory=dict)
     estimates: dict[str, lo.Estimate] = field(default_factory=dict)
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: list[str] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def table(self, **own: Callable[[str], Any]) -> pd.DataFrame:
-        """Tabulate the models that could be fitted, with the command's own columns, made from their names, first."""
-        before = {name: {column: make(name) for column, make in own.items()} for name in self.estimates}
-        made = [(name, self.models[name], self.fits[name]) for name in self.estimates]
-        after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, model, fit in made}
-        rows, said = compare_table(self.estimates, before, after)
-        self.notes += said
-        return rows
-
-    def end(self, way: str) -> None:
-        """End the command with what could not be fitted, if anything."""
-        if self.failures:
-            fail("; ".join(f"{name}: {message}" for name, message in self.failures.items()) + f" {way}")
+    failures: list[str] = field(default_factory=list)
 
 
-def fit_models(models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: Search) -> FittedModels:
-    """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted."""
-    found = FittedModels(models)
+def fit_models(
+    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: Search, columns: Callable[[Any, lo.Fit], dict[str, Any]]
+) -> FittedModels:
+    """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted.
+
+    The table begins with the `columns` of each model and its fit.
+    """
+    found = FittedModels()
     for number, (name, model) in enumerate(models.items(), 1):
         with warnings_as_notes() as notes:
             try:
                 found.fits[name] = lo.fit(model, num_starts=search.starts, seed=search.seed)
                 found.estimates[name] = search.cross_validate(found.fits[name], folds, number)
             except (ValueError, TypeError, RuntimeError) as error:
-                found.failures[name] = str(error)
+                found.failures.append(f"{name}: {error}")
         found.notes += findings(name, found.estimates[name]) if name in found.estimates else []
         found.notes += [f"{name}: {note}" for note in notes]
     if not found.estimates:
-        name, message = next(iter(found.failures.items()))
-        fail(f"{name}: {message}")
+        fail(found.failures[0])
+    made = {name: (models[name], found.fits[name]) for name in found.estimates}
+    before = {name: columns(*both) for name, both in made.items()}
+    after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, (model, fit) in made.items()}
+    found.table, said = compare_table(found.estimates, before, after)
+    found.notes += said
     return found

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
 import leaveout as lo
 
 from ._console import console, fail, one_line
 from ._data import OTHERS, Model
 from ._files import Reading, complete, read, save
-from ._options import Data, Plot, Report, Table, Validation, command
+from ._options import Data, Plot, Report, Table, Validation, command, option
 from ._table import LOSSES as COLUMNS, Heading, compare_table, comparison, findings, page, rank_rows, show
 from .glm import prepare, validate
 
@@ -24,7 +22,7 @@ HEADINGS: dict[str, Heading] = {"model": ("model", "s"), **COLUMNS, "flagged": (
 def compare(
     data: Data,
     model: Annotated[
-        list[str], typer.Option(help=f"Once for each model: what it changes, as 'l2=10 features=a,b'; of {', '.join(KEYS)}.")
+        list[str], option(f"Once for each model: what it changes, as 'l2=10 features=a,b'; of {', '.join(KEYS)}.")
     ],
     common: Model,
     reading: Reading,

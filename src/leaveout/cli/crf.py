@@ -39,7 +39,7 @@ def crf(
     ],
     columns: Annotated[dict[str, Any], COLUMNS],
     features: Annotated[int, option("How many indicators of words to keep, the most frequent ones.", least=1)] = 100,
-    penalty: Annotated[float, typer.Option(help="α of the ridge penalty α/2 ‖θ‖² on all weights.")] = 1.0,
+    penalty: Annotated[float, option("α of the ridge penalty α/2 ‖θ‖² on all weights.")] = 1.0,
     folds: Annotated[int, option("Folds of sentences, at random; 0 leaves out one sentence at a time.", least=0)] = 0,
     limit: Annotated[int, option("Use the first so many sentences only; 0 uses all.", least=0)] = 0,
     worst: Annotated[int, option("How many of the sentences that surprise most to print.", least=0)] = 5,

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import numpy as np
 import pandas as pd
-import typer
 
 import leaveout as lo
 
 from ._cells import Convention
 from ._console import console, fail, join_notes, one_line
 from ._files import FileTable, read, save
-from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, plan_of, split_names
+from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, option, plan_of, split_names
 from ._states import CRITERIA, Search, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
 
@@ -29,23 +28,20 @@ SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 def hmm(
     series: Data,
     column: Annotated[
-        str | None, typer.Option(help="The column, or several with commas between them. Needed where there are several.")
+        str | None, option("The column, or several with commas between them. Needed where there are several.")
     ] = None,
-    emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
+    emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
     sequence: Annotated[
-        str | None,
-        typer.Option(help="A column that names the sequence of each row, where there are several, one after another."),
+        str | None, option("A column that names the sequence of each row, where there are several, one after another.")
     ] = None,
     time: Annotated[
-        str | None,
-        typer.Option(help="A column that names the steps, such as by a date; the first of dates that rise if not given."),
+        str | None, option("A column that names the steps, such as by a date; the first of dates that rise if not given.")
     ] = None,
     plan: Annotated[
-        str | None,
-        typer.Option(help=f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."),
+        str | None, option(f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one.")
     ] = None,
-    order: Annotated[int | None, typer.Option(help="Lags, for autoregressive emissions; 1 by default.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Number of trials, for binomial emissions.")] = None,
+    order: Annotated[int | None, option("Lags, for autoregressive emissions; 1 by default.")] = None,
+    trials: Annotated[int | None, option("Number of trials, for binomial emissions.")] = None,
     *,
     search: Search,
     written: Convention,
@@ -72,9 +68,9 @@ def hmm(
     rows, steps = _steps(rows, (column, sequence, time), lengths)
     others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
     x = pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in split_names(others.only(column))}, index=steps)
-    for option, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
+    for flag, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
         if value is not None and emission.lower() != owner:
-            fail(f"{option} is for --emission {owner}; got --emission {emission}.")
+            fail(f"{flag} is for --emission {owner}; got --emission {emission}.")
     if emission.lower() == "binomial" and trials is None:
         fail("--emission binomial needs --trials, the number of trials that each count is out of.")
     kind = emission_of(
@@ -100,13 +96,13 @@ def hmm(
     what += "" if steps is None else f", named by {steps.name}"
     what += "" if lengths is None else f", {len(lengths)} sequences"
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
-    found = fit_models(models, folds, search)
-    table = found.table(states=lambda name: models[name].num_states)
-    show(table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
-    save(table, out)
+    found = fit_models(models, folds, search, lambda model, _: {"states": model.num_states})
+    show(found.table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
+    save(found.table, out)
     comparison({str(models[name].num_states): estimate for name, estimate in found.estimates.items()}, plot, "states")
     page(found.estimates, report, [what, *found.notes, rows.note])
-    found.end("Leave these out of --states.")
+    if found.failures:
+        fail(f"{'; '.join(found.failures)} Leave these out of --states.")
 
 
 def _counts(emission: str, x: pd.DataFrame) -> str:

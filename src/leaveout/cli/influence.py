@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import typer
 
 import leaveout as lo
 
@@ -41,12 +40,10 @@ def influence(
     data: Data,
     model: Model,
     reading: Reading,
-    row: Annotated[
-        int | None, typer.Option(help="A row of the file, from 1: what others do to its prediction is told.")
-    ] = None,
+    row: Annotated[int | None, option("A row of the file, from 1: what others do to its prediction is told.")] = None,
     *,
     listed: Annotated[dict[str, Any], LISTED],
-    pairs: Annotated[int, typer.Option(help="Rows of which all pairs are left out; 0 for none.")] = 20,
+    pairs: Annotated[int, option("Rows of which all pairs are left out; 0 for none.")] = 20,
     how: Validation,
     out: Annotated[Path | None, output_file("A CSV file for what each row, or fold, does.")] = None,
     plot: Plot = None,

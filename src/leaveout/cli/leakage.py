@@ -7,7 +7,6 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
-import typer
 
 import leaveout as lo
 
@@ -33,27 +32,24 @@ INJECTION = OptionsOf(
 @command()
 def leakage(
     data: Data,
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    target: Annotated[str, option("The column to predict.")],
     links: Links,
-    test: Annotated[
-        str | None, typer.Option(help="Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205.")
-    ] = None,
-    train: Annotated[str | None, typer.Option(help="The same; all other rows if not given.")] = None,
+    test: Annotated[str | None, option("Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205.")] = None,
+    train: Annotated[str | None, option("The same; all other rows if not given.")] = None,
     model: Annotated[str | None, option("One of {}; by default logistic for classes, else ridge.", choices=MODELS)] = None,
     scoring: Annotated[
-        str | None, typer.Option(help="scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.")
+        str | None, option("scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.")
     ] = None,
     answers: Annotated[
-        str | None,
-        typer.Option(help="Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others."),
+        str | None, option("Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others.")
     ] = None,
     features: Annotated[str | None, option("Columns to use, with commas between; all others if not given.")] = None,
     *,
     injection: Annotated[dict[str, Any], INJECTION],
-    folds: Annotated[int, typer.Option(help="Folds, of whole clusters.")] = 5,
+    folds: Annotated[int, option("Folds, of whole clusters.")] = 5,
     reading: Reading,
-    seed: Annotated[int, typer.Option(help="Of the draws and the folds.")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes, for models that are fitted one by one.")] = None,
+    seed: Annotated[int, option("Of the draws and the folds.")] = 0,
+    jobs: Annotated[int | None, option("Processes, for models that are fitted one by one.")] = None,
     checkpoint: Checkpoint = None,
     out: Annotated[
         Path | None, output_file("A CSV file for the rows that may have mates in training, or, of rates, the clusters.")

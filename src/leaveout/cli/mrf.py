@@ -7,7 +7,6 @@ from typing import Annotated, Literal, cast
 
 import numpy as np
 import pandas as pd
-import typer
 
 import leaveout as lo
 
@@ -34,27 +33,23 @@ COUNTS = "give numbers, symbols as 0, 1, 2, …"
 def mrf(
     counts: Data,
     edges: Annotated[Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")],
-    column: Annotated[str | None, typer.Option(help="The column of the observations. Needed where there are several.")] = None,
-    site: Annotated[
-        str | None, typer.Option(help="The column that names the sites as EDGES does; without it, rows from 0.")
-    ] = None,
-    exposure: Annotated[str | None, typer.Option(help="The column of the population at risk, for counts.")] = None,
+    column: Annotated[str | None, option("The column of the observations. Needed where there are several.")] = None,
+    site: Annotated[str | None, option("The column that names the sites as EDGES does; without it, rows from 0.")] = None,
+    exposure: Annotated[str | None, option("The column of the population at risk, for counts.")] = None,
     covariates: Annotated[
-        str | None, typer.Option(help="Columns, with commas between, of what else is known of the sites, for counts.")
+        str | None, option("Columns, with commas between, of what else is known of the sites, for counts.")
     ] = None,
-    emission: Annotated[str, typer.Option(help=f"One of {', '.join(EMISSIONS)}.")] = "poisson",
-    coupling: Annotated[str, typer.Option(help="Couplings to compare, and free for one that is learned: 0.5,1,free.")] = "free",
+    emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "poisson",
+    coupling: Annotated[str, option("Couplings to compare, and free for one that is learned: 0.5,1,free.")] = "free",
     drop: Annotated[str, option("observation, or site: the site's state and edges too.", choices=DROPS)] = "site",
-    plan: Annotated[str, typer.Option(help=f"What is left out: {PLANS}.")] = "loo",
+    plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo",
     *,
     search: Search,
     written: Convention,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
-    coordinates: Annotated[
-        str | None, typer.Option(help="Two columns, across and up, with a comma between, for --map.")
-    ] = None,
+    coordinates: Annotated[str | None, option("Two columns, across and up, with a comma between, for --map.")] = None,
     chart: Annotated[
         Path | None, output_file("A file for a map of the best model (png, pdf, svg).", "--map", check=drawable)
     ] = None,
@@ -103,7 +98,7 @@ def mrf(
                 ),
             },
         )
-    given = [option for option, value in (("exposure", people), ("covariates", told)) if value is not None]
+    given = [name for name, value in (("exposure", people), ("covariates", told)) if value is not None]
     if given and emission.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
         fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {emission}.")
     counting = {
@@ -116,20 +111,25 @@ def mrf(
     missing = int(x.isna().sum())
     what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
     console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
-    found = fit_models(models, folds, search)
-    table = found.table(
-        states=lambda name: models[name].num_states,
-        coupling=lambda name: float(found.fits[name].parameters["coupling"]),
-        learned=lambda name: models[name].learned,
+    found = fit_models(
+        models,
+        folds,
+        search,
+        lambda model, fit: {
+            "states": model.num_states,
+            "coupling": float(fit.parameters["coupling"]),
+            "learned": model.learned,
+        },
     )
-    learned = "* learned" if table["learned"].any() else ""
-    show(table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note])
-    save(table, out)
+    learned = "* learned" if found.table["learned"].any() else ""
+    show(found.table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note])
+    save(found.table, out)
     comparison(found.estimates, plot, "model")
-    best = str(first(table))
+    best = str(first(found.table))
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
     page(found.estimates, report, [what, *found.notes, rows.note])
-    found.end("Leave these out of --states or --coupling.")
+    if found.failures:
+        fail(f"{'; '.join(found.failures)} Leave these out of --states or --coupling.")
 
 
 def _names(rows: FileTable, site: str) -> list[str]:

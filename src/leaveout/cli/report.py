@@ -12,7 +12,7 @@ import typer
 from ._console import fail, print_notes
 from ._data import OTHERS, Model
 from ._files import FileTable, Reading, complete, read, shorten_names
-from ._options import Data, Validation, command, pageable
+from ._options import Data, Validation, command, option, pageable
 from ._table import page as write
 from .glm import answer, prepare
 
@@ -24,7 +24,7 @@ def report(
     data: Data,
     page: Annotated[Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)],
     groups: Annotated[
-        str | None, typer.Option(help="A column of groups, such as patients: each is left out whole; else each row by itself.")
+        str | None, option("A column of groups, such as patients: each is left out whole; else each row by itself.")
     ] = None,
     *,
     model: Model,

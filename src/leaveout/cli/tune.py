@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 import leaveout as lo
 
 from ._console import console, fail, print_notes, warnings_as_notes
@@ -26,8 +24,8 @@ SEARCH = OptionsOf(
 def tune(
     data: Data,
     model: Model,
-    penalties: Annotated[str, typer.Option("--l2", help="The least and the largest ridge penalty, LOW:HIGH.")] = "0.001:10000",
-    each: Annotated[bool, typer.Option("--each", help="A penalty for each column; one for all levels of a category.")] = False,
+    penalties: Annotated[str, option("The least and the largest ridge penalty, LOW:HIGH.", "--l2")] = "0.001:10000",
+    each: Annotated[bool, option("A penalty for each column; one for all levels of a category.", "--each")] = False,
     *,
     search: Annotated[dict[str, Any], SEARCH],
     reading: Reading,
