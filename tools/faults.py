@@ -234,7 +234,7 @@ FAULTS = (
     ),
     Fault(
         "automatic groups use covariances instead of correlations",
-        "_correlated_units",
+        "auto_groups.auto_groups",
         "/ deviation[some, None] / deviation\n",
         "\n",
         "test_auto_groups",

@@ -10,7 +10,7 @@ For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._runtime.jax import float64
 from ..data.arrays import count
@@ -69,20 +69,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
         raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     n, units = fit.objective.num_units, fit.objective.units
     size = count("auto_groups: size", size, 1, n - 1)
-    rows = _correlated_units(fit, absolute, size)
-    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
-    scored = np.flatnonzero(observed)
-    index = rows[scored]
-    held = np.arange(size) == 0
-    indptr = size * np.arange(len(scored) + 1)
-    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
-    return plan.replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
-
-
-def _correlated_units(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "units size"]:
-    """Return each unit, followed by the units that are most correlated with it."""
-    model = fit.objective
-    n, covariance = model.num_units, None
+    model, covariance = fit.objective, None
     max_correlated_units = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
     if isinstance(model, AbstractClosedForm):
         if n > max_correlated_units:
@@ -93,15 +80,21 @@ def _correlated_units(fit: Fit, absolute: bool, size: int) -> Int[np.ndarray, "u
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
     deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
     deviation = np.where(deviation > 0, deviation, np.inf)  # a certain predictor is correlated with nothing
-    found, each = np.empty((n, size), np.int64), max(1, 2**22 // n)  # so many correlations are in memory at once
+    rows, each = np.empty((n, size), np.int64), max(1, 2**22 // n)  # so many correlations are in memory at once
     correlation_tie = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))
         share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
         share = np.round((np.abs(share) if absolute else share) / correlation_tie) * correlation_tie
         share[np.arange(len(some)), some] = np.inf
-        found[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
-    return found
+        rows[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
+    observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
+    scored = np.flatnonzero(observed)
+    index = rows[scored]
+    held = np.arange(size) == 0
+    indptr = size * np.arange(len(scored) + 1)
+    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
+    return plan.replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
 
 
 def _rows(fit: Fit) -> Root:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._runtime.jax import float64
@@ -107,7 +107,18 @@ def covariance(
             raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
         z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
-        label, count = _number_groups(fit, groups)
+        label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
+        names, own = index_of(groups), fit.objective.units.names
+        if len(label) != fit.objective.num_units:
+            raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
+        order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
+        label = label if order is None else label[order]
+        count = len(np.unique(label[counting_units(fit)]))
+        if count < 2:
+            raise ValueError("covariance: at least two groups are needed; all labels are equal.")
+        if count < MIN_BLOCKS:
+            few = f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small."
+            warnings.warn(few, stacklevel=3)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
         if use_correction is None or use_correction:
             factor = count / (count - 1) * (units - 1) / _residual_degrees(units, rank)
@@ -192,20 +203,3 @@ def _residual_degrees(units: int, rank: int) -> int:
             "use_correction=False."
         )
     return units - rank
-
-
-def _number_groups(fit: Fit, groups: ArrayLike | None) -> tuple[Int[Array, " units"], int]:
-    """Number each unit's group, in the order of the fit, and count the groups."""
-    label, _ = codes("covariance", "groups", groups)  # type: ignore[arg-type]
-    names, own = index_of(groups), fit.objective.units.names
-    if len(label) != fit.objective.num_units:
-        raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
-    order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
-    label = label if order is None else label[order]
-    count = len(np.unique(label[counting_units(fit)]))
-    if count < 2:
-        raise ValueError("covariance: at least two groups are needed; all labels are equal.")
-    if count < MIN_BLOCKS:
-        few = f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small."
-        warnings.warn(few, stacklevel=4)
-    return label, count

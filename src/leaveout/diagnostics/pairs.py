@@ -37,7 +37,14 @@ def pairs_of(
     pairs = [(i, j) for i, j in itertools.combinations(chosen, 2) if len(_both(plan, i, j)) < plan.num_units]
     if not pairs:
         return pd.DataFrame(columns=COLUMNS), ""
-    joint, (i, j) = moves(_join_pairs(plan, pairs)), np.array(pairs).T
+    # both refits' units are left out, and scored if one of them scores them
+    index = [_both(plan, i, j) for i, j in pairs]
+    spans = [slice(plan.indptr[k], plan.indptr[k + 1]) for k in range(len(plan))]
+    scored = [plan.index[span][plan.held[span]] for span in spans]
+    held = [np.isin(units, np.r_[scored[i], scored[j]]) for units, (i, j) in zip(index, pairs, strict=True)]
+    units, indptr = np.concatenate(index), np.cumsum([0, *map(len, index)])
+    both = Plan(indptr, units, np.zeros(len(units)), np.concatenate(held), plan.num_units, serial=plan.serial)
+    joint, (i, j) = moves(both), np.array(pairs).T
     alone = single.length[i] + single.length[j]
     unknown = joint.off + TIMES * (single.off[i] + single.off[j])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -65,16 +72,3 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
 
 def _both(plan: Plan, i: int, j: int) -> np.ndarray:
     return np.union1d(*(plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in (i, j)))
-
-
-def _join_pairs(plan: Plan, pairs: list[tuple[int, int]]) -> Plan:
-    """Leave out the units of both refits of each pair; score the units that one of them scores."""
-    index = [_both(plan, i, j) for i, j in pairs]
-    scored = [
-        plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]
-        for k in range(len(plan))
-    ]
-    held = [np.isin(units, np.r_[scored[i], scored[j]]) for units, (i, j) in zip(index, pairs, strict=True)]
-    units = np.concatenate(index)
-    indptr = np.cumsum([0, *map(len, index)])
-    return Plan(indptr, units, np.zeros(len(units)), np.concatenate(held), plan.num_units, serial=plan.serial)

@@ -149,7 +149,14 @@ class Influence(PrintedResult):
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
         told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
         moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
-        missing = int(rows["cook"].isna().sum())
+        missing, masked = int(rows["cook"].isna().sum()), self.masked
+        masking = "; ".join(
+            f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
+            f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
+            for row in masked.head(PRINTED_UNITS).itertuples()
+        )
+        masking += f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
+        masking = masking or (f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else "")
         lines = [
             ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
@@ -157,7 +164,7 @@ class Influence(PrintedResult):
             ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
             ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
             ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
-            ("masked", self._masking_text()),
+            ("masked", masking),
             ("not known", f"{missing} refits do not exist: see estimate.flagged()" if missing else ""),
             ("note", self.note),
         ]
@@ -173,15 +180,3 @@ class Influence(PrintedResult):
         near = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({known})"
-
-    def _masking_text(self) -> str:
-        masked = self.masked
-        if not len(self.pairs):
-            return ""
-        pairs = "; ".join(
-            f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
-            f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
-            for row in masked.head(PRINTED_UNITS).itertuples()
-        )
-        more = f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
-        return f"{pairs}{more}" if pairs else f"no pair, of {len(self.pairs)} that were left out together"

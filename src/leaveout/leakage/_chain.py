@@ -54,7 +54,13 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     """
     # 20_000: pairs in all chains below which one more chain costs almost nothing
     copies = int(np.clip(20_000 // len(graph.a), 1, num))
-    chains = _copies(graph, copies)
+    nodes = len(graph.size)  # each is copied for each of its blocks and for each chain
+    key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
+    a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
+    likely = np.tile(graph.target / graph.times, copies)
+    copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
+    chains = BlockChains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
+                  copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
     burn_in_sweeps = 10  # proposals of every pair, times √p, until the shares have adapted; as many again until the first draw
     wanted = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
     most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
@@ -94,17 +100,6 @@ def _pull_weights(chains: BlockChains, graph: Graph, label: NDArray[np.int64], g
     weight = chains.weight[: len(graph.a)]
     slope = (graph.target - PULL * (weight - graph.weight)) / graph.times - inside
     return chains._replace(weight=np.tile(weight + gain * slope, len(chains.a) // len(graph.a)))
-
-
-def _copies(graph: Graph, copies: int) -> BlockChains:
-    """Copy the nodes of the graph for each of their blocks and for each chain."""
-    nodes = len(graph.size)
-    key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
-    a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
-    likely = np.tile(graph.target / graph.times, copies)
-    copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
-    return BlockChains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
-                  copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
 
 
 def _move(

@@ -126,7 +126,13 @@ class FoldInjection:
         for r in range(start, stop):
             rng = np.random.default_rng([self.seed, self.number, r])
             kept.append(rng.permutation(train)[: self.size + self.num_left])
-            order, count = self._order(rng)
+            order, count = rng.permutation(len(test)) if self.mechanism == "record" else None, self.levels
+            if order is None:  # halves of clusters in random order; a single record has no half
+                codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
+                members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+                members = [rows for rows in members if len(rows) > 1]
+                halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
+                order, count = np.concatenate(halves), np.cumsum([0, *map(len, halves)])[self.levels]
             orders.append(order)
             counts.append(count)
         from_train, injected = np.array(kept), np.array(counts)  # [draws, ·], [draws, levels]
@@ -141,18 +147,6 @@ class FoldInjection:
         backwards = np.broadcast_to(np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2])
         trained = np.where(taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size])
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
-
-    def _order(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the order in which records of V̂ (their positions) are injected, and how many at each level."""
-        test = self.fold.test
-        if self.mechanism == "record":
-            return rng.permutation(len(test)), self.levels
-        codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
-        members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-        members = [rows for rows in members if len(rows) > 1]  # a single record has no half
-        halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
-        total = np.concatenate([[0], np.cumsum([len(half) for half in halves])])
-        return np.concatenate(halves), total[self.levels]
 
 
 def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) -> list[FoldInjection]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, keeping
 from .._runtime.fingerprint import fingerprint
@@ -20,7 +20,6 @@ from ._estimate import leakage_corrected
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
 from ._linkage import Linkage
-from ._models import LeakageFold
 from ._pair_calibration import read_rate
 from ._report_result import LeakageReport, estimate_unlisted
 from ._result import LeakageResult
@@ -152,9 +151,19 @@ def leakage_report(
     learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
+    filed = folds[0].clusters
+    clusters = filed[None]
+    if linkage.knows_pairs:
+        # drawn from the linkage; clusters without listed inner pairs stay whole
+        inside, known = filed[linkage.left] == filed[linkage.right], np.zeros(len(filed), bool)
+        known[linkage.left[inside]] = known[linkage.right[inside]] = True
+        several = np.bincount(filed)[filed] > 1
+        whole = several.any() and known[several].mean() < 0.5
+        join = (lambda own: join_clusters(filed, own)) if whole else (lambda own: np.unique(own, return_inverse=True)[1])
+        clusters = np.stack([join(own) for own in linkage.partitions(draws)])
     work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", listed, None)
-    study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, _clusters(folds, linkage, draws), share)
+    study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
     if injection is None and isinstance(learner, Estimator):  # fits are costly: half as many levels, and few draws
         # 20_000: rows scored at each level of injection, over draws
         injection = Injection(num_levels=6, num_boot=int(np.clip(20_000 // len(task.y), 2, FEWEST)))
@@ -224,21 +233,6 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
         raise ValueError(f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}.")
-
-
-def _clusters(folds: list[LeakageFold], linkage: Linkage, draws: int) -> NDArray[np.int64]:
-    """Draw partitions from the linkage; clusters without listed inner pairs stay whole."""
-    filed = folds[0].clusters
-    if not linkage.knows_pairs:
-        return filed[None]
-    drawn = linkage.partitions(draws)
-    inside = filed[linkage.left] == filed[linkage.right]
-    listed = np.zeros(len(filed), bool)
-    listed[linkage.left[inside]] = listed[linkage.right[inside]] = True
-    several = np.bincount(filed)[filed] > 1
-    if not several.any() or listed[several].mean() >= 0.5:
-        return np.stack([np.unique(own, return_inverse=True)[1] for own in drawn])
-    return np.stack([join_clusters(filed, own) for own in drawn])
 
 
 def _report(

@@ -582,9 +582,14 @@ class Linkage(PrintedResult):
         size = np.bincount(filed)
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
-        counts = np.array(
-            [_errors(filed, label, place, len(classes)) for label in self._draw_partitions]
-        )  # [draws, 3, classes]
+        counts = np.empty((len(self._draw_partitions), 3, len(classes)))
+        for label, own in zip(self._draw_partitions, counts, strict=True):
+            cluster, entity, _ = _cells(filed, label)
+            elsewhere = np.zeros(len(size), bool)
+            elsewhere[cluster[np.bincount(entity)[entity] > 1]] = True
+            merged = np.bincount(cluster, minlength=len(size)) > 1
+            kinds = elsewhere & (size > 1), merged, elsewhere & (size == 1)
+            own[:] = [np.bincount(place[kind], minlength=len(classes)) for kind in kinds]
         out = {"clusters": np.bincount(place), "records": np.bincount(place, size).astype(int)}
         for k, name in enumerate(("splits", "merges", "orphans")):
             low, high = np.quantile(counts[:, k], TAILS, axis=0)
@@ -662,16 +667,3 @@ def _cells(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[NDAr
     entities = int(label.max(initial=-1)) + 1
     key, count = np.unique(filed.astype(np.int64) * entities + label, return_counts=True)
     return key // max(entities, 1), key % max(entities, 1), count
-
-
-def _errors(
-    filed: NDArray[np.integer], label: NDArray[np.integer], place: NDArray, classes: int
-) -> Float[np.ndarray, "3 classes"]:
-    """Count splits, merges and orphans by class of size; `place` is the class of each filed cluster."""
-    cluster, entity, _ = _cells(filed, label)
-    size = np.bincount(filed)
-    elsewhere = np.zeros(len(size), bool)
-    elsewhere[cluster[np.bincount(entity)[entity] > 1]] = True
-    merged = np.bincount(cluster, minlength=len(size)) > 1
-    flags = (elsewhere & (size > 1), merged, elsewhere & (size == 1))
-    return np.array([np.bincount(place[flag], minlength=classes) for flag in flags], float)

@@ -57,21 +57,15 @@ def draw_partitions(
     weight = np.bincount(place, odds, len(key)) - ground * times
     block = components(len(size), low, high)[low] if ground else biconnected_blocks(len(size), low, high)
     graph = Graph(low, high, weight, np.bincount(place, p, len(key)), times, block, size, ground)
-    inside = draw_inside(graph, num, rng)
-    return np.stack([components(len(graph.size), graph.a[one], graph.b[one])[node] for one in inside])
-
-
-def draw_inside(graph: Graph, num: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw partitions, and mark the pairs that are in one cluster, `[num, pairs]`; blocks are drawn by their sizes."""
-    order = np.unique(np.r_[graph.block * len(graph.size) + graph.a, graph.block * len(graph.size) + graph.b])
-    members = np.bincount(order // max(len(graph.size), 1), minlength=1)[graph.block]  # number of nodes of each pair's block
-    inside = np.zeros((num, len(graph.a)), bool)
+    order = np.unique(np.r_[block * len(size) + low, block * len(size) + high])
+    members = np.bincount(order // max(len(size), 1), minlength=1)[block]  # number of nodes of each pair's block
+    inside, large = np.zeros((num, len(low)), bool), members > MAX_ENUMERATED_RECORDS
     for k in range(2, MAX_ENUMERATED_RECORDS + 1):
         if (members == k).any():
             inside[:, members == k] = draw_blocks(graph.of(members == k), k, num, rng)
-    if (members > MAX_ENUMERATED_RECORDS).any():
-        inside[:, members > MAX_ENUMERATED_RECORDS] = draw_chain(graph.of(members > MAX_ENUMERATED_RECORDS), num, rng)
-    return inside
+    if large.any():
+        inside[:, large] = draw_chain(graph.of(large), num, rng)
+    return np.stack([components(len(size), low[one], high[one])[node] for one in inside])
 
 
 def share_listed(

@@ -96,7 +96,16 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     else:
         knots = 121  # points of the grid for more counts, with e linear between them
         grid = np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots)
-    each = [_on_grid(matrix, part.units, grid) for matrix, part in zip(found, plan, strict=True)]
+    each = []
+    for matrix, part in zip(found, plan, strict=True):  # as matrices that act on e at the points of the grid
+        seen, out = np.flatnonzero(matrix.max(0) > 0), np.zeros((len(matrix), len(grid)))
+        place = np.clip(seen / part.units / (grid[1] - grid[0]), 0, len(grid) - 1)
+        low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)
+        above = place - low
+        for row, law_of_row in zip(out, matrix[:, seen], strict=True):
+            np.add.at(row, low, (1 - above) * law_of_row)
+            np.add.at(row, low + 1, above * law_of_row)
+        each.append(out)
     return Matrices(grid, each, float(fold_weights(plan) @ [matrix[0, 0] for matrix in found]))
 
 
@@ -130,16 +139,3 @@ def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) 
     """
     p, q = shares.p_train[k], shares.p_test[k]
     return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
-
-
-def _on_grid(matrix: NDArray[np.float64], units: int, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the matrix that acts on e at the points of the grid, with e linear between them."""
-    seen = np.flatnonzero(matrix.max(0) > 0)
-    place = np.clip(seen / units / (grid[1] - grid[0]), 0, len(grid) - 1)
-    low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)
-    above = place - low
-    out = np.zeros((len(matrix), len(grid)))
-    for row, from_matrix in zip(out, matrix[:, seen], strict=True):
-        np.add.at(row, low, (1 - above) * from_matrix)
-        np.add.at(row, low + 1, above * from_matrix)
-    return out

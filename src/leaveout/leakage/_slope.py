@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -278,17 +277,13 @@ def largest_leakage_share(
         some = X.iloc[both] if hasattr(X, "iloc") else X[both]
         split = StratifiedKFold(5, shuffle=True, random_state=seed)
         score = cross_val_predict(model, some, mine, cv=split, method="predict_proba")[:, 1]
-        rows.append({"fold": k, "p_train": _least_ratio(score[~mine], score[mine]), "auc": float(roc_auc_score(mine, score))})
+        sides = score[~mine], score[mine]
+        cut = np.sort(sides[1])[::-1][MIN_REGION_RECORDS - 1 :]
+        above, error = [], []
+        for side in sides:
+            share = 1 - np.searchsorted(np.sort(side), cut) / len(side)
+            above.append(share)
+            error.append(np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side)))
+        ratio = float(((above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)).min())
+        rows.append({"fold": k, "p_train": min(ratio, 1.0), "auc": float(roc_auc_score(mine, score))})
     return pd.DataFrame(rows)
-
-
-def _least_ratio(train: Float[np.ndarray, " train"], test: Float[np.ndarray, " test"]) -> float:
-    """Compute the minimum over thresholds of `(P_T̂ + se) / (P_V̂ − se)`."""
-    cut = np.sort(test)[::-1][MIN_REGION_RECORDS - 1 :]
-    above = [1 - np.searchsorted(np.sort(side), cut) / len(side) for side in (train, test)]
-    error = [
-        np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side))
-        for share, side in zip(above, (train, test), strict=True)
-    ]
-    ratio = (above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)
-    return float(min(ratio.min(), 1.0))

@@ -55,9 +55,13 @@ def refit_rows(
     listed = np.isin(places, opened) & np.isfinite(error)
     better = rows._replace(loss=loss, error=error, proved=proved)
     found = scan.replace_rows(rows.take(listed), better.take(listed), at.level)
-    mine = [int(np.searchsorted(places, place)) for place in chosen]
+    mine = np.array([np.searchsorted(places, place) for place in chosen], int)
     exact = np.where(reached, loss, np.nan)
-    return replace(found, passes=run.passes, audit=_audit(rows, mine, list(chosen.values()), exact, error))
+    own, off = rows.take(mine), np.abs(rows.loss[mine] - exact[mine])
+    rounding = PROGRAM_ROUNDING * (1 + np.abs(exact[mine]))
+    beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + rounding
+    table = {"row": own.row, "reason": list(chosen.values()), "reported": own.loss, "exact": exact[mine], "error": own.error}
+    return replace(found, passes=run.passes, audit=pd.DataFrame(table | {"difference": off, "beyond": beyond}))
 
 
 def _refit(
@@ -145,14 +149,3 @@ def _by_newton(
         if (reached | ~good).all():
             break
     return plain.derivatives(center, rows.y, (0,))[0], error, reached, near
-
-
-def _audit(rows: LeftOutRows, mine: list[int], reasons: list[str], loss: Array, error: Array) -> pd.DataFrame:
-    """Build the table `row, reason, reported, exact, error, difference, beyond`."""
-    own, exact = rows.take(np.array(mine, int)), loss[mine]
-    off = np.abs(own.loss - exact)
-    beyond = off > own.error * (1 + 1e-6) + np.where(np.isfinite(error[mine]), error[mine], 0.0) + PROGRAM_ROUNDING * (
-        1 + np.abs(exact)
-    )
-    table = {"row": own.row, "reason": reasons, "reported": own.loss, "exact": exact, "error": own.error}
-    return pd.DataFrame(table | {"difference": off, "beyond": beyond})

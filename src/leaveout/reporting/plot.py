@@ -719,7 +719,13 @@ def field(
     ends = at[mrf.edges]
     ax.plot(*np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1)
     if effects is None:
-        _states_of(ax, at, np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which])
+        probable = np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which]
+        state, K = probable.argmax(1), probable.shape[1]
+        certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
+        for k in range(K):
+            mine = state == k
+            ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
+            ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
     else:
         far = float(np.abs(effects).max())
         drawn = ax.scatter(*at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2)
@@ -735,16 +741,6 @@ def field(
     if estimate is not None:
         _label_points(ax, names[most], *at[most].T)
     return ax
-
-
-def _states_of(ax: "Axes", at: np.ndarray, probable: np.ndarray) -> None:
-    """Draw sites in the colour of their most probable state; `probable` is `[sites, states]`."""
-    state, K = probable.argmax(1), probable.shape[1]
-    certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(len(at))
-    for k in range(K):
-        mine = state == k
-        ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
-        ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
 
 
 def smooth(
