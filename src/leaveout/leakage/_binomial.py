@@ -191,38 +191,30 @@ def residual_profile(
     if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
         raise ValueError(f"residual_profile: give one finite loss a level, shape {shape}; got {b.shape}.")
     D = [differences(size + 1, order) for _, size in sides]
-    rows = []
-    for p, q in _candidates(candidates, both):
-        A = [binomial_matrix(s + (1 - p - q) * side, size) for s, (side, size) in zip((p, q), sides, strict=False)]
-        objective, estimate = _least(A, D, b, lam, monotone)
-        rows.append(({"p_train": p, "p_test": q} if both else {"p0": p}) | {"objective": objective, "estimate": estimate})
-    return pd.DataFrame(rows)
-
-
-def _candidates(candidates: ArrayLike | None, both: bool) -> NDArray[np.float64]:
-    """Return pairs of p and q to try; q is zero if leakage goes one way."""
     if candidates is None:
         line = np.linspace(0, 0.4, 5)
         candidates = [(p, q) for p in line for q in line] if both else np.linspace(0, 0.5, 11)
     pairs = np.atleast_1d(np.asarray(candidates, np.float64))
-    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])
+    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])  # q is zero if leakage goes one way
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}.")
     inside = np.all(pairs >= 0, axis=1) & (pairs.sum(1) < 1)
     if not inside.all():
         what = "pairs with a sum in [0, 1)" if both else "in [0, 1)"
         raise ValueError(f"residual_profile: candidates must lie {what}; got {pairs[~inside][0, : 1 + both]}.")
-    return pairs
-
-
-def _least(A: list[NDArray], D: list[NDArray], b: NDArray, lam: float, monotone: bool) -> tuple[float, float]:
-    """Return the least objective and its ê₀; a second side enters as a Kronecker product."""
-    columns = [part.shape[1] for part in A] + [1] * (2 - len(A))
+    columns = [size + 1 for _, size in sides] + [1] * (2 - len(sides))
+    # a second side enters as a Kronecker product
     penalties = [np.kron(D[0], np.eye(columns[1])), *(np.kron(np.eye(columns[0]), part) for part in D[1:])]
-    M = np.vstack([np.kron(A[0], A[1]) if len(A) == 2 else A[0], *(np.sqrt(lam) * part for part in penalties)])
-    target = np.concatenate([b.ravel(), np.zeros(len(M) - b.size)])
-    e = nonincreasing(M.reshape(-1, *columns), target).ravel() if monotone else np.linalg.lstsq(M, target, rcond=None)[0]
-    return float(np.sum((M @ e - target) ** 2)), float(e[0])
+    penalties = [np.sqrt(lam) * part for part in penalties]
+    target = np.concatenate([b.ravel(), np.zeros(sum(map(len, penalties)))])
+    rows = []
+    for p, q in pairs:
+        A = [binomial_matrix(s + (1 - p - q) * side, size) for s, (side, size) in zip((p, q), sides, strict=False)]
+        M = np.vstack([np.kron(A[0], A[1]) if both else A[0], *penalties])
+        e = nonincreasing(M.reshape(-1, *columns), target).ravel() if monotone else np.linalg.lstsq(M, target, rcond=None)[0]
+        found = {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
+        rows.append(({"p_train": p, "p_test": q} if both else {"p0": p}) | found)
+    return pd.DataFrame(rows)
 
 
 def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> None:

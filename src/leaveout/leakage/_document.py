@@ -104,8 +104,12 @@ class BlockBootstrap:
         linear = self.direction != "train" if linear is None else linear
         if self.direction == "both":
             return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear)
-        if linear:
-            return _line(self.A, self.losses)
+        if linear:  # in the number of leaked records (§5), with two parameters
+            share = np.arange(self.A.shape[1]) / (self.A.shape[1] - 1)
+            inverse = np.linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
+            start, slope = inverse @ self.losses
+            e = start + slope * share
+            return Curve(e, float("inf"), inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2)
         if not squared:
             return solve_unsquared(self.A, self.losses, order, lam, monotone)
         return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper)
@@ -279,16 +283,6 @@ class _Job:
         return np.where(
             injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
         )
-
-
-def _line(A: NDArray[np.float64], b: NDArray[np.float64]) -> Curve:
-    """Solve for e linear in the number of leaked records (§5), with two parameters."""
-    share = np.arange(A.shape[1]) / (A.shape[1] - 1)
-    design = A @ np.column_stack([np.ones(len(share)), share])
-    inverse = np.linalg.pinv(design)
-    start, slope = inverse @ b
-    e = start + slope * share
-    return Curve(e, float("inf"), inverse[0], float(np.linalg.norm(A @ e - b)), 2)
 
 
 def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone: bool) -> Curve:

@@ -161,6 +161,18 @@ def leakage_corrected(
 
     law, unit = matrices(plan, shares), units(plan)[0]
 
+    def iid() -> dict[str, np.ndarray]:
+        """Cross-validate with all records as independent, with training sets of the same size."""
+        records = np.unique(np.concatenate([np.r_[fold.train, fold.test] for fold in folds]))
+        rng, size, asks = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
+        for _ in range(IID_REPEATS):
+            for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
+                rest = np.setdiff1d(records, test)
+                asks.append(Ask(rng.permutation(rest)[: min(size, len(rest))], test))
+        predicted = PredictionWork(learner, seed)(asks)
+        values = [score(work.y[ask.test], own) for ask, own in zip(asks, predicted, strict=True)]
+        return {"iid": np.asarray(np.mean(values))}
+
     def enough(runs: list[FoldLosses]) -> int:
         """Estimate the number of draws at which the Monte-Carlo error is small relative to that of the data."""
         pooled = pool(plan, runs, shares, ORDER, law)
@@ -179,7 +191,7 @@ def leakage_corrected(
     beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, of):
-            beside["iid"] = float(read_or_make(lambda: {"iid": np.asarray(_iid(work, seed))})["iid"])
+            beside["iid"] = float(read_or_make(iid)["iid"])
             if not draws_resolve(plan) and score.weighs:
                 made = read_or_make(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
                 beside["moved"] = made.get("moved")
@@ -223,16 +235,3 @@ def _check_score(score: Measure, outside: bool, injection: Injection, bins: Arra
             f"leakage_corrected: {score.name} takes no sample_weight, which mechanism='split' needs: what is left of a cluster "
             "stands for all of it."
         )
-
-
-def _iid(work: FitWork, seed: int) -> float:
-    """Cross-validate with all records as independent, with training sets of the same size."""
-    plan = work.plan
-    records = np.unique(np.concatenate([np.r_[part.fold.train, part.fold.test] for part in plan]))
-    rng, size, asks = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
-    for _ in range(IID_REPEATS):
-        for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
-            rest = np.setdiff1d(records, test)
-            asks.append(Ask(rng.permutation(rest)[: min(size, len(rest))], test))
-    predicted = PredictionWork(work.learner, seed)(asks)
-    return float(np.mean([work.score(work.y[ask.test], own) for ask, own in zip(asks, predicted, strict=True)]))

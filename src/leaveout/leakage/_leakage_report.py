@@ -1,7 +1,7 @@
 """The leakage report: several estimates of the score on new clusters, with intervals, assumptions and a verdict."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from ._injection import FEWEST, Injection, make_folds, refusal, unshown
 from ._linkage import Linkage
 from ._pair_calibration import read_rate
 from ._report_result import LeakageReport, estimate_unlisted
-from ._result import LeakageResult
 from ._scoring import resolve_score
 from ._splits import join_clusters
 from ._study import Answer, LeakageStudy, PredictionWork
@@ -173,15 +172,25 @@ def leakage_report(
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
     wanted = {"naive", *answers}
+    alone = {"naive": naive, "purge": purge, "coarser": coarser, "imputed": impute, "unmated": mateless_rows}
     fits = sum(prices(study).get(name, 0) for name in wanted)
     found: dict[str, Answer] = {}
     prints = {name: fingerprint(value) for name, value in of.items()}
     told = lambda: _report(study, dict(found), task.X, names.index, level, prints, injection)
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
-            for answer in _yield_answers(study, wanted, corrected):
-                found[answer.name] = answer
-                if answer.name == "naive":  # announces the remaining cost before it is spent
+            for name in ANSWERS:  # the most informative first
+                if name not in wanted:
+                    found[name] = Answer(name, "", NOT_REQUESTED)
+                elif name == "extrapolated":
+                    found[name] = extrapolate(study, corrected)
+                elif name != "naive" and not linkage.knows_pairs:
+                    found[name] = Answer(name, "", NO_PAIRS)
+                elif name == "both":
+                    found[name] = both(study, found["purge"], found["coarser"])
+                else:
+                    found[name] = alone[name](study)
+                if name == "naive":  # announces the remaining cost before it is spent
                     fits, seconds = _price_answers(study, wanted, injection).sum()
                     if seconds > ANNOUNCED_SECONDS:
                         price = f"{caller}: {fits:,.0f} fits or more, about {seconds:.0f} s"
@@ -190,24 +199,6 @@ def leakage_report(
         done = ", ".join(found) or "nothing"
         raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
     return told()
-
-
-def _yield_answers(study: LeakageStudy, request: set[str], corrected: Callable[[], LeakageResult]) -> Iterator[Answer]:
-    """Yield the answers one after another, the most informative first."""
-    by_pairs = {"purge": purge, "coarser": coarser, "imputed": impute, "unmated": mateless_rows}
-    found: dict[str, Answer] = {}
-    for name in ANSWERS:
-        if name not in request:
-            found[name] = Answer(name, "", NOT_REQUESTED)
-        elif name == "naive":
-            found[name] = naive(study)
-        elif name == "extrapolated":
-            found[name] = extrapolate(study, corrected)
-        elif not study.linkage.knows_pairs:
-            found[name] = Answer(name, "", NO_PAIRS)
-        else:
-            found[name] = both(study, found["purge"], found["coarser"]) if name == "both" else by_pairs[name](study)
-        yield found[name]
 
 
 def _price_answers(study: LeakageStudy, names: Collection[str], injection: Injection) -> pd.DataFrame:

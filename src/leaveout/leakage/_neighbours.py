@@ -61,18 +61,22 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
             "Give a stricter threshold, or label pairs at the distances between copies and others."
         )
     query_rows = 2000  # rows searched at once
+    found = every
     if len(X) <= ALL:
         rows = [(start, *_within(X, X[start : start + query_rows], radius)) for start in range(0, len(X), query_rows)]
         left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
-        return _pairs(X, left, right, radius, 1.0)
-    index, grown = _index(X), _squared_radius(X, radius)
-    while True:
-        found = len(_ask(index, X[asked], X, grown, radius)[1])
-        if found >= MIN_SEARCH_RECALL * every or index.nprobe >= index.nlist:
-            break
-        index.nprobe = min(2 * index.nprobe, index.nlist)
-    left, right = _ask(index, X, X, grown, radius)
-    return _pairs(X, left, right, radius, found / every)
+    else:
+        index = _index(X)
+        while True:
+            found = len(_within(X, X[asked], radius, index)[1])
+            if found >= MIN_SEARCH_RECALL * every or index.nprobe >= index.nlist:
+                break
+            index.nprobe = min(2 * index.nprobe, index.nlist)
+        left, right = _within(X, X, radius, index)
+    low, high = np.minimum(left, right), np.maximum(left, right)
+    key = np.unique(low[low != high] * len(X) + high[low != high])
+    low, high = key // len(X), key % len(X)
+    return NearPairs(low, high, distances(X, low, high), found / every)
 
 
 def distances(X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArray[np.int64]) -> Float[np.ndarray, " pairs"]:
@@ -83,13 +87,24 @@ def distances(X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArr
     return out
 
 
-def _within(X: NDArray[np.float64], request: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find all rows near the given ones by scikit-learn: pairs of the given row's number and a near row."""
-    from sklearn.neighbors import NearestNeighbors
+def _within(
+    X: NDArray[np.float64], request: NDArray[np.float64], radius: float, index: Any = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find all rows near the given ones by scikit-learn, or nearly all by an index of faiss.
 
-    wide = float(np.sqrt(_squared_radius(X, radius)))  # allows for rounding; pairs that are too far are removed later
-    rows = NearestNeighbors(radius=wide).fit(X).radius_neighbors(request, return_distance=False)
-    at, to = np.repeat(np.arange(len(request)), [len(row) for row in rows]), np.concatenate(rows).astype(np.int64)
+    Returns pairs of the given row's number and a near row.
+    """
+    # 1e-5: rounding of float32, relative to the squared length of the longest row; pairs that are too far are removed later
+    squares = float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
+    if index is None:
+        from sklearn.neighbors import NearestNeighbors
+
+        rows = NearestNeighbors(radius=float(np.sqrt(squares))).fit(X).radius_neighbors(request, return_distance=False)
+        count, to = [len(row) for row in rows], np.concatenate(rows).astype(np.int64)
+    else:
+        limits, _, to = index.range_search(np.ascontiguousarray(request, np.float32), squares)
+        count = np.diff(limits.astype(np.int64))
+    at = np.repeat(np.arange(len(request)), count)
     close = np.linalg.norm(request[at] - X[to], axis=1) <= radius
     return at[close], to[close]
 
@@ -109,26 +124,3 @@ def _index(X: NDArray[np.float64]) -> Any:
     index.add(rows)
     index.nprobe = 8
     return index
-
-
-def _ask(
-    index: Any, request: NDArray[np.float64], X: NDArray[np.float64], squares: float, radius: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    limits, _, to = index.range_search(np.ascontiguousarray(request, np.float32), squares)
-    at = np.repeat(np.arange(len(request)), np.diff(limits.astype(np.int64)))
-    close = np.linalg.norm(request[at] - X[to], axis=1) <= radius
-    return at[close], to[close]
-
-
-def _squared_radius(X: NDArray[np.float64], radius: float) -> float:
-    # 1e-5: rounding of float32, relative to the squared length of the longest row
-    return float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
-
-
-def _pairs(
-    X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArray[np.int64], radius: float, result: float
-) -> NearPairs:
-    low, high = np.minimum(remainder, right), np.maximum(remainder, right)
-    key = np.unique(low[low != high] * len(X) + high[low != high])
-    low, high = key // len(X), key % len(X)
-    return NearPairs(low, high, distances(X, low, high), result)

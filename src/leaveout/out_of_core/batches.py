@@ -120,17 +120,6 @@ class Fragment:
                 yield _columns(batch, roles)
 
 
-@dataclass(frozen=True)
-class TableParts:
-    """Rows of an Arrow table that is in memory."""
-
-    table: Any
-
-    def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
-        for start in range(0, len(self.table), size):
-            yield _columns(self.table.slice(start, size), roles)
-
-
 def _columns(batch: Any, roles: Roles) -> tuple[Array, list[Array]]:
     """Return features and other columns of some rows of Arrow."""
     x = np.empty((len(roles.features), len(batch)))
@@ -150,12 +139,15 @@ def _floats(column: Any) -> Array:
 
 @dataclass(frozen=True)
 class Frame:
-    """Partition of a data frame of Dask, in pandas."""
+    """Rows of an Arrow table that is in memory, or of a partition of a data frame of Dask, in pandas."""
 
-    frame: pd.DataFrame
+    frame: Any
 
     def read(self, roles: Roles, size: int) -> Iterator[tuple[Array, list[Array]]]:
         for start in range(0, len(self.frame), size):
+            if not isinstance(self.frame, pd.DataFrame):
+                yield _columns(self.frame.slice(start, size), roles)
+                continue
             some = self.frame.iloc[start : start + size]
             x = numbers("scan", "data", some[list(roles.features)])
             yield x, [numbers("scan", name, some[name]).astype(float) for name in roles.others]
@@ -260,7 +252,7 @@ def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
     listed = list[tuple[int, str, Any, Any]]()
     if isinstance(data, pa.Table):
         pieces = [data.slice(start, PART) for start in range(0, len(data), PART)]
-        listed = [(len(piece), f"rows from {PART * k} on", TableParts(piece), piece) for k, piece in enumerate(pieces)]
+        listed = [(len(piece), f"rows from {PART * k} on", Frame(piece), piece) for k, piece in enumerate(pieces)]
     for fragment in [] if isinstance(data, pa.Table) else data.get_fragments():
         path = getattr(fragment, "path", "")
         for piece in fragment.split_by_row_group() if isinstance(fragment, ds.ParquetFileFragment) else [fragment]:
