@@ -1582,9 +1582,9 @@ FAULTS = (
     ),
     Fault(
         "the rank of an end is rounded down",
-        "_Ends._quantile",
-        "int(np.ceil(self.level / self.weight[0] * (1 - COUNT_ROUNDING)))",
-        "int(np.floor(self.level / self.weight[0] * (1 - COUNT_ROUNDING)))",
+        "prediction_intervals._ends",
+        "int(np.ceil(level / weight[0] * (1 - COUNT_ROUNDING)))",
+        "int(np.floor(level / weight[0] * (1 - COUNT_ROUNDING)))",
         "test_prediction_intervals",
     ),
     Fault(

@@ -15,8 +15,7 @@ the exact refits without additional memory.
 """
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -416,49 +415,16 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     return loose
 
 
-@dataclass(frozen=True)
-class _Ends:
-    """Compute the ends of the intervals of new rows from their predictions by every refit, and the largest widening.
-
-    For every held-out unit the object holds the `refit` that leaves it out, the distance of its response from that refit's
-    prediction (widened by `off` at most), and its `weight`.
-    """
-
-    refit: Array | slice
-    distance: Float[Array, " units"]
-    off: float
-    weight: Float[Array, " units"]
-    level: float
-    minmax: bool
-
-    def __call__(self, mean: Means) -> tuple[Array, Array, Array]:
-        return -self._end(mean.off - mean.value), self._end(mean.off + mean.value), mean.off.max(1) + self.off
-
-    def _end(self, far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
-        if self.minmax:
-            return _beyond(far.max(1)) + self._quantile(self.distance[None].copy())
-        values = far[:, self.refit]
-        values += self.distance
-        return self._quantile(values)
-
-    def _quantile(self, values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
-        """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
-        if np.ptp(self.weight) == 0:
-            rank = int(np.ceil(self.level / self.weight[0] * (1 - COUNT_ROUNDING))) - 1
-            values.partition(rank, axis=1)
-            return _beyond(values[:, rank])
-        order = np.argsort(values, axis=1)
-        rank = np.sum(np.cumsum(self.weight[order], axis=1) < self.level * (1 - COUNT_ROUNDING), axis=1)
-        return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
-
-
 def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
     """Replace NaN by infinity, so that an unknown value lies beyond all others."""
     return np.where(np.isnan(values), np.inf, values)
 
 
-def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _Ends:
-    """Build the ends from the refits' residuals of the units that they leave out; ValueError if these are too few."""
+def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> Callable[[Means], Array]:
+    """Return a function that computes the ends of new rows, and their largest widening, from predictions by every refit.
+
+    They follow from the refits' residuals of the units that they leave out; ValueError if these are too few.
+    """
     objective = _regression(fit)
     there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
     unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
@@ -476,5 +442,23 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> _E
     distance = _beyond(np.abs(objective.y[unit] - own.value) + own.off)
     in_order = len(unit) == len(refits.theta) and (refit == np.arange(len(refit))).all()
     weight = 1 / (len(size) + 1) / size[group]
-    most = float(own.off.max(initial=0.0))
-    return _Ends(slice(None) if in_order else refit, distance, most, weight, level, method == "minmax")
+    most, by_unit = float(own.off.max(initial=0.0)), slice(None) if in_order else refit
+
+    def quantile(values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
+        """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
+        if np.ptp(weight) == 0:
+            rank = int(np.ceil(level / weight[0] * (1 - COUNT_ROUNDING))) - 1
+            values.partition(rank, axis=1)
+            return _beyond(values[:, rank])
+        order = np.argsort(values, axis=1)
+        rank = np.sum(np.cumsum(weight[order], axis=1) < level * (1 - COUNT_ROUNDING), axis=1)
+        return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
+
+    def end(far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
+        if method == "minmax":
+            return _beyond(far.max(1)) + quantile(distance[None].copy())
+        values = far[:, by_unit]
+        values += distance
+        return quantile(values)
+
+    return lambda mean: np.stack([-end(mean.off - mean.value), end(mean.off + mean.value), mean.off.max(1) + most])

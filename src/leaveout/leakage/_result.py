@@ -145,7 +145,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def naive_spread(self) -> InfluenceSpread | None:
         """The influence of data on the naive value."""
-        records = [run.naive_records for run in self.runs]
+        records = [run.naive_record / np.maximum(run.times[:1], 1) for run in self.runs]
         return self._spread(records, [run.naive for run in self.runs], np.ones(1), None)
 
     def _spread(

@@ -84,11 +84,6 @@ class FoldLosses:
         """The mean loss of each record, NaN where it was never scored."""
         return np.where(self.times > 0, self.record / np.maximum(self.times, 1), np.nan)
 
-    @property
-    def naive_records(self) -> Float[np.ndarray, "1 test"]:
-        """The mean loss of each record of V̂ as filed, without injection."""
-        return self.naive_record / np.maximum(self.times[:1], 1)
-
     def first(self, count: int) -> "FoldLosses":
         """Return the losses of the first `count` draws.
 
