@@ -172,6 +172,13 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """The error of the estimate over clusters, as tested and as trained on (see `table()`)."""
         return float("nan") if self.spread is None else self.spread.error
 
+    @property
+    def _over(self) -> str:
+        if self.spread is None:
+            return f"not available: {self.measure.name} takes no sample_weight"
+        told = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
+        return told if self.moved is not None or draws_resolve(self.plan) else f"{told}, as tested"
+
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
 
@@ -474,10 +481,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
             leak = f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
         corrected = [("corrected", "none: see verdict")]
         if not self.refusal:
-            over = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
-            over += "" if self.moved is not None or draws_resolve(self.plan) else ", as tested"
-            over = over if self.spread is not None else f"not available: {score.name} takes no sample_weight"
-            errors = [f"{self.se_mc:.2g} (Monte Carlo)", f"{self.se_data:.2g} (data, over {over})"]
+            errors = [f"{self.se_mc:.2g} (Monte Carlo)", f"{self.se_data:.2g} (data, over {self._over})"]
             errors += [f"{self.se_p:.2g} (leakage)"] * bool(self.se_p)
             errors += [f"{self.se_extrapolation:.2g} (extrapolation)"] * bool(self.se_extrapolation)
             corrected = [("corrected", " ± ".join([f"{self.estimate:.5g}", *errors]))]
