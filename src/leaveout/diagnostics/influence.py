@@ -213,47 +213,27 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
 
 
 def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
-    """Return the prediction of some refits."""
-    if not callable(prediction):
-        return _of_row(fit, prediction)
+    """Return the prediction of some refits: a function of the parameters, or the mean response of a row of features."""
 
-    def at(thetas: Array) -> Array:
+    def number(value: Any) -> float:
+        found = np.asarray(value, np.float64)
+        if found.size != 1:
+            raise ValueError(f"influence: prediction must return one number; got shape {found.shape}.")
+        return float(found.ravel()[0])
+
+    def of_parameters(thetas: Array) -> Array:
         tree = natural(fit, thetas)
-        return np.array([_number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree))) for k in range(len(thetas))])
+        return np.array([number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree))) for k in range(len(thetas))])
 
-    return at
-
-
-def _number(value: Any) -> float:
-    found = np.asarray(value, np.float64)
-    if found.size != 1:
-        raise ValueError(f"influence: prediction must return one number; got shape {found.shape}.")
-    return float(found.ravel()[0])
-
-
-def _of_row(fit: Fit, row: Any) -> RefitStatistic:
-    """Return the mean response of a row of features."""
+    if callable(prediction):
+        return of_parameters
     objective = fit.objective
     if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:
         raise TypeError(
             "influence: prediction can be a row of features where the model is a lo.GLM or lo.Regression of one mean; got "
             f"{kind_of(objective)}. Give a function of the parameters that returns a number."
         )
-    x, q = _features(objective, row), objective.design.shape[1]
-
-    def at(thetas: Array) -> Array:
-        eta, inverse = thetas[:, :q] @ x, objective.loss_function.inverse_link
-        if not objective.own:
-            return np.asarray(inverse(eta))
-        shared: Any = inverse
-        return np.array([_number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
-
-    return at
-
-
-def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coefficients"]:
-    """Return a row of the design, from a labelled or a plain one."""
-    row = pandas_of("influence", "prediction", row)
+    row = pandas_of("influence", "prediction", prediction)
     if isinstance(row, pd.DataFrame) and len(row) == 1:
         row = row.iloc[0]
     if isinstance(row, pd.Series) and set(map(str, row.index)) != set(map(str, range(len(row)))):
@@ -270,7 +250,16 @@ def _features(objective: AbstractRegression, row: Any) -> Float[Array, " coeffic
         raise ValueError(
             f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
         )
-    return np.append(x, 1.0) if objective.intercept else x
+    x, q = np.append(x, 1.0) if objective.intercept else x, objective.design.shape[1]
+
+    def of_row(thetas: Array) -> Array:
+        eta, inverse = thetas[:, :q] @ x, objective.loss_function.inverse_link
+        if not objective.own:
+            return np.asarray(inverse(eta))
+        shared: Any = inverse
+        return np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
+
+    return of_row
 
 
 def _losses(estimate: Estimate) -> pd.DataFrame:

@@ -77,11 +77,10 @@ def coarser(study: LeakageStudy) -> Answer:
             why = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
             break
         other = replace(study, folds=as_folds(moved, joined))
-        parts = [part for k in range(len(other.folds)) for part in _bundles(other, k, cut)]
-        if _largest_dropped_share(other, parts) > MAX_DROPPED_SHARE:
-            why = f"at {cut:.2g} it would drop {_largest_dropped_share(other, parts):.0%} of a training set"
+        after = _purge(other, cut)
+        if isinstance(after, str):
+            why = after
             break
-        after = _purge(other, parts, cut)
         difference = other.naive.value - study.naive.value + after.difference
         influence = other.naive.influence - study.naive.influence + after.influence
         points.append(after._replace(difference=difference, influence=influence))
@@ -132,11 +131,11 @@ def purge(study: LeakageStudy) -> Answer:
     assumption = f"{study.assumption}; {TYPICAL}"
     points, why = [], NONE
     for cut in study.cuts:
-        parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
-        if _largest_dropped_share(study, parts) > MAX_DROPPED_SHARE:
-            why = f"at {cut:.2g} it would drop {_largest_dropped_share(study, parts):.0%} of a training set"
+        point = _purge(study, cut)
+        if isinstance(point, str):
+            why = point
             break
-        points.append(_purge(study, parts, cut))
+        points.append(point)
     return study.line("purge", assumption, points, why)
 
 
@@ -169,11 +168,6 @@ def mateless_rows(study: LeakageStudy) -> Answer:
     except ValueError as error:  # such as records of one class
         return Answer("unmated", assumption, str(error).rstrip("."))
     return study.correct("unmated", assumption, value - study.naive.value, influence - study.naive.influence, 0.0)
-
-
-def _largest_dropped_share(study: LeakageStudy, parts: list[Bundle]) -> float:
-    """Return the largest share of a training set that a fit drops."""
-    return max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
 
 
 def _removed_mate_share(study: LeakageStudy) -> float:
@@ -210,7 +204,12 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 
 
-def _purge(study: LeakageStudy, parts: list[Bundle], cut: float) -> ControlPoint:
+def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
+    """Compare fits without possible mates with fits that lack as many other rows; return why if they would lack too many."""
+    parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
+    dropped = max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
+    if dropped > MAX_DROPPED_SHARE:
+        return f"at {cut:.2g} it would drop {dropped:.0%} of a training set"
     if not parts:
         return ControlPoint(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
     clean = study.score_predictions(

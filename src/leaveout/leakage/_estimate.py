@@ -15,11 +15,11 @@ from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ..refit import AbstractRefit
-from ..validation.metrics import NO_MIXTURE, Measure
+from ..validation.metrics import NO_MIXTURE
 from ..validation.standard_errors import InfluenceSpread
 from ._hosts import make_learner, prepare
 from ._injection import Injection, make_folds, plan_injection, slope_level, unshown
-from ._models import DrawnLeakage, Leakage, LeakageFold, check_known
+from ._models import DrawnLeakage, Leakage, check_known
 from ._pool import ORDER, matrices, pool
 from ._result import LeakageResult
 from ._run import FitWork, FoldLosses, describe_run, run
@@ -135,9 +135,28 @@ def leakage_corrected(
                 f"{type(leakage).__name__} is about single records; give SplitLeakage(rate), or mechanism='record'."
             )
         injection = replace(injection, mechanism="split")
-    notes, score, shares = _few_clusters(folds), task.measure, leakage.shares(folds)
+    score, shares, clusters = task.measure, leakage.shares(folds), folds[0].clusters
     outside = bool(np.any(shares.p_test > 0))
-    _check_score(score, outside, injection, bins)
+    if bins is not None and not score.per_record:
+        raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
+    if outside and not score.removes:
+        raise ValueError(
+            f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
+            "RecordLeakage(p_train) where V̂ is clean."
+        )
+    if injection.mechanism == "split" and not score.weighs:
+        raise ValueError(
+            f"leakage_corrected: {score.name} takes no sample_weight, which mechanism='split' needs: what is left of a cluster "
+            "stands for all of it."
+        )
+    trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
+    tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
+    sides = (("trains", trained), ("tests", tested))
+    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < MIN_CLUSTERS_A_SIDE]
+    notes = [
+        f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
+        "and its data SE leaves the rest out."
+    ] * bool(few)
     learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)
     plan = plan_injection(folds, injection, seed)
     mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
@@ -205,33 +224,3 @@ def leakage_corrected(
     for note in notes:
         warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
     return result(runs, beside)
-
-
-def _few_clusters(folds: list[LeakageFold]) -> list[str]:
-    clusters = folds[0].clusters
-    trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
-    tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
-    sides = (("trains", trained), ("tests", tested))
-    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < MIN_CLUSTERS_A_SIDE]
-    if not few:
-        return []
-    return [
-        f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
-        "and its data SE leaves the rest out."
-    ]
-
-
-def _check_score(score: Measure, outside: bool, injection: Injection, bins: ArrayLike | None) -> None:
-    """Raise ValueError if the score cannot be corrected."""
-    if bins is not None and not score.per_record:
-        raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
-    if outside and not score.removes:
-        raise ValueError(
-            f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
-            "RecordLeakage(p_train) where V̂ is clean."
-        )
-    if injection.mechanism == "split" and not score.weighs:
-        raise ValueError(
-            f"leakage_corrected: {score.name} takes no sample_weight, which mechanism='split' needs: what is left of a cluster "
-            "stands for all of it."
-        )

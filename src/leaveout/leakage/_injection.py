@@ -154,65 +154,50 @@ def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) ->
 
     Raises ValueError if V̂ cannot supply the top level, or T̂ the training set.
     """
-    tops = np.array([_top(k, fold, injection) for k, fold in enumerate(folds)])
-    shares = _shares(int(tops.min()), injection, folds)
-    out = []
-    for k, (fold, top) in enumerate(zip(folds, tops, strict=True)):
-        size, left = _size(k, fold, injection)
-        levels = np.round(shares * top).astype(np.int64)
-        out.append(FoldInjection(fold, k, injection.mechanism, levels, size, left, seed))
-    return out
-
-
-def _size(k: int, fold: LeakageFold, injection: Injection) -> tuple[int, int]:
-    most = len(fold.train)
-    # 0.05: share of T̂ that is left out at every level if the training set is as large as possible
-    spare = max(2, round(0.05 * most))
-    size = most - spare if injection.train_size is None else int(injection.train_size)
-    if size > most - 1 or size < 2:
-        raise ValueError(f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {most}.")
-    return size, min(most - size, 2 * len(fold.test))
-
-
-def _top(k: int, fold: LeakageFold, injection: Injection) -> int:
-    size, _ = _size(k, fold, injection)
-    if injection.mechanism == "split":
-        sizes = np.bincount(fold.clusters[fold.test])
-        most, wanted = _halvable_clusters(fold), injection.top
-        if np.sum(sizes // 2) >= size:
-            raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
-        top = most if wanted is None else wanted
-    else:
-        most = len(fold.test) - 1
-        top = min(len(fold.test) // 2, size) if injection.top is None else injection.top
-    least = 3 if injection.mechanism == "record" else 2
-    if top > most or top > size or most < least:
-        what = "records" if injection.mechanism == "record" else "clusters of two records or more"
-        raise ValueError(
-            f"Injection: V̂ is too small for the top level: fold {k} tests on {len(fold.test)} records and trains on {size}; "
-            f"{max(top, least)} {what} to inject, of {max(most, 0)}. Leave more out at once (fewer folds), or lower top=."
-        )
-    return int(top)
+    tops, sizes = [], []
+    for k, fold in enumerate(folds):
+        known, tested = len(fold.train), len(fold.test)
+        # 0.05: share of T̂ that is left out at every level if the training set is as large as possible
+        spare = max(2, round(0.05 * known))
+        size = known - spare if injection.train_size is None else int(injection.train_size)
+        if size > known - 1 or size < 2:
+            raise ValueError(
+                f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {known}."
+            )
+        most, least, what, top = tested - 1, 3, "records", min(tested // 2, size)
+        if injection.mechanism == "split":
+            most = top = _halvable_clusters(fold)
+            least, what = 2, "clusters of two records or more"
+            if np.sum(np.bincount(fold.clusters[fold.test]) // 2) >= size:
+                raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
+        top = top if injection.top is None else injection.top
+        if top > most or top > size or most < least:
+            raise ValueError(
+                f"Injection: V̂ is too small for the top level: fold {k} tests on {tested} records and trains on {size}; "
+                f"{max(top, least)} {what} to inject, of {max(most, 0)}. Leave more out at once (fewer folds), or lower top=."
+            )
+        tops.append(int(top))
+        sizes.append((size, min(known - size, 2 * tested)))
+    # levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even for clusters
+    top = min(tops)
+    number = min(injection.num_levels, top + 1)
+    grid = np.round(np.linspace(0, top, number))
+    if injection.mechanism == "record" and number <= top:
+        slope = min(round(SLOPE_SHARE * min(len(fold.test) for fold in folds)), top)
+        for points in range(number - 1, 8 * number):  # several may round to one level
+            grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, points)))
+            if len(grid) >= number - 1:
+                break
+        if slope and not np.any(grid == slope):
+            grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
+    shares = np.unique(np.append(grid, 0)) / top
+    levels = [np.round(shares * own).astype(np.int64) for own in tops]
+    return [FoldInjection(fold, k, injection.mechanism, levels[k], *sizes[k], seed) for k, fold in enumerate(folds)]
 
 
 def _halvable_clusters(fold: LeakageFold) -> int:
     """Return the clusters of V̂ with two records or more."""
     return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
-
-
-def _shares(top: int, injection: Injection, folds: list[LeakageFold]) -> NDArray[np.float64]:
-    """Return levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even for clusters."""
-    number = min(injection.num_levels, top + 1)
-    if injection.mechanism == "split" or number == top + 1:
-        return np.unique(np.round(np.linspace(0, top, number))) / top
-    slope = min(round(SLOPE_SHARE * min(len(fold.test) for fold in folds)), top)
-    for points in range(number - 1, 8 * number):  # several may round to one level
-        grid = np.unique(np.round(np.geomspace(max(1, top / 100), top, points)))
-        if len(grid) >= number - 1:
-            break
-    if slope and not np.any(grid == slope):
-        grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
-    return np.unique(np.concatenate([[0], grid])) / top
 
 
 def slope_level(plan: list[FoldInjection]) -> int:

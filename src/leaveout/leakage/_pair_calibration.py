@@ -195,7 +195,11 @@ def calibrate(
                 f"labelled pairs as a column {name!r} of the sample."
             )
         own = scored.probability[place]
-    own, every = as_scores(own, scored.probability)
+    every = scored.probability
+    if all(not len(some) or (some.min() >= 0 and some.max() <= 1) for some in (own, every)):  # log-odds, for a sigmoid
+        logit_bound = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
+        inside = (np.clip(some, logit_bound, 1 - logit_bound) for some in (own, every))
+        own, every = (np.log(some) - np.log1p(-some) for some in inside)
     found = Calibration.of(caller, own, column(caller, frame, "match"), weight, method)
     return ScoredPairs(rows, scored._replace(probability=every), found)
 
@@ -243,12 +247,3 @@ def sample_of(caller: str, sample: Any) -> pd.DataFrame:
     if not len(frame):
         raise ValueError(f"{caller}: the sample is empty.")
     return frame
-
-
-def as_scores(*values: NDArray[np.float64]) -> list[Float[np.ndarray, " pairs"]]:
-    """Transform scores for a sigmoid: log-odds if all are in [0, 1]."""
-    if any(len(some) and (some.min() < 0 or some.max() > 1) for some in values):
-        return list(values)
-    logit_bound = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
-    inside = [np.clip(some, logit_bound, 1 - logit_bound) for some in values]
-    return [np.log(some) - np.log1p(-some) for some in inside]

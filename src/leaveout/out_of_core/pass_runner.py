@@ -80,20 +80,18 @@ class PassRunner:
     def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
-    def _start(self) -> Float[Array, " params"]:
-        """Return the minimiser of the first block, if it has one."""
+    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
+        """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
+        own = np.asarray(self.model.parameters.start(0))
 
-        def make() -> StepResult:
+        def begin() -> StepResult:
+            """Return the minimiser of the first block, if it has one."""
             try:
                 return {"start": fit(self.model).vector}
             except (RuntimeError, IndefiniteHessianError):
-                return {"start": np.asarray(self.model.parameters.start(0))}
+                return {"start": own}
 
-        return read_or_make(make)["start"]
-
-    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
-        """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
-        start, own = self._start(), np.asarray(self.model.parameters.start(0))
+        start = read_or_make(begin)["start"]
         found = self._descend(start)
         if not found.converged[0] and not np.array_equal(start, own):
             found = self._descend(own)
