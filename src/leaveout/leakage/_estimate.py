@@ -203,8 +203,8 @@ def leakage_corrected(
 
     def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
         pooled, slope = pool(plan, runs, shares, ORDER, law), slope_test(plan, runs, slope_level(plan), score.more_is_better)
-        told, se_mc = (*more, *known_notes), pooled.monte_carlo_error(shape_of(score), seed)
-        return LeakageResult(plan=plan, runs=runs, pooled=pooled, se_mc=se_mc, slope_test=slope, notes=told, **beside, **common)
+        told = (*more, *known_notes)
+        return LeakageResult(plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common)
 
     of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
     beside: dict[str, Any] = {"iid": float("nan"), "moved": None}

@@ -46,8 +46,6 @@ class LeakageResult(PrintedResult, AbstractComparable):
 
     Attributes
     ----------
-    se_mc : float
-        The Monte-Carlo error of the estimate, over draws of the injection.
     slope_test : SlopeTest
         A test of whether the learner exploits leakage, which needs no p.
     iid : float
@@ -88,7 +86,6 @@ class LeakageResult(PrintedResult, AbstractComparable):
     edges: NDArray[np.float64] | None
     notes: tuple[str, ...]
     pooled: PooledSystem
-    se_mc: float
     slope_test: SlopeTest
     iid: float
     moved: NDArray[np.float64] | None  # contribution of each fold to the score without another in its training
@@ -120,6 +117,11 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def correction(self) -> float:
         """The estimate minus the naive value."""
         return self.estimate - self.naive
+
+    @functools.cached_property
+    def se_mc(self) -> float:
+        """The Monte-Carlo error of the estimate, over draws of the injection."""
+        return self.pooled.monte_carlo_error(shape_of(self.measure), self.seed)
 
     @functools.cached_property
     def se_p(self) -> float:
