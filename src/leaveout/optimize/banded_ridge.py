@@ -203,16 +203,17 @@ class Search:
     damping: np.ndarray
     best_losses: TargetLosses
 
-    def __init__(self, rows: BandedRows, ends: tuple[Float[Array, " bands"], Float[Array, " bands"]], shared: bool):
+    def __init__(
+        self,
+        rows: BandedRows,
+        ends: tuple[Float[Array, " bands"], Float[Array, " bands"]],
+        shared: bool,
+        given: Float[Array, " bands"] | None,
+    ):
         self.rows, self.ends, self.is_shared = rows, ends, shared
         self.everyone = np.arange(rows.y.shape[1])
         self.count = 1 if shared else len(self.everyone)
         self.rounds, self.factors = 0, 0
-
-    def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
-        return self.everyone if self.is_shared else some
-
-    def start(self, given: Float[Array, " bands"] | None) -> None:
         levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
         with Slow("penalties", len(levels)) as bar:
             losses = []
@@ -232,6 +233,9 @@ class Search:
         self.best_losses = TargetLosses(np.full(self.count, np.inf), *begun)
         if not self._try(np.arange(self.count), self.rho).all():
             raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
+
+    def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
+        return self.everyone if self.is_shared else some
 
     def _try(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
@@ -453,8 +457,7 @@ def descend_penalties(model: BandedRidge, space: Any, plan: Plan, start: Mapping
         begun = np.log(np.array(known, float))
         if not np.all((low <= begun) & (begun <= high)):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
-    search = Search(BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared)
-    search.start(begun)
+    search = Search(BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, begun)
     search.descend(rounds)
     alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
     how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"

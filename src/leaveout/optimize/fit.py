@@ -18,7 +18,7 @@ from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.design import Predictors, weight_terms
-from ..objectives.batch_functions import function, influence, leverage
+from ..objectives.batch_functions import Function, function, influence, leverage
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     AbstractLinearPredictor,
@@ -498,8 +498,28 @@ def fit(
 
 def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
     """Fit at the lowest minimum that a start reaches."""
-    starts, flat = _prepare_starts(objective, theta0, num_starts, seed, curvature)
-    runs = _runs(objective, starts, flat)
+    starts: list[PyTree] = []
+
+    def start() -> StepResult:
+        """Return the starts and, if H is formed, the directions in which F never changes."""
+        starts[:] = starts_of(objective, theta0, num_starts, seed)
+        flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+        if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
+            starts[:] = [stored_leaves(own_start(objective, seed))]  # the start of least norm, which steps preserve
+        told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
+        return told if flat is None else told | {"flat": flat}
+
+    def descend(F: Function, start: np.ndarray) -> Minimisation:
+        if flat is None:
+            return minimise_by_products(objective, F, start)
+        return minimise(objective, F, start, np.ones(objective.num_units), flat)
+
+    told = read_or_make(start)
+    if not starts:
+        (like,) = starts_of(objective, theta0, 1, seed)
+        starts = [unflatten(start, like) for start in told["starts"]]
+    flat = told.get("flat")
+    runs = descended_from([np.asarray(ravel(start)) for start in starts], function(objective, starts[0]), descend)
     try:
         found = _fit_at_end(objective, runs[0], starts[0], flat)
         bounded = objective.parameters.held(found.theta)
@@ -519,27 +539,6 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
     return replace(found, minima=distinct(objective, runs, starts[0], len(starts)))
 
 
-def _prepare_starts(
-    objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature
-) -> tuple[list[PyTree], Flat | None]:
-    """Return the starts and, if H is formed, the directions in which F never changes."""
-    starts: list[PyTree] = []
-
-    def make() -> StepResult:
-        starts[:] = starts_of(objective, theta0, num_starts, seed)
-        flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
-        if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
-            starts[:] = [stored_leaves(own_start(objective, seed))]  # the start of least norm, which steps preserve
-        told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
-        return told if flat is None else told | {"flat": flat}
-
-    told = read_or_make(make)
-    if not starts:
-        (like,) = starts_of(objective, theta0, 1, seed)
-        starts = [unflatten(start, like) for start in told["starts"]]
-    return starts, told.get("flat")
-
-
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     """Return the directions in which F never changes; search for them if H at θ may have more than the symmetries."""
     known = np.asarray(objective.parameters.symmetries(theta), float)
@@ -548,15 +547,6 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
     clear = factorise(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
     return known if clear else unseen_directions(objective, theta)
-
-
-def _runs(objective: AbstractObjective, starts: list[PyTree], flat: Flat | None) -> list[Minimisation]:
-    """Descend from each start, and sort the results, lowest first."""
-    F, ones = function(objective, starts[0]), np.ones(objective.num_units)
-    at = [np.asarray(ravel(start)) for start in starts]
-    if flat is None:
-        return descended_from(at, F, lambda F, start: minimise_by_products(objective, F, start))
-    return descended_from(at, F, lambda F, start: minimise(objective, F, start, ones, flat))
 
 
 def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:

@@ -191,7 +191,16 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
     roots = []
     for part in parts:
         floor = SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)  # of indefinite blocks
-        roots += [(entries, _roots(own, floor)) for entries, own in _split_blocks(part)]
+        for entries, matrices in _split_blocks(part):
+            root, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
+            for k, matrix in enumerate(matrices):
+                factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
+                indefinite[k] = failed > 0
+                if not indefinite[k]:
+                    root[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
+            values, vectors = np.linalg.eigh(matrices[indefinite])
+            root[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
+            roots.append((entries, root))
     size = sum(entries.size for entries, _ in roots)
 
     def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
@@ -215,19 +224,6 @@ def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray
         here = some[np.argsort(label[some], kind="stable")].reshape(-1, size)
         own = np.ascontiguousarray(matrices[:, here[:, :, None], here[:, None]])
         yield entries[:, here].reshape(-1, size), own.reshape(-1, size, size)
-
-
-def _roots(matrices: np.ndarray, floor: float) -> np.ndarray:
-    """Compute S with S Sᵀ the inverse of each matrix; for indefinite ones, of absolute curvatures no smaller than `floor`."""
-    out, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
-    for k, matrix in enumerate(matrices):
-        factor, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
-        indefinite[k] = failed > 0
-        if not indefinite[k]:
-            out[k] = scipy.linalg.lapack.dtrtri(factor, lower=True)[0].T
-    values, vectors = np.linalg.eigh(matrices[indefinite])
-    out[indefinite] = vectors / np.sqrt(np.maximum(np.abs(values), floor))[:, None, :]
-    return out
 
 
 def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:

@@ -36,7 +36,14 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
     repeated_column_pivot = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
-    null = _null(root / scale, repeated_column_pivot)
+    # pivots root[:, order] = Q [R S; 0 0], where R⁻¹S is short, give orthonormal rows in its null space
+    triangle, order = scipy.linalg.qr(root / scale, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0)))
+    null = np.zeros((size - rank, size))
+    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
+    null[:, order[rank:]] = np.eye(size - rank)
+    null = np.linalg.qr(null.T)[0].T
     # a penalty that is not quadratic may be flat far out
     # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
     penalty_curvature_share = 1e-13
@@ -84,20 +91,6 @@ def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
         if len(units) < objective.num_units
         else objective.rows(jnp.arange(objective.num_units))
     )
-
-
-def _null(matrix: Float[np.ndarray, "some params"], tol: float) -> Float[np.ndarray, "null params"]:
-    """Compute orthonormal rows in the null space of a matrix.
-
-    With pivots `matrix[:, order] = Q [R S; 0 0]`, where R⁻¹S is short.
-    """
-    triangle, order = scipy.linalg.qr(matrix, mode="r", pivoting=True)
-    pivots = np.abs(np.diag(triangle))
-    rank, size = int(np.sum(pivots > tol * pivots.max(initial=0))), matrix.shape[1]
-    null = np.zeros((size - rank, size))
-    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
-    null[:, order[rank:]] = np.eye(size - rank)
-    return np.linalg.qr(null.T)[0].T
 
 
 def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:

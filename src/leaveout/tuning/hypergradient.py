@@ -182,7 +182,17 @@ class LossSlopes:
         self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
     ) -> StepResult:
         model, found, adjoint = linear_cache(fit).model, builder.draft, Adjoint(fit)
-        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, _score_batch(fit, batch, builder)) for batch in batches)
+
+        def step(batch: Batch) -> CertifiedBatch:
+            """Score a batch after one Newton step."""
+            state = CertifiedBatch(fit, batch.rows)
+            state.look()
+            lost = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
+            scores, none = losses_at(fit, batch.rows, state.center), np.full(len(lost), np.inf)
+            builder.add(batch, RefitBatch(state.theta, none, lost, scores, step_length=state.first), scores)
+            return state
+
+        looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, step(batch)) for batch in batches)
         if self.pooled_criterion is not None:  # all predictors are needed before any slope is known
             looks = list(looks)
             told = {"center": _by_unit(found.plan, looks)}
@@ -436,16 +446,6 @@ def smoothed_area(
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
-
-
-def _score_batch(fit: Fit, batch: Batch, builder: EstimateBuilder) -> CertifiedBatch:
-    """Score a batch of linear predictors after one Newton step."""
-    state = CertifiedBatch(fit, batch.rows)
-    state.look()
-    lost = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
-    scores = losses_at(fit, batch.rows, state.center)
-    builder.add(batch, RefitBatch(state.theta, np.full(len(lost), np.inf), lost, scores, step_length=state.first), scores)
-    return state
 
 
 class Adjoint:

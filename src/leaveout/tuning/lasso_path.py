@@ -138,7 +138,9 @@ class PathRun:
         listed = rows.free | (sign != 0)
         some = np.flatnonzero(listed[-1])
         self.active, self.size = some[np.argsort(np.argmax(listed[:, some], axis=0), kind="stable")], listed.sum(axis=1)
-        self.factor = self._factor(self.active)
+        gram = rows.gram.take(self.active, axis=0).take(self.active, axis=1)
+        gram.flat[:: len(gram) + 1] += np.where(rows.free[self.active], 0.0, ridge)
+        self.factor = scipy.linalg.cholesky(gram.T, lower=True, overwrite_a=True, check_finite=False)
         both = self.forward(np.stack([rows.pull, sign[-1]], axis=1)[self.active])
         right = np.where(np.arange(len(self.active))[:, None] < self.size, both[:, :1] - both[:, 1:] * a, 0.0)
         self.theta = np.zeros(listed.shape)
@@ -153,12 +155,6 @@ class PathRun:
     def many(self) -> bool:
         """Tell whether so many columns are active that a sample of rows gives the moves, and float32 gives h."""
         return bool(self.size[0] > SAMPLED_ACTIVE_COLUMNS)
-
-    def _factor(self, some: Int[Array, " some"]) -> Float[Array, "some some"]:
-        """Return the Cholesky factor L of some columns."""
-        own = self.rows.gram.take(some, axis=0).take(some, axis=1)
-        own.flat[:: len(some) + 1] += np.where(self.rows.free[some], 0.0, self.ridge)
-        return scipy.linalg.cholesky(own.T, lower=True, overwrite_a=True, check_finite=False)
 
     def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
         """Apply L⁻¹ of the first active columns."""
