@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import scipy
 from sklearn.base import clone
-from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV, LogisticRegression
+from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV, LogisticRegression, lars_path
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import leaveout as lo
+from leaveout.models.glm import active_coefficients
 from leaveout.optimize import active_set as _kinks
-from leaveout.refit import _margins
+from leaveout.refit import _conditions, _margins
 from leaveout.tuning import lasso_path as _lasso
 
 TIGHT = {"tol": 1e-13, "max_iter": 10**6}
@@ -181,6 +182,28 @@ def test_refits_of_other_losses(loss):
             mine = slice(plan.indptr[k], plan.indptr[k + 1])
             held = plan.held[mine]
             np.testing.assert_allclose(found.losses[mine][held], exact(own, plan.index[mine][held]), atol=2e-4)
+
+
+def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(monkeypatch):
+    """Near a tie about half of the rows release a parameter; how their gradients change decides that."""
+    X, y, _ = made(n=1000, p=6)
+    (knot,) = lars_path(X - X.mean(0), y - y.mean(), method="lasso")[0][3:4]
+    fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(1000 * knot * (1 + 1e-5)))), lo.leave_one_out(1000)
+    slopes, computed = _conditions._slopes, []
+
+    def count(own, units, eta, half):
+        computed.append(np.size(eta))
+        return slopes(own, units, eta, half)
+
+    monkeypatch.setattr(_conditions, "_slopes", count)
+    found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
+    assert found.proved.all() and sum(computed) < 5 * 1000  # once in each of three judgements, and half of them again
+    few = np.arange(0, 1000, 111)
+    exact = [
+        np.append(*least_squares(np.delete(X, k, 0), np.delete(y, k), np.ones(999), 1000 * knot * (1 + 1e-5))) for k in few
+    ]
+    losses = [0.5 * (y[k] - X[k] @ each[:-1] - each[-1]) ** 2 for k, each in zip(few, exact, strict=True)]
+    np.testing.assert_allclose(found.losses[few], losses, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
@@ -512,6 +535,17 @@ def test_ties_and_columns_that_repeat():
     twice, once = (lo.cross_validate(one, lo.kfold(60, 5, seed=0)) for one in (fit, alone))
     np.testing.assert_allclose(twice.losses, once.losses, atol=1e-6)
     assert not twice.proved.any() and once.proved.all()
+
+
+def test_columns_that_repeat_in_many_rows():
+    """No matrix has as many columns as there are rows: at 50,000 rows that would be 20 GB."""
+    X, y, _ = made(n=50_000, p=4)
+    model = lo.GLM(np.c_[X, X[:, 0]], y, "squared", lo.penalties.Lasso(500.0))
+    problem = _kinks.WeightedProblem(active_coefficients.kinks(model).whole, np.ones(len(y)))
+    theta, moved = _kinks._independent(problem, np.array([0.6, -0.7, 0.4, 0.2, 0.4, 1.0]))
+    assert moved
+    np.testing.assert_allclose(np.sort(theta[[0, 4]]), [0.0, 1.0], atol=1e-12)
+    np.testing.assert_array_equal(theta[[1, 2, 3, 5]], [-0.7, 0.4, 0.2, 1.0])
 
 
 def test_what_is_refused():

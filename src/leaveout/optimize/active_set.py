@@ -253,7 +253,8 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Float[Array, "
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
-        null = scipy.linalg.null_space(columns / length, rcond=independent_singular_value) / length[:, None]
+        (r,) = scipy.linalg.qr(columns / length, mode="r")  # as long as it is wide; the rows may be many
+        null = scipy.linalg.null_space(r[: len(place)], rcond=independent_singular_value) / length[:, None]
         own, slope = theta[place], at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break

@@ -33,7 +33,7 @@ from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..linalg.group_norms import Norms
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import weights_of
-from ..objectives.objective import PerRefit, RefitPoints, Vector
+from ..objectives.objective import Flags, PerRefit, RefitPoints, Vector
 from ..optimize.active_set import TIE_DISTANCE
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
@@ -194,7 +194,7 @@ class Conditions:
         elif self._few:
             self._by_change(lanes)
         if directly or not self._few:
-            self._by_rows(lanes[~self.keeps[lanes]])
+            self._by_rows(lanes[~(self.keeps[lanes] | self._released(lanes))])
         self.keeps &= signs
         self.ties &= self.keeps
 
@@ -233,6 +233,14 @@ class Conditions:
         parts = (gradient, off, *(np.broadcast_to(part, gradient.shape) for part in held))
         self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
 
+    def _released(self, lanes: Array) -> Flags:
+        """Whether each parameter that may be released is released for sure, so that its refit needs no closer look."""
+        lane, column, gradient, off, low, high = np.concatenate(self.pairs).T
+        sure = np.maximum(low - gradient, gradient - high) - off > self.own.tie[column.astype(int)]
+        asking, open_ = np.zeros((2, len(self.keeps)), bool)
+        asking[lane.astype(int)], open_[lane[~sure].astype(int)] = True, True
+        return (asking & ~open_)[lanes]
+
     def _by_change(self, lanes: Array) -> None:
         """Judge by the change that the touched units cause, and a bound of the other units' curvature."""
         own, at, rows, x = self.own, self.own.at, self.rows, self.own.full_model.smooth.design.x
@@ -266,6 +274,7 @@ class Conditions:
         """Judge by gradients at the centre."""
         own, model, n = self.own, self.own.full_model.smooth, self.own.units
         step, everyone = max(1, CAPACITY // n), np.arange(len(own.others))
+        self.pairs = [part[~np.isin(part[:, 0], lanes)] for part in self.pairs]
         for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
             omega, kappa = model.weigh(weights_of(self.rows, n, some))
             least, most = (np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in own.gates)
@@ -277,7 +286,6 @@ class Conditions:
             off = np.multiply.outer(range_.sum(1), own.full_model.largest[own.others]) + own.gradient_rounding
             close = np.flatnonzero(own.near(gradient, off, least, most, kappa).any(0))
             off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.gradient_rounding[close]
-            self.pairs = [part[~np.isin(part[:, 0], some)] for part in self.pairs]
             self._judge(some, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
