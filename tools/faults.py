@@ -542,8 +542,8 @@ FAULTS = (
     ),
     Fault(
         "half of a squared error is scored as if it were whole",
-        "_of_own_loss",
-        "facts.score(2 * mean",
+        "_search._family",
+        "known.score(2 * mean",
         "facts.score(mean",
         "test_validation",
     ),
@@ -1470,9 +1470,9 @@ FAULTS = (
     ),
     Fault(
         "columns of a fold's own classes take the first places",
-        "_by_classes",
-        "out[:, np.searchsorted(classes, own)] = result",
-        "out[:, : len(own)] = result",
+        "cross_val_predict",
+        "out[:, np.searchsorted(classes, own)] = found",
+        "out[:, : len(own)] = found",
         "test_validation",
     ),
     Fault(

@@ -75,7 +75,14 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
             f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
             "lo.from_sklearn and lo.cross_validate, whose results say by how much."
         )
-    host = estimator if _is_at_rest(estimator, data) else clone(estimator).fit(data.X, data.y, **data.params)
+    try:
+        check_is_fitted(estimator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            anchor(*read(estimator, data.X, data.y, data.weight))
+        host = estimator
+    except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
+        host = clone(estimator).fit(data.X, data.y, **data.params)
     model, theta = read(host, data.X, data.y, data.weight, scaled=anew and rescales(host))
     return host, anchor(model, theta) if model.cut else fit(model, theta)  # a host with a cut has its own solution
 
@@ -83,17 +90,6 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
 def is_rescaled(result: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
     return isinstance(result.objective, StandardisedGLM) and result.predictors is not None
-
-
-def _is_at_rest(estimator: Any, data: FoldData) -> bool:
-    try:
-        check_is_fitted(estimator)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            anchor(*read(estimator, data.X, data.y, data.weight))
-    except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
-        return False
-    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +202,14 @@ class PipelineFolds:
             began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
             try:
                 with making():
-                    self.estimators[k] = *_with_next(*self._refit(rows)), ""
+                    host, found = self._refit(rows)
+                    decrement_rounding = 1e-9  # decrement whose half square is below rounding, so that no step is taken
+                    if found is None or found.decrement < decrement_rounding:
+                        self.estimators[k] = host, host, ""
+                    else:
+                        step = natural(found, (found.vector - found.solve(found.gradient))[None])
+                        further = with_parameters(host, {name: values[0] for name, values in step.items()})
+                        self.estimators[k] = host, further, ""
             except (ValueError, RuntimeError) as error:
                 self.failures(error)
                 self.estimators[k] = None, None, str(error)
@@ -269,23 +272,9 @@ def refit_host(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
         return new, found
     if type(host) is LinearRegression:  # a direct solution with a tolerance of its own
         return clone(host).fit(data.X, data.y, sample_weight=data.weight), None
-    own = host if _is_alike(host, data) else clone(host).fit(data.X, data.y, sample_weight=data.weight)
+    names, classes = getattr(host, "feature_names_in_", None), getattr(host, "classes_", None)
+    same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
+    alike = data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all())
+    own = host if alike else clone(host).fit(data.X, data.y, sample_weight=data.weight)
     found = fit(*read(own, data.X, data.y, data.weight))
     return with_parameters(own, found.parameters), found
-
-
-def _is_alike(host: Any, data: FoldData) -> bool:
-    """Tell whether a linear estimator was fitted on such columns and classes."""
-    names = getattr(host, "feature_names_in_", None)
-    same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
-    classes = getattr(host, "classes_", None)
-    return bool(data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all()))
-
-
-def _with_next(host: Any, result: Fit | None) -> tuple[Any, Any]:
-    """Return a host, and the host after one more Newton step, or itself if the step is negligible."""
-    decrement_rounding = 1e-9  # decrement whose half square is below rounding, so that no step is taken
-    if result is None or result.decrement < decrement_rounding:
-        return host, host
-    theta = result.vector - result.solve(result.gradient)
-    return host, with_parameters(host, {name: values[0] for name, values in natural(result, theta[None]).items()})

@@ -102,14 +102,12 @@ def scores(
     found = {}
     for name, known in means.items():
         estimate = estimates[asked[name]]
-        values, error = of_calls(estimate) if known is None else of_losses(estimate, known, folds.data)
+        if known is None:  # a fold with undetermined rows has no score
+            values, error = np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses), estimate.error
+        else:
+            values, error = of_losses(estimate, known, folds.data)
         found[name] = folds.complete(Scores(values, error, np.full(len(values), each)), calls[name])
     return found
-
-
-def of_calls(estimate: Estimate) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Collect called scores; a fold with undetermined rows has none."""
-    return np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses), estimate.error
 
 
 def of_losses(estimate: Estimate, facts: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

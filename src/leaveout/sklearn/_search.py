@@ -108,9 +108,19 @@ class OneFitSearchCV(GridSearchCV):
         OneFitSearchCV
             The fitted search.
         """
-        self._check(X)
+        if isinstance(self.scoring, list | tuple | set | dict):
+            raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
+        if not isinstance(self.refit, bool):
+            raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
         candidates = list(ParameterGrid(self.param_grid))
-        self._warn_of_scores(candidates)
+        # the D² of a Tweedie deviance, for one, depends on its power
+        powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
+        if self.scoring is None and len(powers) > 1:
+            warnings.warn(
+                "OneFitSearchCV: candidates differ by their power, on which each one's own score depends: these scores are of "
+                "other things. Give one for all, as scoring='neg_mean_absolute_error'.",
+                stacklevel=2,
+            )
         routed = self._get_routed_params_for_fit(params)
         groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
         if unknown := set(routed.scorer.score) - {"sample_weight"}:
@@ -143,22 +153,6 @@ class OneFitSearchCV(GridSearchCV):
             if hasattr(self.best_estimator_, "feature_names_in_"):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
-
-    def _check(self, X: Any) -> None:
-        if isinstance(self.scoring, list | tuple | set | dict):
-            raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
-        if not isinstance(self.refit, bool):
-            raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
-
-    def _warn_of_scores(self, candidates: list[dict[str, Any]]) -> None:
-        """Warn if candidates are scored by different measures, as the D² of a Tweedie deviance depends on its power."""
-        powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
-        if self.scoring is None and len(powers) > 1:
-            warnings.warn(
-                "OneFitSearchCV: candidates differ by their power, on which each one's own score depends: these scores are of "
-                "other things. Give one for all, as scoring='neg_mean_absolute_error'.",
-                stacklevel=3,
-            )
 
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
@@ -214,7 +208,13 @@ def _family(
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
     known = of_mean(each, host, first.fit, data.y)
-    own = None if known is None or is_rescaled(first.fit) else _of_own_loss(known, first.fit.objective)
+    model: Any = first.fit.objective
+    squared = isinstance(model.loss_function, Squared) and model.loss_function.link_name == "identity"
+    own = None  # the score as a function of the mean of the model's own loss, if it is one
+    if known is not None and not is_rescaled(first.fit):
+        doubled = lambda mean, *rest: known.score(2 * mean, *rest)  # which is half the square
+        half = OfMean(known.loss, doubled) if known.loss == "squared_error" and squared else None
+        own = known if known.loss == "log_density" else half
     if own is not None and len(set(map(repr, penalties))) == len(penalties):
         began = time.perf_counter()
         points = path(first.fit.objective, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
@@ -224,7 +224,6 @@ def _family(
             found = replace(first, fit=point.fit).complete(found, score_of(each, host, error_score))
             yield found._replace(values=warn_of_missing(found, error_score)), seconds
         return
-    model: Any = first.fit.objective
     start, seconds = first.fit, first.fit_seconds
     for penalty in penalties:
         began = time.perf_counter()
@@ -233,13 +232,3 @@ def _family(
         found = scores(replace(first, fit=start), {"score": each}, host, data.y, error_score)["score"]
         yield found._replace(values=warn_of_missing(found, error_score)), seconds
         seconds = np.zeros(fits)
-
-
-def _of_own_loss(facts: OfMean, objective: Any) -> OfMean | None:
-    """Write a score as a function of the mean of the model's own loss, if it is one."""
-    if facts.loss == "log_density":
-        return facts
-    squared = isinstance(objective.loss_function, Squared) and objective.loss_function.link_name == "identity"
-    if facts.loss != "squared_error" or not squared:
-        return None
-    return OfMean(facts.loss, lambda mean, *rest: facts.score(2 * mean, *rest))

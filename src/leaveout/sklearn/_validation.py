@@ -1,9 +1,7 @@
 """scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit."""
 
-import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -136,9 +134,12 @@ def cross_validate(
         scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
     )
     seen = return_estimator or any(map(callable, listed))
-    data, splits = _rows("cross_validate", estimator, X, y, groups, cv, params, transformers)
-    asked = {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
-    with _keep_steps("cross_validate", checkpoint, estimator, data, splits, refit, transformers, **asked):
+    data = with_weights("cross_validate", estimator, X, y, params, groups)
+    splits = splits_of(cv, data, groups, is_classifier(estimator))
+    check("cross_validate", estimator, splits, transformers)
+    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers}
+    of |= {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
+    with stoppable("cross_validate"), keeping("cross_validate", checkpoint, of):
         folds, host = folds_of(estimator, data, splits, refit, transformers, error_score, seen)
         wanted = named_scorers(scoring, host, data.X, data.y, error_score)
         found = scores(folds, wanted, host, data.y, error_score)
@@ -148,11 +149,13 @@ def cross_validate(
         result["estimator"] = hosts
     if return_indices:
         result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
-    train = _training_scores(wanted, hosts, data, splits, error_score) if return_train_score else {}
+    trained = [None if each is None else data.some(train) for each, (train, _) in zip(hosts, splits, strict=False)]
     for name, one in found.items():
         result[f"test_{name}"] = warn_of_missing(one, error_score)
         if return_train_score:
-            result[f"train_{name}"] = train[name]
+            score = score_of(wanted[name], host, error_score)
+            each = [np.nan if rows is None else score(own, rows) for own, rows in zip(hosts, trained, strict=True)]
+            result[f"train_{name}"] = np.array(each)
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
     return result | ({"transformers": "frozen"} if transformers == "frozen" and learns(estimator) else {})
 
@@ -267,7 +270,9 @@ def cross_val_predict(
     (442,)
     """
     del n_jobs, verbose, pre_dispatch
-    data, splits = _rows("cross_val_predict", estimator, X, y, groups, cv, params, transformers)
+    data = with_weights("cross_val_predict", estimator, X, y, params, groups)
+    splits = splits_of(cv, data, groups, is_classifier(estimator))
+    check("cross_val_predict", estimator, splits, transformers)
     tests, classes = np.concatenate([test for _, test in splits]), np.unique(data.y)
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
@@ -278,67 +283,29 @@ def cross_val_predict(
                 f"cross_val_predict: fold {k} has no refit, as of rows that the others do not determine; penalise."
             )
         found = getattr(host, method)(data.some(splits[k][1]).X)
-        return _by_classes(found, host.classes_, classes, method) if method in ABSENT else found
+        if method not in ABSENT or len(own := host.classes_) == len(classes):
+            return found
+        advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
+        if found.ndim == 1:
+            raise ValueError(
+                f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
+                f"{method} with imbalanced folds. {advice}"
+            )
+        warnings.warn(
+            f"Number of classes in training fold ({len(own)}) does not match total number of classes ({len(classes)}). Results "
+            f"may not be appropriate for your use case. {advice}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        out = np.full((len(found), len(classes)), ABSENT[method], found.dtype)
+        out[:, np.searchsorted(classes, own)] = found
+        return out
 
-    with _keep_steps("cross_val_predict", checkpoint, estimator, data, splits, refit, transformers, method=method):
+    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers}
+    with stoppable("cross_val_predict"), keeping("cross_val_predict", checkpoint, of | {"method": method}):
         folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
         parts = folds.predictions(predict)
     return np.concatenate(parts)[np.argsort(tests)]
-
-
-def _by_classes(result: NDArray, own: NDArray, classes: NDArray, method: str) -> np.ndarray:
-    """Put an estimator's output for its own classes into the columns of all classes."""
-    if len(own) == len(classes):
-        return result
-    advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
-    if result.ndim == 1:
-        raise ValueError(
-            f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
-            f"{method} with imbalanced folds. {advice}"
-        )
-    warnings.warn(
-        f"Number of classes in training fold ({len(own)}) does not match total number of classes ({len(classes)}). Results may "
-        f"not be appropriate for your use case. {advice}",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    out = np.full((len(result), len(classes)), ABSENT[method], result.dtype)
-    out[:, np.searchsorted(classes, own)] = result
-    return out
-
-
-@contextlib.contextmanager
-def _keep_steps(
-    caller: str,
-    checkpoint: File | None,
-    estimator: Any,
-    data: FoldData,
-    splits: Splits,
-    refit: AbstractRefit,
-    transformers: Transformers,
-    **more: Any,
-) -> Iterator[None]:
-    """Keep the steps inside in the checkpoint of a call."""
-    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers, **more}
-    with stoppable(caller), keeping(caller, checkpoint, of):
-        yield
-
-
-def _rows(
-    caller: str,
-    estimator: Any,
-    X: Any,
-    y: ArrayLike,
-    groups: ArrayLike | None,
-    cv: Any,
-    params: dict[str, Any] | None,
-    transformers: Transformers,
-) -> tuple[FoldData, Splits]:
-    """Read data by position, and the splits."""
-    data = with_weights(caller, estimator, X, y, params, groups)
-    splits = splits_of(cv, data, groups, is_classifier(estimator))
-    check(caller, estimator, splits, transformers)
-    return data, splits
 
 
 def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
@@ -379,23 +346,16 @@ def folds_of(
     except (IndefiniteHessianError, NoMinimiser) as error:
         if frozen:
             raise
-        return by_host(estimator, data, splits, failed, error)
+        host = clone(estimator).fit(data.X, data.y, **data.params)
+        warnings.warn(
+            f"lo.sklearn: {type(inner(host)).__name__} is fitted anew in each of {len(splits)} folds, by itself, as one fit "
+            f"does not tell its refits: {error}",
+            stacklevel=3,
+        )
+        return ByHost(host, data, splits, failed), host
     if anew and not is_rescaled(found):
         return PipelineFolds(host, data, splits, failed), host
     return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host
-
-
-def by_host(
-    estimator: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None], why: Exception
-) -> tuple[ByHost, Any]:
-    """Return the estimators of all folds if the host has to fit every fold itself, with a warning that states the reason."""
-    host = clone(estimator).fit(data.X, data.y, **data.params)
-    warnings.warn(
-        f"lo.sklearn: {type(inner(host)).__name__} is fitted anew in each of {len(splits)} folds, by itself, as one fit does "
-        f"not tell its refits: {why}",
-        stacklevel=4,
-    )
-    return ByHost(host, data, splits, failed), host
 
 
 def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: bool) -> Splits:
@@ -405,24 +365,18 @@ def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: boo
     return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
 
 
-def _check_order(caller: str, X: Any, **given: Any) -> None:
-    """Raise if matching by position, as in scikit-learn, contradicts the labels."""
-    of_x = index_of(X)
-    for name, value in given.items():
+def with_weights(
+    caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
+) -> FoldData:
+    """Read data by position, with the weights for `fit`; raise if labels contradict the positions."""
+    params, of_x = dict(params or {}), index_of(X)
+    for name, value in {"y": y, "groups": groups, **params}.items():
         own = index_of(value)
         if of_x is not None and own is not None and not of_x.equals(own) and set(of_x) == set(own):
             raise ValueError(
                 f"{caller}: {name} has the labels of X in another order; scikit-learn takes rows by position. Give "
                 f"{name}.loc[X.index], or {name}.to_numpy() if the rows do belong together as they stand."
             )
-
-
-def with_weights(
-    caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
-) -> FoldData:
-    """Read data by position, with the weights for `fit`."""
-    params = dict(params or {})
-    _check_order(caller, X, y=y, groups=groups, **params)
     steps: list[str] = []
     last = estimator
     while hasattr(last, "steps"):
@@ -441,18 +395,6 @@ def with_weights(
                 f"{caller}: all rows of the class {lost.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
             )
     return FoldData(X, target, {} if weight is None else {weights: weight}, weight)
-
-
-def _training_scores(
-    request: dict[str, Any], hosts: list[Any], data: FoldData, splits: Splits, error_score: ErrorScore
-) -> dict[str, NDArray[np.float64]]:
-    """Compute scores on training rows."""
-    found = {name: np.full(len(splits), np.nan) for name in request}
-    for k, (host, (train, _)) in enumerate(zip(hosts, splits, strict=True)):
-        rows = data.some(train)
-        for name, scoring in request.items():
-            found[name][k] = np.nan if host is None else score_of(scoring, host, error_score)(host, rows)
-    return found
 
 
 def fold_failed(error: Exception, error_score: ErrorScore) -> None:
