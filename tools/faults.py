@@ -544,7 +544,7 @@ FAULTS = (
         "half of a squared error is scored as if it were whole",
         "_search._family",
         "known.score(2 * mean",
-        "facts.score(mean",
+        "known.score(mean",
         "test_validation",
     ),
     Fault(
