@@ -790,16 +790,16 @@ FAULTS = (
     ),
     Fault(
         "a standard error uses the plain mean",
-        "_over_groups",
-        "pull = weight * (losses - np.average(losses, weights=weight))",
-        "pull = weight * (losses - losses.mean())",
+        "standard_errors._pull",
+        "(losses - (losses @ weight / weight.sum())[:, None])",
+        "(losses - losses.mean(1)[:, None])",
         "test_standard_errors",
     ),
     Fault(
         "a weight counts twice in the standard error",
-        "_over_groups",
-        "pull = weight * (losses",
-        "pull = weight**2 * (losses",
+        "standard_errors._pull",
+        "return weight / weight.sum() * (losses",
+        "return weight**2 / weight.sum() * (losses",
         "test_standard_errors",
     ),
     Fault(
@@ -882,13 +882,13 @@ FAULTS = (
     Fault(
         "copies by chance are reported",
         "checks._check_copies",
-        "leaks.size <= NATURAL * _by_chance(columns, own)",
+        "leaks.size <= NATURAL * n * (n - 1) * max(math.prod(alike), together)",
         "not leaks.size",
         "test_checks",
     ),
     Fault(
         "powers of one column are copies",
-        "_by_chance",
+        "_check_copies",
         "max(math.prod(alike), together)",
         "math.prod(alike)",
         "test_checks",
@@ -945,8 +945,8 @@ FAULTS = (
     Fault(
         "a column is an id by its name alone",
         "checks._check_identifiers",
-        "len(_whole(column)) >= IDS]",
-        "len(column) >= IDS]",
+        "if len(values) < IDS or not",
+        "if len(column) < IDS or not",
         "test_checks",
     ),
     Fault(
@@ -958,9 +958,9 @@ FAULTS = (
     ),
     Fault(
         "time order is reported though folds see only one side",
-        "checks._between",
-        "return sees(unit - 1) & sees(unit + 1)",
-        "return sees(unit - 1) | sees(unit + 1)",
+        "checks._in_time",
+        "(sees(unit - 1) & sees(unit + 1))",
+        "(sees(unit - 1) | sees(unit + 1))",
         "test_checks",
     ),
     Fault(
@@ -1997,8 +1997,8 @@ FAULTS = (
     Fault(
         "rolling windows count as folds drawn at random",
         "checks._together",
-        "    if _rolls(plan):",
-        "    if False:",
+        "if np.all(after == plan.num_units - 1 - last) and after.any():",
+        "if False:",
         "test_checks",
     ),
     Fault(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
@@ -183,11 +183,26 @@ def _refit_list(refits: Int[Array, " some"]) -> str:
 
 def _check_copies(fit: Fit, plan: Plan) -> str:
     """Find held-out rows whose own refit sees a copy, unless there are so few kinds of rows that they are equal by chance."""
-    columns, own = _columns(fit)
-    if not columns or plan.num_units > ROWS:
+    units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
+    features = list(units.features().values())
+    if not features or plan.num_units > ROWS:
         return ""
-    leaks = _sees_copy(_kinds(columns), plan)
-    if not leaks.size or leaks.size <= NATURAL * _by_chance(columns, own):
+    parts = (offset, units.target if units.response is None else units.response)
+    more, response = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts)
+    columns, own = features + more + response, len(response)
+    kinds = _kinds(columns)
+    leaks = _sees_copy(kinds, plan)
+    if not leaks.size:
+        return ""
+    # the number by chance, by the columns that measure something: for independent columns or, if that is more (polynomials and
+    # splines of one column), what follows from how often different rows agree in all features; the last columns are no features
+    n, last = len(columns[0]), len(columns) - own
+    rows = np.unique(kinds, return_index=True)[1]
+    measured = [len(np.unique(column)) >= VALUES for column in columns]
+    alike = [_alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)]
+    features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
+    together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
+    if leaks.size <= NATURAL * n * (n - 1) * max(math.prod(alike), together):
         return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
 
@@ -223,7 +238,12 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
     alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
     if not alike > SURER * error:
         return ""
-    near, off = _correlation(left, *_neighbours(features, label))
+    # one row of each of some kinds with one row of each of the nearest other kinds, by features in standard deviations
+    rows = np.unique(label, return_index=True)[1]
+    z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
+    some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
+    nearest = scipy.spatial.cKDTree(z).query(z[some], MAX_PARTNERS + 1)[1][:, 1:]
+    near, off = _correlation(left, np.repeat(rows[some], MAX_PARTNERS), rows[nearest.ravel()])
     if not (alike - max(near, 0.0) > SURER * math.hypot(error, off) and alike > LEAST * near):
         return ""
     return (
@@ -241,32 +261,6 @@ def _correlation(
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
 
-def _neighbours(
-    features: list[Float[Array, " units"]], label: Int[Array, " units"]
-) -> tuple[Int[Array, " pairs"], Int[Array, " pairs"]]:
-    """Pair one row of each of some kinds with one row of each of the nearest other kinds.
-
-    Distances are between features in units of their standard deviations.
-    """
-    rows = np.unique(label, return_index=True)[1]
-    z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
-    some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
-    near = scipy.spatial.cKDTree(z).query(z[some], MAX_PARTNERS + 1)[1][:, 1:]
-    return np.repeat(rows[some], MAX_PARTNERS), rows[near.ravel()]
-
-
-def _columns(fit: Fit) -> tuple[list[Float[Array, " units"]], int]:
-    """List the numbers of the rows, one array each: features and offset, then the response; and count the latter.
-
-    The list is empty if units are not rows.
-    """
-    units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
-    features = list(units.features().values())
-    given = (offset, units.target if units.response is None else units.response) if features else (None, None)
-    more, own = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in given)
-    return features + more + own, len(own)
-
-
 def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
     """Number the kinds of rows, so that equal rows have one number.
 
@@ -277,21 +271,6 @@ def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
     for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
         value += share * column
     return np.unique(value, return_inverse=True)[1]
-
-
-def _by_chance(columns: list[Float[Array, " units"]], own: int) -> float:
-    """Return the number of rows that would have a copy by chance, by the columns that measure something.
-
-    It is the number for independent columns or, if that is more (polynomials and splines of one column), the number that
-    follows from how often different rows agree in all features. The last `own` columns are not features.
-    """
-    n, last = len(columns[0]), len(columns) - own
-    rows = np.unique(_kinds(columns), return_index=True)[1]
-    measured = [len(np.unique(column)) >= VALUES for column in columns]
-    alike = [_alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)]
-    features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
-    together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
-    return n * (n - 1) * max(math.prod(alike), together)
 
 
 def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
@@ -308,24 +287,17 @@ def _words(name: str) -> str:
     return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
 
 
-def _whole(column: Float[Array, " units"]) -> Int[Array, " values"]:
-    """Return the distinct values of a column as whole multiples of the least step between two of them.
-
-    The result is empty if they are not such multiples. The column may be scaled.
-    """
-    values = np.unique(column)
-    if len(values) < 2:
-        return np.zeros(0, np.int64)
-    steps = (values - values[0]) / np.diff(values).min()
-    near = steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3
-    return np.round(steps).astype(np.int64) if near else np.zeros(0, np.int64)
-
-
 def _check_identifiers(fit: Fit, plan: Plan) -> str:
     """Find columns of whole numbers that are named like ids."""
     del plan
-    features = fit.objective.units.features()
-    found = [name for name, column in features.items() if ID.fullmatch(_words(name)) and len(_whole(column)) >= IDS]
+    features, found = fit.objective.units.features(), []
+    for name, column in features.items():
+        values = np.unique(column)
+        if len(values) < IDS or not ID.fullmatch(_words(name)):
+            continue
+        steps = (values - values[0]) / np.diff(values).min()  # whole multiples of the least step, as the column may be scaled
+        if steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3:
+            found.append(name)
     if not found:
         return ""
     count = len(np.unique(features[found[0]]))
@@ -391,11 +363,19 @@ def _together(fit: Fit, plan: Plan) -> str:
     said, number = "the standard error takes rows for independent, but ", repeats(plan)
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
         return ""
-    clock = next(_clocks(fit, plan), "")
-    if clock and _are_runs(plan):
-        return f"{said}folds are runs of rows in time order, by {clock}"
-    if _rolls(plan):
-        return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
+    refit, unit, count = plan.refit[plan.held], plan.index[plan.held], plan.num_refits
+    first, last, scored = np.full(count, plan.num_units), np.full(count, -1), np.bincount(refit, minlength=count)
+    np.minimum.at(first, refit, unit)
+    np.maximum.at(last, refit, unit)
+    alone = scored.max() == 1 and plan.held.all()
+    if not alone and np.all((last - first + 1 == scored) | (scored == 0)):  # every refit scores a run of rows
+        clock = next(_clocks(fit, plan), "")
+        if clock:
+            return f"{said}folds are runs of rows in time order, by {clock}"
+        out = plan.weight == 0
+        after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=count)
+        if np.all(after == plan.num_units - 1 - last) and after.any():
+            return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
     if number is None:
         return ""
     mine = plan.held & (number[plan.refit] == 0)
@@ -413,28 +393,6 @@ def _together(fit: Fit, plan: Plan) -> str:
     return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
 
 
-def _rolls(plan: Plan) -> bool:
-    """Tell whether every refit scores a run of rows and sees none after it."""
-    if not _are_runs(plan):
-        return False
-    out = plan.weight == 0
-    last = np.full(plan.num_refits, -1)
-    np.maximum.at(last, plan.refit[plan.held], plan.index[plan.held])
-    after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=plan.num_refits)
-    return bool(np.all(after == plan.num_units - 1 - last) and after.any())
-
-
-def _are_runs(plan: Plan) -> bool:
-    """Tell whether every refit scores a run of rows, and not every row by itself."""
-    refit, unit = plan.refit[plan.held], plan.index[plan.held]
-    first, last = np.full(plan.num_refits, plan.num_units), np.full(plan.num_refits, -1)
-    np.minimum.at(first, refit, unit)
-    np.maximum.at(last, refit, unit)
-    size = np.bincount(refit, minlength=plan.num_refits)
-    alone = size.max() == 1 and bool(plan.held.all())
-    return not alone and bool(np.all((last - first + 1 == size) | (size == 0)))
-
-
 # time
 
 
@@ -443,9 +401,16 @@ def _in_time(fit: Fit, plan: Plan) -> str:
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
         return ""
     clock = next(_clocks(fit, plan), "")
-    if not clock or _between(plan).mean() <= BETWEEN:
+    if not clock:
         return ""
-    correlation = _alike(fit)
+    refit, unit, n, gone = plan.refit[plan.held], plan.index[plan.held], plan.num_units, plan.weight == 0
+    out = plan.refit[gone] * n + plan.index[gone]
+    sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
+    if (sees(unit - 1) & sees(unit + 1)).mean() <= BETWEEN:
+        return ""
+    left = _residuals(fit)
+    size = 0.0 if left is None else float(left @ left)
+    correlation = float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
     if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
     return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
@@ -453,41 +418,16 @@ def _in_time(fit: Fit, plan: Plan) -> str:
 
 def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     """Yield the names of columns, or of the index, that are times of rows and never decrease."""
-    names = plan.names
-    if (
-        names is not None
-        and (isinstance(names, pd.DatetimeIndex | pd.PeriodIndex) or _names_clock(names.name))
-        and _runs(names)
-    ):
-        yield "their index" if names.name is None else f"their index {str(names.name)!r}"
+    names, min_ordered_rows = plan.names, 20  # least number of rows that are not in time order by chance
+    given = [] if names is None else [("their index" if names.name is None else f"their index {str(names.name)!r}", names)]
     for name, column in fit.objective.units.features().items():
-        if _names_clock(name) and _runs(pd.Index(column)):
-            yield f"the column {name!r}"
-
-
-def _names_clock(name: object) -> bool:
-    return name is not None and CLOCK.fullmatch(_words(str(name))) is not None
-
-
-def _runs(index: pd.Index) -> bool:
-    min_ordered_rows = 20  # least number of rows that are not in time order by chance
-    return (index.is_monotonic_increasing or index.is_monotonic_decreasing) and index.nunique() >= min_ordered_rows
-
-
-def _between(plan: Plan) -> Bool[Array, " held"]:
-    """Mark the held-out rows whose refit sees both the row before and the row after."""
-    refit, unit, n = plan.refit[plan.held], plan.index[plan.held], plan.num_units
-    gone = plan.weight == 0
-    out = plan.refit[gone] * n + plan.index[gone]
-    sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
-    return sees(unit - 1) & sees(unit + 1)
-
-
-def _alike(fit: Fit) -> float:
-    """Return the correlation of successive residuals of the fit; nothing if a row has no single residual."""
-    left = _residuals(fit)
-    size = 0.0 if left is None else float(left @ left)
-    return float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+        given.append((f"the column {name!r}", pd.Index(column, name=name)))
+    for told, index in given:
+        of_time = isinstance(index, pd.DatetimeIndex | pd.PeriodIndex)
+        if of_time or (index.name is not None and CLOCK.fullmatch(_words(str(index.name)))):
+            ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
+            if ordered and index.nunique() >= min_ordered_rows:
+                yield told
 
 
 @float64

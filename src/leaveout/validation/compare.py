@@ -192,7 +192,13 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         if jacobian is not None:
             raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
         return _of_numbers(estimates)
-    _check_names(estimates)
+    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
+        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
+        raise TypeError(
+            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
+        )
+    if len(estimates) < 2:
+        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
     estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
@@ -248,21 +254,15 @@ def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
     se = se_apart = float("nan")
     if number.spread is not None and best.spread is not None:
         se, se_apart = number.spread.error, 0.0 if same else number.spread.minus(best.spread).error
-    error = 0.0 if same else _drawn_error(number, best)
+    error = 0.0  # the Monte-Carlo error of the difference, over the draws that both share
+    if not same and number.draws is not None and best.draws is not None and number.weight is not None:
+        count = min(number.draws.shape[1], best.draws.shape[1])
+        variance = np.var(number.draws[:, :count] - best.draws[:, :count], axis=1, ddof=1) / count
+        error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
     worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
-    over = "over clusters, as tested and trained on"
-    names = ("mean", "se", "difference", "se_difference", "worse", "approximation_error", "kind")
-    return dict(zip(names, (number.value, se, apart, se_apart, worse, error, over), strict=True))
-
-
-def _drawn_error(a: ComparableMean, b: ComparableMean) -> float:
-    """Compute the Monte-Carlo error of a difference, over the draws that both share."""
-    if a.draws is None or b.draws is None or a.weight is None:
-        return 0.0
-    count = min(a.draws.shape[1], b.draws.shape[1])
-    variance = np.var(a.draws[:, :count] - b.draws[:, :count], axis=1, ddof=1) / count
-    return float(np.sqrt(a.weight**2 @ variance))
+    found = {"mean": number.value, "se": se, "difference": apart, "se_difference": se_apart, "worse": worse}
+    return found | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
@@ -326,17 +326,6 @@ def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, "
 
     found = scipy.optimize.minimize(criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12)
     return scipy.special.softmax(found.x)
-
-
-def _check_names(estimates: dict[str, Estimate]) -> None:
-    """Raise unless the argument maps names to two or more estimates."""
-    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
-        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
-        raise TypeError(
-            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
-        )
-    if len(estimates) < 2:
-        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
 
 
 def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:

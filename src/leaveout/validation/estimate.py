@@ -4,6 +4,7 @@ Three different numbers are printed apart: the sampling error of the mean, the a
 Monte-Carlo error of random folds.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Collection
@@ -250,22 +251,18 @@ class Estimate(PrintedResult):
         if method not in METHODS:
             raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
         if method == "nested":
-            return self._nested_interval(level)
+            if self.fit is None or self.call is None:
+                raise ValueError(
+                    "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
+                )
+            refit, evaluate = self.call
+            return provided("nested").nested(self.fit, level, refit=refit, evaluate=evaluate)
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:
             half = half_width(self.per_unit(), self._weight, self.plan, level, method)
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
-
-    def _nested_interval(self, level: float) -> Interval:
-
-        if self.fit is None or self.call is None:
-            raise ValueError(
-                "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
-            )
-        refit, evaluate = self.call
-        return provided("nested").nested(self.fit, level, refit=refit, evaluate=evaluate)
 
     @property
     def approximation_error(self) -> float:
@@ -510,17 +507,28 @@ class Estimate(PrintedResult):
         plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
-        missing = self._missing
+        missing, interval, elsewhere = self._missing, "", ""
+        if np.isnan(se.value):  # a series may be too short for a standard error by blocks
+            with contextlib.suppress(ValueError):
+                found = self.interval()
+                interval = f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
+        if self.elsewhere is not None:
+            lower = np.isfinite(self.elsewhere)
+            count = len(np.unique(self._at.refit[lower]))
+            elsewhere = f"{count or 'none'} of {plan.num_refits} refits have a lower one elsewhere"
+            if count:
+                mean = self._mean(self.average(np.where(lower, self.elsewhere, self.losses)))
+                elsewhere += f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}"
         lines = [
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
             ("stopped", self._stop_note()),
             ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
-            ("95% interval", self._short_interval() if np.isnan(se.value) else ""),
+            ("95% interval", interval),
             ("approximation", self._approximation()),
             ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
             ("no update", f"{self.no_update:.6g}"),
-            ("other minimum", self._other_minimum()),
+            ("other minimum", elsewhere),
             *((name, self._metric(name)) for name in self.metrics),
             ("audit", self.labels.get("audit", "")),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
@@ -534,15 +542,6 @@ class Estimate(PrintedResult):
         made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
         return made if missing else ""
 
-    def _other_minimum(self) -> str:
-        if self.elsewhere is None:
-            return ""
-        lower = np.isfinite(self.elsewhere)
-        count = len(np.unique(self._at.refit[lower]))
-        known = f"{count or 'none'} of {self.plan.num_refits} refits have a lower one elsewhere"
-        mean = self._mean(self.average(np.where(lower, self.elsewhere, self.losses)))
-        return known + (f"; with these the mean would be {mean:.6g} instead of {self.mean:.6g}" if count else "")
-
     def _approximation(self) -> str:
         """State the error of the mean due to the refits, and how many of the errors are proved."""
         if not np.isfinite(self.approximation_error):
@@ -551,14 +550,6 @@ class Estimate(PrintedResult):
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
         known = f"± {self.approximation_error:.1g} on that mean, {how}"
         return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
-
-    def _short_interval(self) -> str:
-        """Print an interval for a series that is too short for a standard error by blocks."""
-        try:
-            found = self.interval()
-        except ValueError:
-            return ""
-        return f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
 
     def _metric(self, name: str) -> str:
         se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)

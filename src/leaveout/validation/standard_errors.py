@@ -112,20 +112,19 @@ def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndar
 
     Both are averaged over partitions into units.
     """
-    found = [_over_units(influence, unit) for unit in partitions]
+    found = []
+    for unit in partitions:
+        code = np.unique(unit, return_inverse=True)[1]
+        sums, sizes = np.bincount(code, influence), np.bincount(code)
+        if len(sizes) < 2:
+            found.append((np.nan, 1.0))
+            continue
+        variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
+        single, joint = np.sum(influence**2), np.sum(sizes * (sizes - 1.0)) / len(code)
+        alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)  # the correlation within units
+        each = sizes * (1 + alike * (sizes - 1.0))
+        found.append((variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)))
     return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
-
-
-def _over_units(influence: Float[np.ndarray, " records"], unit: Int[np.ndarray, " records"]) -> tuple[float, float]:
-    code = np.unique(unit, return_inverse=True)[1]
-    sums, sizes = np.bincount(code, influence), np.bincount(code)
-    if len(sizes) < 2:
-        return float("nan"), 1.0
-    variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
-    single, joint = np.sum(influence**2), np.sum(sizes * (sizes - 1.0)) / len(code)
-    alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)  # the correlation within units
-    each = sizes * (1 + alike * (sizes - 1.0))
-    return variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)
 
 
 def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
@@ -183,7 +182,8 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
     if found.label is None:
         return StandardError(naive(losses, weight), found.kind)
     seen = np.isfinite(losses) & (weight > 0)
-    return StandardError(_over_groups(losses[seen], weight[seen], found.label), found.kind)
+    group, pull = np.unique(found.label, return_inverse=True)[1], _pull(losses[None, seen], weight[seen])[0]
+    return StandardError(float(_root(np.bincount(group, pull)[None])[0]), found.kind)
 
 
 def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
@@ -195,18 +195,12 @@ def naives(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[
     """Compute the naive standard errors of many means, `[means, units]`, over the units that have a loss in all of them."""
     seen = np.isfinite(losses).all(0) & (weight > 0)
     some = losses if seen.all() else losses[:, seen]
-    return _over(some, weight[seen]) if seen.sum() > 1 else np.zeros(len(losses))
+    return _root(_pull(some, weight[seen])) if seen.sum() > 1 else np.zeros(len(losses))
 
 
-def _over(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the standard errors of weighted means, `[means, units]`, of independent units."""
-    return _root(weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None]))
-
-
-def _over_groups(losses: NDArray[np.float64], weight: NDArray[np.float64], label: NDArray[np.int64]) -> float:
-    """Compute the standard error of a weighted mean over groups of units with one label."""
-    pull = weight * (losses - np.average(losses, weights=weight)) / weight.sum()
-    return float(_root(np.bincount(np.unique(label, return_inverse=True)[1], pull)[None, :])[0])
+def _pull(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the contributions of units to the deviations of weighted means, `[means, units]`."""
+    return weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None])
 
 
 def _root(sums: NDArray) -> NDArray[np.float64]:
