@@ -25,7 +25,6 @@ from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
 from ..refit import AbstractRefit, RefitBatch, expandable, fill_undetermined, is_narrow, refit_active_set
 from ..refit._linear import unit_losses
 from ..refit._probes import by_probes
-from . import minima as minima
 from .estimate import Estimate
 from .scoring import HeldOutLoss, scores
 
@@ -222,5 +221,5 @@ def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]
         call=(refit, loss.evaluate),
         labels={"objective": what, "refit": repr(refit), "note": fit.objective.note},
         proved=np.zeros(count, bool),
-        elsewhere=np.full_like(baseline, np.nan) if minima.has_other_minima(fit) else None,
+        elsewhere=np.full_like(baseline, np.nan) if len(fit.minima.value) > 1 else None,
     )

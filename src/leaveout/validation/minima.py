@@ -25,11 +25,6 @@ LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for th
 DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
 
 
-def has_other_minima(fit: Fit) -> bool:
-    """Tell whether the fit has other minima to compare refits with."""
-    return len(fit.minima.value) > 1
-
-
 class Root:
     """A root S of the inverse Hessian at another minimum, S Sᵀ ≈ H⁻¹."""
 
@@ -71,8 +66,20 @@ def lower(
     """
     some = np.flatnonzero(exists & _promising(fit, rows))
     found, best = np.zeros(len(theta), bool), np.array(theta)
-    if some.size:
-        found[some], best[some] = _compare_batch(fit, rows.take(some), theta[some], exists[some])
+    if not some.size:
+        return found, best
+    F, at, every = functions(fit.objective, fit.theta, rows.take(some)), theta[some], np.ones(len(some), bool)
+    _, value, promised = _descend_steps(F, fit, at, every, 0)
+    least = value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value)
+    lowest = least.copy()
+    for minimum, scale in _others(fit):
+        reached, value, promised = _descend_steps(F, scale or fit, np.broadcast_to(minimum, at.shape), every, LOOK)
+        worth = value - DOUBT * promised < lowest
+        if worth.any():
+            reached, value, _ = _descend_steps(F, scale or fit, reached, worth, ARRIVE)
+            better = worth & (value < lowest)
+            best[some[better]], lowest[better] = reached[better], value[better]
+    found[some] = lowest < least
     return found, best
 
 
@@ -93,25 +100,6 @@ def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
         promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
         found |= ~(value - joint - DOUBT * promised >= own)  # also if the value is NaN
     return found
-
-
-def _compare_batch(
-    fit: Fit, rows: RefitRows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
-) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
-    """Compare every refit of a batch with the other minima; return as `lower` does."""
-    best, F = np.array(theta), functions(fit.objective, fit.theta, rows)
-    at = np.where(exists[:, None], theta, fit.vector)
-    _, value, promised = _descend_steps(F, fit, at, exists, 0)
-    least = np.where(exists, value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value), -np.inf)
-    lowest = least.copy()
-    for minimum, scale in _others(fit):
-        reached, value, promised = _descend_steps(F, scale or fit, np.broadcast_to(minimum, at.shape), exists, LOOK)
-        worth = exists & (value - DOUBT * promised < lowest)
-        if worth.any():
-            reached, value, _ = _descend_steps(F, scale or fit, reached, worth, ARRIVE)
-            better = worth & (value < lowest)
-            best[better], lowest[better] = reached[better], value[better]
-    return lowest < least, best
 
 
 def _descend_steps(

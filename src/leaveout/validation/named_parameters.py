@@ -1,7 +1,7 @@
 """Names of the natural parameters, as one row of numbers."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -30,34 +30,27 @@ def name_parameters(fit: Fit) -> NamedParameters:
     objective = fit.objective
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
-    names = _name_numbers(jax.tree_util.tree_flatten_with_path(fit.parameters)[0], getattr(objective, "names", ()))
-    return NamedParameters(names, lambda thetas: _ravel_leaves(natural(fit, thetas), len(thetas)), _slope(fit))
+    names: list[str] = []  # by the path of an array and the index in it; coefficients take the names of their features
+    features = getattr(objective, "names", ())
+    for path, leaf in jax.tree_util.tree_flatten_with_path(fit.parameters)[0]:
+        name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)
+        if name == "coef" and shape == (len(features),):
+            names += features
+        else:
+            names += [name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)]
 
+    def at(thetas: np.ndarray) -> np.ndarray:
+        leaves = leaves_of(natural(fit, thetas))
+        return np.concatenate([np.reshape(leaf, (len(thetas), -1)) for leaf in leaves], axis=1)
 
-def _ravel_leaves(tree: PyTree, count: int) -> Float[np.ndarray, "refits natural"]:
-    return np.concatenate([np.reshape(leaf, (count, -1)) for leaf in leaves_of(tree)], axis=1)
-
-
-def _slope(fit: Fit) -> Float[np.ndarray, "natural params"]:
-    if isinstance(fit.objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
+    if isinstance(objective, AbstractClosedForm):  # central differences, since `natural` is NumPy's
         steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
-        ends = [_ravel_leaves(natural(fit, fit.vector + sign * steps), fit.num_params) for sign in (1.0, -1.0)]
-        return (ends[0] - ends[1]).T / (2 * np.diag(steps))
-    return np.asarray(_natural_jacobian(repeatable(fit.objective), fit.theta, jnp.asarray(fit.vector)))
+        slope = (at(fit.vector + steps) - at(fit.vector - steps)).T / (2 * np.diag(steps))
+    else:
+        slope = np.asarray(_natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector)))
+    return NamedParameters(names, at, slope)
 
 
 @compile_static
 def _natural_jacobian(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
     return jax.jacfwd(lambda v: ravel(jax.tree.map(jnp.asarray, objective.parameters.natural(unravel(v, like)))))(theta)
-
-
-def _name_numbers(leaves: list[tuple[Any, Any]], features: tuple[str, ...]) -> list[str]:
-    """Name every number of a tree by the path of its array and its index; coefficients take the names of their features."""
-    found: list[str] = []
-    for path, leaf in leaves:
-        name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)
-        if name == "coef" and shape == (len(features),):
-            found += features
-        else:
-            found += [name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)]
-    return found

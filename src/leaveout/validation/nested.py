@@ -112,13 +112,29 @@ def nested(
             f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "
             f"{fit.objective.num_units} units, and {repeats} repeats."
         )
-    fold = np.stack([_folds(fit.objective.num_units, num_folds, seed + k) for k in range(repeats)])
+    fold = np.empty((repeats, fit.objective.num_units), np.int64)  # the fold that each unit is in, of every repeat
+    for k, own in enumerate(fold):
+        plan = kfold(fit.objective.num_units, num_folds, seed=seed + k)
+        own[plan.index] = plan.refit
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])
     with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, refit, evaluate=evaluate)):
-        outer, inner = (
-            _losses(cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)) for plan in (single, _plan(fold, pair))
-        )
+        found: list[Estimate] = []
+        for plan in (single, _plan(fold, pair)):
+            estimate = cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)
+            if estimate.joint:
+                raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+            if estimate.plan.serial is not False or estimate.plan.blocks is not None:
+                raise ValueError("nested: it is for units that are independent; cv.interval() knows series, fields and groups.")
+            if estimate.unit_weight is not None and np.ptp(estimate.unit_weight) > 0:
+                raise ValueError(
+                    "nested: units have other sample_weight, which its formulas do not know of; cv.interval() does."
+                )
+            gone = np.sum(~np.isfinite(estimate.losses))
+            if gone:
+                raise ValueError(f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds.")
+            found.append(estimate)
+    outer, inner = found
     which = pair[inner.plan.refit % len(pair)].sum(1)  # sum of the pair of each loss; minus its own fold it is the other one
     first = inner.plan.refit // len(pair)
     beside = first * num_folds + which - fold[first, inner.plan.index]
@@ -135,14 +151,6 @@ def nested(
     return Interval(float(center) - half, float(center) + half, level, "nested")
 
 
-def _folds(n: int, num_folds: int, seed: int) -> Int[np.ndarray, " units"]:
-    """Return the fold that each unit is in."""
-    plan = kfold(n, num_folds, seed=seed)
-    found = np.empty(n, np.int64)
-    found[plan.index] = plan.refit
-    return found
-
-
 def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets size"]) -> Plan:
     """Build the plan that leaves out each set of folds together, in every repeat."""
     units = [np.flatnonzero(np.isin(own, some)) for own in fold for some in sets]
@@ -153,17 +161,3 @@ def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets si
 
 def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.bincount(group, values) / np.bincount(group)
-
-
-def _losses(estimate: Estimate) -> Estimate:
-    """Return the estimate; raise ValueError if nested cross-validation cannot use its losses."""
-    if estimate.joint:
-        raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
-    if estimate.plan.serial is not False or estimate.plan.blocks is not None:
-        raise ValueError("nested: it is for units that are independent; cv.interval() knows series, fields and groups.")
-    if estimate.unit_weight is not None and np.ptp(estimate.unit_weight) > 0:
-        raise ValueError("nested: units have other sample_weight, which its formulas do not know of; cv.interval() does.")
-    gone = np.sum(~np.isfinite(estimate.losses))
-    if gone:
-        raise ValueError(f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds.")
-    return estimate

@@ -277,14 +277,6 @@ def _predict_units(objective: AbstractObjective, like: PyTree, rows: RefitRows, 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
 
-def _at_once(fit: Fit, rows: RefitRows) -> int:
-    """Return how many refits are predicted at once: linear predictors need their own units only."""
-    count, width = rows.index.shape
-    if isinstance(fit.objective, AbstractLinearPredictor):  # rows are gathered, unless all are listed
-        return count if width == fit.objective.num_units else min(count, max(1, CAPACITY // (width * fit.num_params)))
-    return own_passes(fit.objective, width)
-
-
 def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.predictor_data
@@ -305,4 +297,13 @@ def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDAr
     if isinstance(F, ClosedFormBatch):
         return F.predictions(theta, np.arange(len(theta)), kind)
     objective, more = padded_batch(fit.objective, rows)
-    return np.asarray(_predict_units(objective, fit.theta, more, theta, _at_once(fit, rows), kind))[:, : rows.index.shape[1]]
+    count, width = rows.index.shape
+    if not isinstance(fit.objective, AbstractLinearPredictor):
+        size = own_passes(fit.objective, width)
+    elif (
+        width == fit.objective.num_units
+    ):  # predictors need their own units only, whose rows are gathered unless all are listed
+        size = count
+    else:
+        size = min(count, max(1, CAPACITY // (width * fit.num_params)))
+    return np.asarray(_predict_units(objective, fit.theta, more, theta, size, kind))[:, :width]
