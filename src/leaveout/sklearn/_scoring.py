@@ -71,11 +71,11 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
     units, known, sign = fit.objective.units, of_function(scorer._score_func), scorer._sign
     if known is None or not isinstance(known.functional, Mean | OfMeans) or known.classes != bool(units.classes):
         return None
-    functional = known.functional
+    functional, loss = known.functional, known.evaluate or known.mean_of
     if units.classes:
-        if known.needs != "label" and (known.mean_of is None or (known.mean_of == "squared_error" and units.classes > 2)):
+        if known.needs != "label" and (loss is None or (loss == "squared_error" and units.classes > 2)):
             return None
-    elif known.mean_of is None or is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
+    elif loss is None or is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
         return None
 
     def score(mean: float, y: NDArray, weight: NDArray) -> float:
@@ -83,7 +83,7 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
             return undefined_score("R^2 score")
         return sign * functional.at(mean, y, weight)
 
-    return OfMean(known.mean_of or OfPredictions(fit, known), score)
+    return OfMean(loss or OfPredictions(fit, known), score)
 
 
 def scores(

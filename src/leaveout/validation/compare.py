@@ -202,7 +202,26 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
-    values = _in_common(estimates, missing)
+    # the losses that all have: of rows of refits if the folds are the same, so that every unit is averaged over the same refits
+    # in all estimates; else of units
+    plan = next(iter(estimates.values())).plan
+    same = all(_same_folds(each.plan, plan) for each in estimates.values())
+    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
+    seen = np.isfinite(np.stack(list(losses.values())))
+    alike = bool((seen.all(0) == seen.any(0)).all())
+    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
+    if lacking:
+        warnings.warn(
+            f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
+            "another is ranked behind it.",
+            stacklevel=2,
+        )
+    elif not alike:
+        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=2)
+    values = {name: each.per_unit() for name, each in estimates.items()}
+    if not alike:
+        common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
+        values = {name: estimates[name].average(each) for name, each in common.items()} if same else common
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
     rows = {}
     for name, estimate in estimates.items():
@@ -380,7 +399,11 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     own_scores = all(own_score(e) for e in estimates.values())  # scores of the user, who alone knows their scale
     for name, other in known.items():
         if own is not None and not _alike(own, other):
-            what = f"{first!r} and {name!r} predict other responses, {_first(own.response, other.response)}: their losses are"
+            a, b, where = own.response, other.response, "of other shapes"
+            if a is not None and b is not None and a.shape == b.shape:
+                at = np.flatnonzero(~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0]
+                where = f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
+            what = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
                 told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
                 warnings.warn(told, stacklevel=3)
@@ -420,35 +443,3 @@ def _alike(a: Estimate, b: Estimate) -> bool:
         return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may be in single precision
     pairs = np.unique(np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]), axis=1)
     return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)
-
-
-def _first(a: Array | None, b: Array | None) -> str:
-    if a is None or b is None or a.shape != b.shape:
-        return "of other shapes"
-    at = np.flatnonzero(~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0]
-    return f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
-
-
-def _in_common(estimates: dict[str, Estimate], missing: dict[str, int]) -> dict[str, Array]:
-    """Return the losses that all estimates have.
-
-    If the folds are the same, they are those of rows of refits, so that every unit is averaged over the same refits in all
-    estimates. Otherwise they are those of units.
-    """
-    first = next(iter(estimates.values()))
-    same = all(_same_folds(each.plan, first.plan) for each in estimates.values())
-    losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
-    seen = np.isfinite(np.stack(list(losses.values())))
-    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
-    if lacking:
-        warnings.warn(
-            f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
-            "another is ranked behind it.",
-            stacklevel=3,
-        )
-    elif not (seen.all(0) == seen.any(0)).all():
-        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=3)
-    if (seen.all(0) == seen.any(0)).all():
-        return {name: each.per_unit() for name, each in estimates.items()}
-    common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
-    return {name: estimates[name].average(each) for name, each in common.items()} if same else common

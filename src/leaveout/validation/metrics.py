@@ -190,7 +190,7 @@ class Measure:
     (or of the measure) by the errors of predicted means.
 
     The names are those as a metric, as the score of single units (with the `title` of these losses) and as a loss of leakage,
-    and the name of scikit-learn's function. A measure that is a function of the mean of another score names it by `mean_of`.
+    and the name of scikit-learn's function. `mean_of` is the other score of whose mean the measure is a function.
     `of_table` computes it from the table of classes, and `ratio` its two parts from t, a, b and β. Where `functional` is None,
     a host computes it.
     """
@@ -509,7 +509,6 @@ MEASURES = (
         title="squared error",
         loss="mse",
         function="mean_squared_error",
-        mean_of="squared_error",
     ),
     Measure(
         "|y − ŷ|",
@@ -521,7 +520,6 @@ MEASURES = (
         title="absolute error",
         loss="absolute",
         function="mean_absolute_error",
-        mean_of="absolute_error",
     ),
     Measure(
         "1 where the predicted class is wrong",
@@ -549,7 +547,6 @@ MEASURES = (
         evaluate="log_density",
         title=LOG_DENSITY,
         function="log_loss",
-        mean_of="log_density",
         way_out="its loss is no density: lo.Regression(X, y, 'gaussian'), 'gamma' and others are, "
         "and evaluate='squared_error' or 'absolute_error' compares models of one response.",
     ),
