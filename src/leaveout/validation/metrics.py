@@ -398,7 +398,7 @@ def area_error(y: NDArray, p: NDArray, off: NDArray, weight: NDArray) -> float:
         return float(np.mean([area_error(y == k, p[:, k], off[:, k], weight) for k in there]))
     positive = y == np.max(y)
     away = np.where(positive, off, -off)
-    each = [_below(p + towards * away, weight * ~positive)[positive] for towards in (0, 1, -1)]
+    each = [_below(at, weight * ~positive)[positive] for at in (p, p + away, p - away)]
     value, *moved = (float(np.average(one, weights=weight[positive])) for one in each)
     return max(abs(one - value) for one in moved)
 
