@@ -232,8 +232,9 @@ class Probes:
 def _refit_rows(probes: Probes, units: Int[np.ndarray, " some"]) -> tuple[Array, Array, Array, Array]:
     """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
     at = probes.at
-    solved = at.solve(at.back[:, units].toarray(), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
-    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual
+    right = at.back[:, units].toarray().astype(np.float32)
+    solved = at.solve(right, at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
+    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual, or float32
     step, kept = probes.step(h, units, at.omega[units])
     pull = weight_terms(at.omega[units], at.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):

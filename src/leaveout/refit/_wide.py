@@ -26,6 +26,7 @@ from ._refit_batch import RefitBatch
 Array = np.ndarray
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
+SINGLE_RESIDUAL = 1e-4  # smallest residual of a step's solve in float32
 FALL, SHORTEST = 1e-4, 1e-8  # share of the predicted fall that a step must reach; shortest step
 FLOOR = 1e-13  # relative rounding error of F
 
@@ -157,8 +158,8 @@ def settle_wide(
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
     """Bring refits to their minima by Newton steps of their own, from θ̂ or from their candidates."""
-    # numbers in the vectors of one array
-    size = max(1, 2**23 // len(at.theta))
+    # numbers in the vectors of one array, which stay near a cache
+    size = max(1, 2**20 // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
@@ -185,7 +186,9 @@ def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, ste
             np.maximum(size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL),
         )
         left = np.full(len(open_), MIN_SOLVE_RESIDUAL) if steps == 1 else left
-        step = at.solve(np.ascontiguousarray(gradient[:, open_]), curvature[:, open_], kappa[open_], left)
+        # the gradient is in float64, so that later steps correct what a rough solve in float32 leaves
+        kind, unit = np.float32 if left.min() >= SINGLE_RESIDUAL else np.float64, np.where(size > 0, size, 1.0)
+        step = unit * at.solve((gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], left)
         slope = np.einsum("pk,pk->k", gradient[:, open_], step)
         decrement = np.sqrt(np.maximum(slope, 0.0))
         first = np.where(first == 0, _at(first, open_, decrement), first)
