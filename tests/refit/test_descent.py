@@ -174,6 +174,41 @@ def test_a_hessian_serves_while_its_steps_shrink(start, monkeypatch):
     assert made.max() <= (6 if start == "far" else 1)
 
 
+def switching(steps=400):
+    """Gaussian series that switches between two means, and its fit by a hidden Markov model of seven parameters."""
+    random = np.random.default_rng(0)
+    state = np.cumsum(random.random(steps) < 0.05) % 2
+    return lo.fit(lo.HMM(random.normal(3.0 * state, 1.0), lo.emissions.Gaussian(), 2))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the fit's metric", "the refit's own"])
+def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch):
+    fit = switching()
+    (batch,) = lo.random_subsets(400, 0.2, 3, seed=0).batches(10**6, 1, 0)
+    everyone = np.arange(3)
+    with jax.enable_x64(True):
+        state = RefitDescent(fit, batch.rows, own=own)
+        state.begin()
+        state.steps(everyone, lambda lanes, at: np.zeros(len(lanes), bool), 2)
+        point, gradient = state.seen
+        np.testing.assert_allclose(gradient, state.gradient(everyone, point))
+        whitener = np.asarray(fit.whitener)
+        left = np.eye(fit.num_params) - whitener @ state.F.hessian(state.center + fit.unwhiten(point), everyone) @ whitener.T
+        if own:  # I − PB = P(P⁻¹ − B)
+            inverse = state.metric.inverse
+            left = np.eye(fit.num_params) - inverse @ (np.eye(fit.num_params) - left)
+        seen, whole_gradient = [], RefitDescent.gradient
+
+        def counted(self, lanes, u=None):
+            seen.extend(lanes)
+            return whole_gradient(self, lanes, u)
+
+        monkeypatch.setattr(RefitDescent, "gradient", counted)
+        found = state.contractions(everyone)
+    np.testing.assert_allclose(found, _descent.CAUTION * np.abs(np.linalg.eigvals(left)).max(1), rtol=0.1)
+    assert np.bincount(seen).mean() <= 5
+
+
 def test_newtons_method_goes_on_from_where_steps_had_all_but_ended():
     objective, rows, best = of_few_parameters()
     fit = lo.fit(objective)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import leaveout as lo
+from leaveout.models.hidden.hidden_chain import AbstractHiddenChain
 from leaveout.refit import RefitBatch
 
 
@@ -30,3 +31,13 @@ def test_a_strategy_without_lengths_of_steps_is_audited(folds):
     own, exact = (lo.cross_validate(fit, plan, refit) for refit in (Host(), lo.Exact()))
     np.testing.assert_allclose(own.losses, exact.losses, atol=1e-9)
     assert own.audit is not None and not own.audit.beyond.any()
+
+
+def test_what_a_fit_says_of_its_states_is_computed_once(monkeypatch):
+    random = np.random.default_rng(0)
+    fit = lo.fit(lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2))
+    passes, visits = [], AbstractHiddenChain.visits
+    monkeypatch.setattr(AbstractHiddenChain, "visits", lambda *args: passes.append(args) or visits(*args))
+    for seed in range(2):
+        lo.cross_validate(fit, lo.random_subsets(60, 0.1, 2, seed=seed), lo.InfinitesimalJackknife())
+    assert len(passes) == 1

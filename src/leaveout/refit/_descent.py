@@ -104,6 +104,7 @@ class RefitDescent:
         count = len(rows.index)
         self.metric, lost, self.start = self._choose_metric(own)
         self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
+        self.seen = np.zeros((2, count, fit.num_params))  # candidates where the last gradients were computed, and these
         self.first, self.distance_left = np.full(count, np.inf), np.full(count, np.inf)
         self.size, self.extra, self.unsure = np.full(count, np.inf), np.zeros(count), np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
@@ -203,6 +204,7 @@ class RefitDescent:
             if not lanes.size:
                 break
             gradient = self.gradient(lanes)
+            self.seen[:, lanes] = self.u[lanes], gradient
             plain = self.metric.solve(gradient, self.u[lanes], lanes)
             size, before = np.linalg.norm(plain, axis=1), previous[lanes]
             progress = size / np.maximum(before, 1e-300)
@@ -290,22 +292,44 @@ class RefitDescent:
         return np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)
 
     def contractions(self, lanes: Lanes) -> PerLane:
-        """Contraction of steps with the metric, the size of I − P∇²F(u, w), from a random direction by a few secants.
+        """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method from a random direction.
 
-        Contractions of the steps themselves are not enough: if a metric is far too steep in some direction, both the step along
-        it and the change of that step are small.
+        Products are secants from the point of the last gradient. P∇²F is symmetric in the norm of P⁻¹. A refit is done when the
+        rest of its largest Ritz value is small. Contractions of the steps themselves are not enough: if a metric is far too
+        steep in some direction, both the step along it and the change of that step are small.
         """
         # step of secants, relative to a length along which F changes by about one; 1e-9 of that length is noise
-        length = 1e-5 * self.natural
-        u, here = self.u[lanes], self.gradient(lanes)
-        v = np.random.default_rng(0).standard_normal(u.shape[1]) * np.ones_like(u)
-        v, largest = _unit(v), np.zeros(len(lanes))
-        for k in range(PRODUCTS):
-            image = (self.gradient(lanes, u + length * v) - here) / length
-            after = v - self.metric.solve(image, u, lanes)
-            size = np.linalg.norm(after, axis=1)
-            largest = np.maximum(largest, np.maximum(np.abs(np.sum(v * after, axis=1)), size if k else 0.0))
-            v = after / np.maximum(size, 1e-300)[:, None]
+        length, (point, here) = 1e-5 * self.natural, self.seen[:, lanes]
+        most, largest, going = min(PRODUCTS, self.u.shape[1]), np.zeros(len(lanes)), np.arange(len(lanes))
+        basis, duals = np.zeros((2, len(lanes), most, self.u.shape[1]))
+        ritz = np.zeros((len(lanes), most, most))
+        dual = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones_like(point)
+        along = self.metric.solve(dual, point, lanes)
+        for k in range(most):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                size = np.sqrt(np.sum(along * dual, axis=1))[:, None]
+                basis[going, k], duals[going, k] = along / size, dual / size
+            move = length * _unit(basis[going, k])
+            image = (self.gradient(lanes[going], point[going] + move) - here[going]) / length
+            image *= np.linalg.norm(basis[going, k], axis=1, keepdims=True)
+            sound = np.isfinite(image).all(1)  # unless P is indefinite or F undefined there
+            largest[going[~sound]] = np.inf
+            going, image = going[sound], image[sound]
+            entries = np.einsum("lkp,lp->lk", basis[going, : k + 1], image)
+            ritz[going, k, : k + 1] = ritz[going, : k + 1, k] = entries
+            dual = image - np.einsum("lk,lkp->lp", entries, duals[going, : k + 1])
+            along = self.metric.solve(dual, point[going], lanes[going])
+            values, vectors = np.linalg.eigh(ritz[going, : k + 1, : k + 1])
+            worst = np.argmax(np.abs(1 - values), axis=1)[:, None]
+            far = np.take_along_axis(np.abs(1 - values), worst, 1)[:, 0]
+            rest = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
+            untold = rest * np.abs(np.take_along_axis(vectors[:, -1], worst, 1)[:, 0])
+            largest[going] = np.maximum(largest[going], np.hypot(far, untold))
+            # after three products a rest of a twentieth of the largest value is small; a rest of a thousandth is noise
+            more = ((k < 2) | (untold > 0.05 * far)) & (rest > 1e-3 * far)
+            going, along, dual = going[more], along[more], dual[more]
+            if not going.size:
+                break
         return CAUTION * largest
 
     def estimate(self, lanes: Lanes) -> Int[np.ndarray, " lost"]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
-from .._runtime.jax import Module, PyTree, float64
+from .._runtime.jax import Module, PyTree, cached_on, float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
 from ..objectives.batch_functions import weights_of, work
@@ -504,6 +504,12 @@ class BatchSummary:
         return found
 
 
+@cached_on
+def _shares(fit: Fit) -> NDArray[np.float64] | None:
+    """Return the shares of every unit in the parts of the model, for a fit; None if it has no parts."""
+    return fit.objective.parameters.shares(fit.theta)
+
+
 class EstimateBuilder:
     """The arrays of an estimate, filled as batches of refits arrive."""
 
@@ -528,7 +534,7 @@ class EstimateBuilder:
     def emptied_refits(self) -> NDArray[np.bool_]:
         """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
         fit, plan = self.held_out_loss.fit, self.held_out_loss.plan
-        shares = fit.objective.parameters.shares(fit.theta)
+        shares = _shares(fit)
         if shares is None:
             return np.zeros(plan.num_refits, bool)
         change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
