@@ -20,7 +20,7 @@ CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
 
 @dataclass(frozen=True)
-class Search(Validation):
+class StateSearch(Validation):
     """Options of models over numbers of states, which are fitted from several starts and cross-validated."""
 
     seed: Annotated[int, option("Of the starts, and of random folds.")] = 0
@@ -68,7 +68,7 @@ class FittedModels:
 
 
 def fit_models(
-    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: Search, columns: Callable[[Any, lo.Fit], dict[str, Any]]
+    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: StateSearch, columns: Callable[[Any, lo.Fit], dict[str, Any]]
 ) -> FittedModels:
     """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted.
 

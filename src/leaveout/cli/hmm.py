@@ -14,7 +14,7 @@ from ._cells import Convention
 from ._console import console, fail, join_notes, one_line
 from ._files import FileTable, read, save
 from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, option, plan_of, split_names
-from ._states import CRITERIA, Search, emission_of, fit_models
+from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
@@ -43,7 +43,7 @@ def hmm(
     order: Annotated[int | None, option("Lags, for autoregressive emissions; 1 by default.")] = None,
     trials: Annotated[int | None, option("Number of trials, for binomial emissions.")] = None,
     *,
-    search: Search,
+    search: StateSearch,
     written: Convention,
     out: Table = None,
     plot: Plot = None,

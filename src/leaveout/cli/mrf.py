@@ -14,7 +14,7 @@ from ._cells import Convention
 from ._console import console, fail, one_line
 from ._files import FileTable, picture, read, save
 from ._options import Data, Plot, Report, Table, command, drawable, input_file, option, output_file, plan_of, split_names
-from ._states import CRITERIA, Search, emission_of, fit_models
+from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, first, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
@@ -44,7 +44,7 @@ def mrf(
     drop: Annotated[str, option("observation, or site: the site's state and edges too.", choices=DROPS)] = "site",
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo",
     *,
-    search: Search,
+    search: StateSearch,
     written: Convention,
     out: Table = None,
     plot: Plot = None,
