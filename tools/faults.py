@@ -150,9 +150,9 @@ FAULTS = (
     ),
     Fault(
         "mixed: leverages count posterior correlations once instead of twice",
-        "CrossedFactors.leverages",
-        "(1 if f == g else 2) * one[i]",
-        "1 * one[i]",
+        "LaplaceMode.turned",
+        "found[j] += own * a[i]",
+        "pass",
         "test_mixed",
     ),
     Fault(
@@ -164,7 +164,7 @@ FAULTS = (
     ),
     Fault(
         "mixed: a new cluster is predicted by the posterior of a known one",
-        "tables.predict_rows",
+        "Mixed._predict_rows",
         "codes = [np.full(len(X), -1) for _ in codes]",
         "codes = list(codes)",
         "test_mixed",

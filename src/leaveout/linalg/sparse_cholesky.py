@@ -18,6 +18,9 @@ from jaxtyping import Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
+ALIKE = 0.3  # and supernodes of any size, if the second has at most this share more rows than stand below the first
+
+TRIANGULAR = 64  # columns from which LAPACK takes triangles, one matrix at a time
 
 
 Front = tuple[int, int, np.ndarray]  # first column, number of columns, rows below
@@ -28,7 +31,7 @@ class Group(NamedTuple):
 
     shape: tuple[int, int, int]  # fronts, columns and rows of each
     columns: slice  # the columns of all fronts, in the order of elimination
-    rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination
+    rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination; padded with the number of columns
     at: slice  # place of the fronts in the workspace
     above: Int[np.ndarray, " entries"]  # places in the workspace to which the updated rows are added
     place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place
@@ -69,13 +72,13 @@ class Pattern:
 
     def factor(self, values: Float[np.ndarray, "lanes entries"]) -> "FrontalFactor":
         """Factor each matrix; NaN where it is not positive definite."""
-        space = np.zeros((len(values), self.length))
+        space = np.zeros((len(values), self.length + 1))  # the last place stands for padding
         space[:, self.place] = values
         logdet, parts = np.zeros(len(values)), []
         for group in self.groups:
             count, k, r = group.shape
             front = space[:, group.at].reshape(-1, count, k + r, k + r)
-            chol = _cholesky(front[..., :k, :k])
+            chol = cholesky(front[..., :k, :k])
             logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
             inverse = _invert_triangles(chol)
             below = front[..., k:, :k] @ inverse.swapaxes(-1, -2)
@@ -99,7 +102,9 @@ class FrontalFactor:
 
     def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
         """Compute `A⁻¹ b` for each matrix."""
-        found, (lanes, _, width) = right[:, self.pattern.order], right.shape
+        lanes, size, width = right.shape
+        found = np.zeros((lanes, size + 1, width))  # the last row stands for padding
+        found[:, :size] = right[:, self.pattern.order]
         for group, (inverse, below) in zip(self.pattern.groups, self.parts, strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
             view[...] = own = inverse @ view
@@ -107,23 +112,24 @@ class FrontalFactor:
                 found[:, group.rows] -= below @ own
             elif group.rows.size:
                 flat = (below @ own).reshape(lanes, -1, width).swapaxes(0, 1).reshape(group.rows.size, -1)
-                found -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
+                found[:, :size] -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
         for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
             own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
             view[...] = inverse.swapaxes(-1, -2) @ own
-        out = np.empty_like(found)
-        out[:, self.pattern.order] = found
+        out = np.empty_like(right)
+        out[:, self.pattern.order] = found[:, :size]
         return out
 
     @cached_property
     def inverse(self) -> Float[np.ndarray, "lanes entries"]:
         """Entries of the inverse within the pattern."""
-        space = np.empty((len(self.logdet), self.pattern.length))
+        space = np.empty((len(self.logdet), self.pattern.length + 1))
+        space[:, -1] = 0.0
         for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             count, k, r = group.shape
             front = space[:, group.at].reshape(-1, count, k + r, k + r)  # a view of the workspace, which is written to
-            own = inverse.swapaxes(-1, -2) @ inverse
+            own = _gram_of_triangles(inverse)
             if r:
                 rest = space[:, group.above].reshape(-1, count, r, r)
                 turned = below @ inverse
@@ -190,7 +196,8 @@ def _supernodes(below: list[np.ndarray]) -> list[Front]:
                 break
             zeros = own * (k + len(rows) - len(its))
             share = zeros / ((own + k) * (own + k + len(rows)))
-            if not (zeros == 0 or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)):
+            alike = k + len(rows) <= (1 + ALIKE) * len(its)
+            if not (zeros == 0 or alike or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)):
                 break
             found.pop()
             first, k = start, own + k
@@ -207,7 +214,10 @@ def _laid_out(
     for at, (_, _, rows) in enumerate(fronts):
         if rows.size:
             height[of[rows[0]]] = max(height[of[rows[0]]], height[at] + 1)
-    shape = np.array([(h, k, len(rows)) for h, (_, k, rows) in zip(height, fronts, strict=True)])
+    padded = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])  # numbers of rows, so that few shapes of small fronts remain
+    count = np.array([len(rows) for _, _, rows in fronts])
+    count = np.where(count <= padded[-1], padded[np.minimum(np.searchsorted(padded, count), len(padded) - 1)], count)
+    shape = np.column_stack([height, [k for _, k, _ in fronts], count])
     kinds, kind = np.unique(shape, axis=0, return_inverse=True)
     area = (shape[:, 1] + shape[:, 2]) ** 2
     sorted_by = np.argsort(kind, kind="stable")
@@ -217,12 +227,14 @@ def _laid_out(
     turn, groups, first = np.argsort(columns), [], 0  # columns of a group stand together
     for some in range(len(kinds)):
         mine, (_, k, r) = np.flatnonzero(kind == some), kinds[some].tolist()
-        rows, last = turn[np.array([fronts[s][2] for s in mine])], first + len(mine) * k
-        above = [np.zeros(0, np.int64)]
-        for s in mine if rows.size else ():
-            parent = of[fronts[s][2][0]]
-            there = _local(fronts[parent], fronts[s][2])
-            above.append((base[parent] + there[:, None] * (shape[parent, 1:].sum()) + there).ravel())
+        rows, last = np.full((len(mine), r), len(order)), first + len(mine) * k
+        above = np.full((len(mine), r, r), area.sum())
+        for at, s in enumerate(mine if r else ()):
+            below = fronts[s][2]
+            rows[at, : len(below)] = turn[below]
+            parent = of[below[0]]
+            there = _local(fronts[parent], below)
+            above[at, : len(below), : len(below)] = base[parent] + there[:, None] * shape[parent, 1:].sum() + there
         span = slice(int(base[mine[0]]), int(base[mine[-1]] + area[mine[-1]]))
         groups.append(
             Group(
@@ -230,8 +242,8 @@ def _laid_out(
                 slice(first, last),
                 rows,
                 span,
-                targets := np.concatenate(above),
-                _scatter_sums(targets),
+                above.ravel(),
+                _scatter_sums(above.ravel(), int(area.sum())),
                 _summed_rows(rows, len(order)),
             )
         )
@@ -240,7 +252,7 @@ def _laid_out(
     place[order] = np.arange(len(order))
     i, j = np.maximum(place[row], place[column]), np.minimum(place[row], place[column])
     s = of[j]
-    return groups, order[columns], base[s] + _entries(fronts, s, i, j), int(area.sum())
+    return groups, order[columns], base[s] + _entries(fronts, shape[:, 1:].sum(1), s, i, j), int(area.sum())
 
 
 def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
@@ -249,32 +261,37 @@ def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " so
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
 
 
-def _entries(fronts: list[Front], front: np.ndarray, i: np.ndarray, j: np.ndarray) -> Int[np.ndarray, " entries"]:
-    """Positions of entries in the fronts of their columns, row by row."""
-    line, lengths = np.empty(len(i), np.int64), np.array([k + len(rows) for _, k, rows in fronts])
+def _entries(
+    fronts: list[Front], lengths: np.ndarray, front: np.ndarray, i: np.ndarray, j: np.ndarray
+) -> Int[np.ndarray, " entries"]:
+    """Positions of entries in the fronts of their columns, of given lengths, row by row."""
+    line = np.empty(len(i), np.int64)
     by_front = np.argsort(front, kind="stable")
     for some in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
         line[some] = _local(fronts[front[some[0]]], i[some])
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 
-def _scatter_sums(targets: Int[np.ndarray, " entries"]) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
-    places, which = np.unique(targets, return_inverse=True)
-    if len(places) == len(targets):
+def _scatter_sums(targets: Int[np.ndarray, " entries"], padding: int) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+    every = np.flatnonzero(targets != padding)
+    places, which = np.unique(targets[every], return_inverse=True)
+    if len(places) == len(every):
         return None
-    every = np.arange(len(targets))
-    return places, scipy.sparse.csr_array((np.ones(len(targets)), (which, every)), shape=(len(places), len(targets)))
+    return places, scipy.sparse.csr_array((np.ones(len(every)), (which, every)), shape=(len(places), len(targets)))
 
 
 def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
     flat = rows.ravel()
-    if len(np.unique(flat)) == len(flat):
+    every = np.flatnonzero(flat != size)
+    if len(np.unique(flat[every])) == len(every):
         return None
-    return scipy.sparse.csr_array((np.ones(len(flat)), (flat, np.arange(len(flat)))), shape=(size, len(flat)))
+    return scipy.sparse.csr_array((np.ones(len(every)), (flat[every], every)), shape=(size, len(flat)))
 
 
-def _cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
     """Lower factors; NaN where a matrix is not positive definite."""
+    if matrices.shape[-1] == 1:
+        return np.sqrt(np.where(matrices > 0, matrices, np.nan))
     try:
         return np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
@@ -293,8 +310,16 @@ def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray
     k = lower.shape[-1]
     if k == 1:
         return 1 / lower
-    triangular = 64  # columns from which LAPACK inverts triangles, one matrix at a time
-    if k < triangular:
+    if k < TRIANGULAR:
         return np.linalg.inv(lower)
     each = [scipy.linalg.lapack.dtrtri(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
     return np.reshape(each, lower.shape)
+
+
+def _gram_of_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+    """Compute LᵀL of lower triangles."""
+    k = lower.shape[-1]
+    if k < TRIANGULAR:
+        return lower.swapaxes(-1, -2) @ lower
+    each = [scipy.linalg.lapack.dlauum(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
+    return np.reshape([np.tril(one) + np.tril(one, -1).T for one in each], lower.shape)

@@ -54,7 +54,7 @@ def as_dense(field, dense, theta):
 def answering(field, y):
     """The same field of another response."""
     other = copy.copy(field)
-    vars(other).pop("latent", None)
+    vars(other).pop("engine", None)
     vars(other)["y"] = y
     return other
 
@@ -140,9 +140,9 @@ def test_scores_are_densities(family):
 
     def density(y):
         at = answering(field, np.where(np.arange(20) == 4, y, field.y))
-        return np.exp(-marginal_losses(at.latent.data.select_rows(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
+        return np.exp(-marginal_losses(at.engine.data.select_rows(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
 
-    mean, variance, tau, _ = field._conditional_predictors(theta, w, np.array([[4]]), None)
+    mean, variance, tau, _ = field._given_seen(theta, w, np.array([[4]]), None)
     assert density(field.y[4]) == pytest.approx(np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0]))
     if family == "gaussian":
         total = integrate.quad(density, -40, 40, points=[0.0])[0]
@@ -157,7 +157,7 @@ def test_one_pass_leaves_every_site_out(family, structure):
     y, x, extra = data(family, edges, 112)
     field = lo.GaussianField(y, edges, x, family=family, structure=structure, **extra)
     theta, ones, some = field._start(0)[None] + 0.2, np.ones((1, 112)), np.arange(0, 112, 5)
-    at = field.mode(theta, ones)
+    at = field.engine.mode(theta, ones)
     exactly = lambda some: field._alone(at, some)
     ring = _latent_alone.rings(at, some, exactly)
     for got, want, close in zip(_latent_alone.alone(at, ring), exactly(some), _latent_alone.CLOSE_BY, strict=True):
@@ -178,7 +178,7 @@ def test_islands_and_components():
         theirs = [dense.value(as_dense(field, dense, theta + move), w) for move in (0, 0.3)]
         np.testing.assert_allclose(np.diff(ours), np.diff(theirs), atol=1e-7)
         if structure == "icar":
-            u = field.latent.spread(field.mode(theta[None], np.ones((1, 20))).u)[0]
+            u = field.engine.mode(theta[None], np.ones((1, 20))).u[0, :20]
             np.testing.assert_allclose([u[:12].sum(), u[12:18].sum()], 0, atol=1e-9)
     with pytest.raises(ValueError, match="neighbour of every site"):
         both("poisson", "car", edges, 20)

@@ -213,8 +213,8 @@ def test_scores_of_a_row_add_to_one(crossed):
     total = 0.0
     for y in (0.0, 1.0):
         model.data.y[4] = y
-        where = np.flatnonzero(model.engine.order == 4) if not crossed else [4]
-        model.engine.data.y[where] = y
+        if not crossed:
+            model.engine.sorted.y[model.engine.order == 4] = y
         total += np.exp(-model.losses(theta[None], weights, np.array([[4]]), np.ones((1, 1), bool))[0, 0])
     assert total == pytest.approx(1.0, abs=1e-7)
 

@@ -7,6 +7,7 @@ as in lme4 and bambi: the terms before the bar vary over the levels of the facto
 reads the fixed part and the terms before bars.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
+from .responses import ResponseRows
 
 INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -72,6 +75,13 @@ class GroupingFactor:
             out[j] += free[..., k, None] * design[i]
         return out
 
+    def by_free(self, slopes: Float[np.ndarray, "effects ... rows"], design: np.ndarray) -> Float[np.ndarray, "free ... rows"]:
+        """Return each row's slopes in the free entries, from those in Λᵀz."""
+        own = np.empty((len(self.row), *slopes.shape[1:]))
+        for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
+            own[k] = design[i] * slopes[j]
+        return own
+
     def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
@@ -92,6 +102,23 @@ class GroupingFactor:
     def diagonal(self) -> np.ndarray:
         """True for the free entries of Λ on its diagonal."""
         return self.row == self.column
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Parts of θ of some refits, each `[refits, part]`."""
+
+    z: NDArray[np.float64]
+    free: tuple[NDArray[np.float64], ...]
+    tau: NDArray[np.float64]
+
+
+def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
+    """Split θ `[refits, params]` into its parts."""
+    p, own = data.design.shape[1], data.response.own
+    ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
+    free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
+    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - own :])
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:

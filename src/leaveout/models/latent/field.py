@@ -12,15 +12,18 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import static
 from ...data.arrays import Names, match_labels, numbers
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Parameters, Units, as_stored, float64
+from ...objectives.closed_form import Points, State, Weights
+from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Costs, Parameters, Units, as_stored, float64
 from ...plans.graph import blocks, read_edges
-from .laplace import Latent
-from .latent_model import AbstractRows
+from .base import AbstractLatentModel
+from .laplace import Incidence, LaplaceEngine, LaplaceMode, Latent
+from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
 from .responses import FAMILIES, ResponseRows, ways
 
@@ -28,7 +31,7 @@ Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
 
 
-class GaussianField(AbstractRows):
+class GaussianField(AbstractLatentModel):
     """Responses of the sites of a graph whose linear predictors form a Gaussian field.
 
         y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
@@ -130,18 +133,48 @@ class GaussianField(AbstractRows):
         return STRUCTURES[self.structure](self.edges, len(self.y))
 
     @functools.cached_property
-    def latent(self) -> Latent:
-        import scipy
-
-        Z = scipy.sparse.eye_array(self.num_units, self.graph.latents, format="csr")
-        field = self.graph.field(None if self.flat else self._prior)
-        return Latent(self._data, scipy.sparse.csr_array(Z), field)
-
-    @property
-    def _data(self) -> ResponseRows:
+    def engine(self) -> LaplaceEngine:
         y = np.where(self.observed, self.y, 0.0)
         fixed = ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
-        return ResponseRows(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
+        data = ResponseRows(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
+        field = self.graph.field(None if self.flat else self._prior)
+        sites = np.arange(self.num_units)
+        incidence = Incidence(sites[None], [scipy.sparse.csr_array(term) for term in field.terms])
+        return LaplaceEngine(Latent(data, incidence, field), np.where(self.observed, sites, -1), self.num_units)
+
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
+        found = super().predictions(theta, weights, index, kind, state)
+        return found if kind == "link" else self.trials[np.minimum(index, self.num_units - 1)] * found
+
+    @property
+    def costs(self) -> Costs:
+        return self.engine.costs._replace(runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None)
+
+    def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
+        """Return the pass over the data that computes the changes by leaving out each single unit."""
+        if (length > 1).any():
+            return None
+        ones = np.ones((1, self.num_units))
+        start, first = self.engine.whole(np.asarray(like)), np.asarray(first, np.int64)
+        ring = rings(start, first, lambda some: self._alone(start, some))
+        if ring is None:
+            return None
+
+        def told(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start.u), ring)
+            return found.losses[:, None], found.joint
+
+        return told
+
+    def _alone(self, at: LaplaceMode, some: Int[np.ndarray, " some"]) -> RowsAlone:
+        """Leave out each of some units, one by one."""
+        weights = np.ones((len(some), self.num_units))
+        weights[np.arange(len(some)), some] = 0.0
+        theta, start = np.repeat(at.refits.theta, len(some), axis=0), np.repeat(at.u, len(some), axis=0)
+        losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
+        return RowsAlone(losses, at.value[0] - self.engine.mode(theta, weights, start).value)
 
     @property
     def _hyper(self) -> tuple[str, ...]:
@@ -232,9 +265,9 @@ class GaussianField(AbstractRows):
             `linear_predictor` without exposure, and the `mean` of the response with it.
         """
         theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
-        at, every = self.mode(theta, ones), np.arange(self.num_units)[None]
+        at, every = self.engine.mode(theta, ones), np.arange(self.num_units)[None]
         columns = {
-            "effect": at.latent.spread(at.u)[0],
+            "effect": at.u[0, : self.num_units],
             "sd": np.sqrt(at.variance[0]),
             "linear_predictor": at.eta[0] - self.offset,
             "mean": self.predictions(theta, ones, every, "response")[0],

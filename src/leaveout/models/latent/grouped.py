@@ -7,14 +7,15 @@
 response's own.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .effects import GroupingFactor
+from ...objectives.objective import Costs
+from .base import AbstractEngine
+from .effects import GroupingFactor, split
 from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, forward, marginal_losses
 from .responses import ResponseRows
 
@@ -28,27 +29,11 @@ STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """Parts of θ of some refits, each `[refits, part]`."""
-
-    z: NDArray[np.float64]
-    free: tuple[NDArray[np.float64], ...]
-    tau: NDArray[np.float64]
-
-
-def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
-    """Split θ `[refits, params]` into its parts."""
-    p, own = data.design.shape[1], data.response.own
-    ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
-    free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
-    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - own :])
-
-
-@dataclass(frozen=True, eq=False)
-class OneFactor:
+class OneFactor(AbstractEngine):
     """Rows sorted by the levels of one factor."""
 
-    data: ResponseRows  # sorted
+    given: ResponseRows
+    sorted: ResponseRows
     factor: GroupingFactor
     design: NDArray[np.float64]  # design of the effects, sorted
     order: NDArray[np.int64]  # the rows' numbers, sorted
@@ -64,7 +49,11 @@ class OneFactor:
         rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
         nodes = 1 if data.response.quadratic else max(quadrature, SCORE_NODES.get(factor.q, 1))
         scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
-        return OneFactor(data.select_rows(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
+        return OneFactor(data, data.select_rows(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
+
+    @property
+    def data(self) -> ResponseRows:
+        return self.given
 
     @property
     def clusters(self) -> int:
@@ -72,7 +61,7 @@ class OneFactor:
 
     def make_clusters(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
-        parts, data = split(theta, self.data, (self.factor,)), self.data
+        parts, data = split(theta, self.sorted, (self.factor,)), self.sorted
         e = data.offset + parts.z @ data.design.T
         a = self.factor.rotate(parts.free[0], self.design)
         weights = np.broadcast_to(omega * data.size, e.shape)
@@ -88,7 +77,7 @@ class OneFactor:
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = RaggedRows.of(sizes)
         place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
-        parts, data, of = split(theta, self.data, (self.factor,)), self.data.select_rows(place), lane[ragged.cluster]
+        parts, data, of = split(theta, self.sorted, (self.factor,)), self.sorted.select_rows(place), lane[ragged.cluster]
         e = data.offset + np.einsum("np,np->n", data.design, parts.z[of])
         a = np.zeros((self.factor.q, len(place)))
         for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
@@ -112,9 +101,8 @@ class OneFactor:
         return value, gradient, modes
 
     @property
-    def work(self) -> float:
-        """Approximate number of operations of a gradient."""
-        return 50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
+    def costs(self) -> Costs:
+        return Costs(work=50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1]))
 
     def _chunks(self, lanes: int) -> list[slice]:
         nodes = 1 if self.rule is None else self.rule.nodes.shape[1]
@@ -134,11 +122,9 @@ class OneFactor:
 
     def _gradient(self, slopes: ClusterSlopes, outer: NDArray | float) -> NDArray:
         """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
-        factor = self.factor
-        of_free = [np.sum(self.design[i] * slopes.a[j] * outer, -1) for i, j in zip(factor.row, factor.column, strict=True)]
+        of_free = np.sum(self.factor.by_free(slopes.a, self.design) * outer, -1)
         of_tau = np.sum(slopes.tau * outer, -1)
-        free = np.reshape(of_free, (len(of_free), len(slopes.e))).T
-        return np.concatenate([(slopes.e * outer) @ self.data.design, free, of_tau.T], axis=1)
+        return np.concatenate([(slopes.e * outer) @ self.sorted.design, of_free.T, of_tau.T], axis=1)
 
     def each(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
@@ -146,9 +132,9 @@ class OneFactor:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
         found = self.make_clusters(theta, whole).slopes(self.rule, self._start(state, slice(None)))
-        factor, total = self.factor, self.rows.total
-        of_z = [total(found.e * column) for column in self.data.design.T]
-        of_free = [total(self.design[i] * found.a[j]) for i, j in zip(factor.row, factor.column, strict=True)]
+        total = self.rows.total
+        of_z = [total(found.e * column) for column in self.sorted.design.T]
+        of_free = map(total, self.factor.by_free(found.a, self.design))
         gradient = np.stack([*of_z, *of_free, *map(total, found.tau)], axis=-1)
         return found.value, gradient, np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
 
@@ -187,7 +173,7 @@ class OneFactor:
 
         def one(some):
             found, place, listed = self.gather_clusters(theta, lane[some], cluster[some])
-            each = marginal_losses(self.data.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau)
+            each = marginal_losses(self.sorted.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau)
             return np.bincount(listed, each, minlength=len(cluster[some]))
 
         return self._by_chunks(cluster, one)
@@ -241,8 +227,9 @@ class OneFactor:
         pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
         return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
 
-    def predictors(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
+    def predictors(
+        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
         found = self.make_clusters(theta, omega)
         mode = found.mode()
@@ -256,7 +243,7 @@ class OneFactor:
         found = self.make_clusters(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
-        (bend,) = self.data.response.orders(mode.eta, found.tau, self.data.y, (2,))
+        (bend,) = self.sorted.response.orders(mode.eta, found.tau, self.sorted.y, (2,))
         back = np.argsort(self.order)
         across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
         return across[np.ix_(back, back)], (found.omega * bend)[0, back]
@@ -264,7 +251,7 @@ class OneFactor:
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
         mode = self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode()
-        known, a = codes[0] >= 0, self.factor.rotate(split(theta[None], self.data, (self.factor,)).free[0][0], designs[0])
+        known, a = codes[0] >= 0, self.factor.rotate(split(theta[None], self.sorted, (self.factor,)).free[0][0], designs[0])
         level = np.where(known, codes[0], 0)
         mean = np.sum(a * mode.b[:, 0, level], 0)
         seen = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)

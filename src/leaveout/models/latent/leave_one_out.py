@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .laplace import LaplaceMode, Losses, _times
+from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
@@ -48,10 +48,12 @@ def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
     some = rings.rows[:, 0]
     if not np.isfinite(at.value[0]):
         return RowsAlone(*np.full((2, len(some)), np.nan))
-    covariance = at.latent.covariance(at)
+    covariance = at.latent.covariance(at, np.arange(len(at.eta[0])))
     rows_left_out_at_a_time = 256  # rows that are left out at a time
     with np.errstate(all="ignore"):
-        tilt = _times(at.weights, at.losses.third)[0] * np.diag(covariance)
+        data = at.latent.data
+        (third,) = data.response.orders(at.eta, at.refits.tau, data.y, (3,))
+        tilt = times(at.refits.weights, third)[0] * np.diag(covariance)
         far = covariance @ tilt
         chunks = (
             rings._replace(rows=rings.rows[k : k + rows_left_out_at_a_time])
@@ -66,7 +68,7 @@ def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> 
 
     Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no number of rows suffices.
     """
-    C = at.latent.covariance(at)
+    C = at.latent.covariance(at, np.arange(len(at.eta[0])))
     share = np.abs(C[some]) / np.sqrt(np.diag(C))
     share[np.arange(len(some)), some] = np.inf
     every = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
@@ -92,43 +94,45 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     moved, bend = _solve_near(at, own, near)
     q = _slopes(at, moved, near)
     d = -np.einsum("sij,sj->si", across, q)
-    weights = at.weights[0, ring]
-    first, second = (_times(weights, part[0, ring]) for part in (at.losses.first, at.losses.second))
-    there, value = _at(at, at.eta[0, ring] + d, ring), at.losses.value[0, ring]
-    rest = _times(weights, there.value - value)
-    rest[:, 0] = -_times(weights, value)[:, 0]
+    value, first, second = (part[0, ring] for part in at.losses)
+    there_value, there_first, there_second = _at(at, at.eta[0, ring] + d, ring, (0, 1, 2))
+    data, rest = at.latent.data, there_value - value
+    constant = data.response.constant(at.refits.tau, data.y[some])[0] + data.fixed[some]
+    rest[:, 0] = -value[:, 0] - times(at.refits.weights[:, some], constant)[0]
     inner = (rest - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum("sk,sk->s", q, d[:, : near.shape[1]])
-    changed = (_times(weights, there.second) - second)[:, near.shape[1] :]  # the others, to first order
+    changed = (there_second - second)[:, near.shape[1] :]  # the others, to first order
     inside, outer = np.eye(near.shape[1]) + own * bend[:, None, :], across[:, near.shape[1] :]
     sign, logdet = np.linalg.slogdet(inside)
     turned = np.linalg.solve(inside, np.concatenate([own[:, :, :1], outer.swapaxes(1, 2)], axis=2))
     left, spread = turned[:, 0, 0], np.diag(C)[ring[:, near.shape[1] :]]
     # variance from the other rows, given the near ones
     spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])
-    others = _times(weights, there.first)[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # q of the others
+    others = there_first[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # q of the others
     every = np.concatenate([q, others], axis=1)
     trace = -np.einsum("si,si->s", every, far[ring]) - np.einsum("si,si->s", tilt[ring], d) + (spread * changed).sum(1)
     moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
     grown = (left / own[:, 0, 0]) ** 2
     variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(at.latent.data.select_rows(some), moved, variance, at.phi.T)
+    loss = marginal_losses(at.latent.data.select_rows(some), moved, variance, at.refits.tau[..., 0])
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray | None = None) -> Losses:
-    return at.latent.losses(eta, np.broadcast_to(at.phi, (len(eta), at.phi.shape[1])), some)
+def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray, orders: tuple[int, ...]) -> list[np.ndarray]:
+    """Compute derivatives of the weighted losses of some rows."""
+    data = at.latent.data
+    found = data.response.orders(eta, at.refits.tau, data.y[some], orders)
+    return [times(at.refits.weights[0, some], part) for part in found]
 
 
 def _solve_near(
     at: LaplaceMode, own: np.ndarray, near: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
     """Solve for d on the near rows by Newton's method; return d and δ there, NaN without convergence."""
-    w, curvature = at.weights[0, near], _times(at.weights, at.losses.second)[0, near]
-    first = _times(at.weights, at.losses.first)[0, near[:, 0]]
+    first, curvature = at.losses[1][0, near[:, 0]], at.losses[2][0, near]
     d = own[:, :, 0] * (first / (1 - curvature[:, 0] * own[:, 0, 0]))[:, None]
     step = np.full_like(d, np.inf)
     for _ in range(STEPS):
-        bend = _times(w, _at(at, at.eta[0, near] + d, near).second) - curvature
+        bend = _at(at, at.eta[0, near] + d, near, (2,))[0] - curvature
         bend[:, 0] = -curvature[:, 0]
         if (np.abs(step).max(1) <= CLOSE).all():
             break
@@ -143,8 +147,7 @@ def _solve_near(
 
 def _slopes(at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
     """Compute q at the given moves."""
-    w, known = at.weights[0, near], at.losses
-    first, second = known.first[0, near], known.second[0, near]
-    q = _times(w, _at(at, at.eta[0, near] + d, near).first - first - second * d)
-    q[:, 0] = -_times(w, first + second * d)[:, 0]
+    first, second = at.losses[1][0, near], at.losses[2][0, near]
+    q = _at(at, at.eta[0, near] + d, near, (1,))[0] - first - second * d
+    q[:, 0] = -(first + second * d)[:, 0]
     return q

@@ -15,32 +15,46 @@ is an ordinary minimum in Λ. Entries that the fit puts at zero are held there i
 leave zero are flagged (`singular`).
 """
 
+import functools
+from dataclasses import replace
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Bool, Float, Int
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64
-from ...data.arrays import count, match_labels, numbers
+from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
+from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
-from ...objectives.closed_form import Points, State, Weights
-from ...objectives.objective import Costs, Parameters, Units
-from ..glm.rows import all_finite, column, design
-from . import singular as singular
-from .base import ROWS, AbstractMixedModel
+from ...objectives.closed_form import AbstractClosedForm, Points, State, Weights
+from ...objectives.objective import AbstractObjective, Costs, Parameters, Units
+from ..glm.rows import all_finite, column, design, new_rows
+from .base import AbstractLatentModel
 from .crossed import CrossedFactors
-from .effects import EffectBlock, GroupingFactor, align_groupings, factors, given_blocks, read_formula, sharing
-from .grouped import split
-from .quadrature import marginal_means, with_coefficients
+from .effects import (
+    EffectBlock,
+    GroupingFactor,
+    align_groupings,
+    factor_codes,
+    factors,
+    given_blocks,
+    read_formula,
+    sharing,
+    split,
+)
+from .grouped import OneFactor
+from .quadrature import marginal_means
 from .responses import Response, ResponseRows, response, ways
-from .tables import coefficients, components, modes, predict_rows
 
+ROWS = "row"
 NODES = 400  # largest number of nodes of a cluster
+ZERO_DEVIATION = 1e-4  # standard deviation, relative to the predictor's usual size, that counts as zero
+TABLE_DIFFERENCE = 1e-4
 
 
-class Mixed(AbstractMixedModel):
+class Mixed(AbstractLatentModel):
     """Mixed model, by its marginal likelihood; units are rows or clusters.
 
         y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
@@ -95,6 +109,21 @@ class Mixed(AbstractMixedModel):
     >>> fit.parameters["coef"].round(2)
     array([1.79, 0.97])
     """
+
+    data: ResponseRows = static()
+    factors: tuple[GroupingFactor, ...] = static()
+    whole: tuple[GroupingFactor, ...] = static()  # the factors before entries of Λ were held at zero
+    transform: Float[np.ndarray, "coefficients coefficients"]
+    unit: float = static()
+    code: Any = static()  # the unit of each row
+    num: int = static()
+    drop: str = static()
+    joint: bool = static()
+    quadrature: int = static()
+    names: tuple[str, ...] = static()
+    levels: tuple[Any, ...] = static()
+    labels: Names = static()
+    spec: Any = static()
 
     @float64
     def __init__(
@@ -186,7 +215,7 @@ class Mixed(AbstractMixedModel):
         self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
         for factor in self.factors:
             self._check_levels(factor)
-        self.engine = self._make_engine(self.factors)
+        self.engine  # noqa: B018  raises for factors that the engine does not support
 
     @staticmethod
     def _refuse(**given: Any) -> None:
@@ -269,10 +298,10 @@ class Mixed(AbstractMixedModel):
             start=self._start,
             canonical=self._canonical,
             names=self._names,
-            warning=lambda theta: singular.warning(self, theta),
+            warning=self._warning,
             limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
-            held=lambda theta: singular.drop_zero_pivots(self, theta),
-            leaving=singular.leaving if self._num_held else None,
+            held=self._without_zero_pivots,
+            leaving=type(self)._leaving if self._num_held else None,
         )
 
     def _natural(self, theta):
@@ -325,7 +354,104 @@ class Mixed(AbstractMixedModel):
         free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
         return np.concatenate([z, *free, tau])
 
+    # variances at zero
+
+    @property
+    def _num_held(self) -> int:
+        """Number of entries of Λ that are held at zero."""
+        return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
+
+    def _with_factors(self, factors: tuple[GroupingFactor, ...]) -> Self:
+        """Copy the model with other entries of Λ free, those of the given factors; the copy shares its data with this one."""
+        new = object.__new__(type(self))
+        vars(new).update({name: value for name, value in vars(self).items() if name != "engine"} | {"factors": factors})
+        if isinstance(self.engine, CrossedFactors):
+            vars(new)["engine"] = CrossedFactors.of(self.data, factors, self.code, self.engine.latent.incidence)
+        return new
+
+    def _roots(self, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
+        """Return Λ of each factor."""
+        parts = split(np.asarray(theta)[None], self.data, self.factors)
+        return [factor.root(free[0]) for factor, free in zip(self.factors, parts.free, strict=True)]
+
+    def _warning(self, theta: Any) -> str:
+        """Name effects that vary so much that clusters may be separated; "" if there are none."""
+        separated_deviation = 10.0  # standard deviation in logits from which clusters look separated
+        far = [
+            f"{factor.columns[i]} by {factor.name}"
+            for factor, root in zip(self.factors, self._roots(theta), strict=True)
+            for i in np.flatnonzero(np.linalg.norm(root, axis=1) > separated_deviation)
+        ]
+        if far and self.data.response.title in ("binomial", "ordinal"):
+            wide = f"Mixed: {', '.join(far)} varies by more than {separated_deviation:g} logits"
+            return f"{wide}: are clusters separated? There may be no maximum."
+        return ""
+
+    def _without_zero_pivots(self, theta: Any) -> tuple[Any, Any, str] | None:
+        """Return the model without the columns of Λ whose pivots are at zero.
+
+        F does not change with the sign of a column of Λ. It is therefore even in a pivot at zero, with a minimum there or a
+        saddle. Columns of such pivots are held at zero, so that no refit ends on a saddle. None if there are none, or if F
+        would fall as they left zero.
+        """
+        theta, at, kept, said = np.array(theta, np.float64), self.data.design.shape[1], list[GroupingFactor](), list[str]()
+        for factor, root in zip(self.factors, self._roots(theta), strict=True):
+            zero = np.zeros(factor.q, bool)
+            zero[factor.row[factor.diagonal]] = True
+            zero &= np.abs(np.diag(root)) < ZERO_DEVIATION
+            theta[at + np.flatnonzero(factor.diagonal & zero[factor.column])] = 0.0
+            at += len(factor.row)
+            free = ~zero[factor.column]
+            kept.append(replace(factor, row=factor.row[free], column=factor.column[free]))
+            nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
+            said += [f"the variance of {factor.columns[i]} by {factor.name} is zero" for i in np.flatnonzero(nothing)]
+            if (zero & ~nothing).any():
+                said.append(f"the effects of {factor.name} are perfectly correlated")
+        if not said:
+            return None
+        simpler, found = self._with_factors(tuple(kept)), self.parameters.natural(theta)
+        start = simpler.parameters.unconstrained(found)
+        if simpler._leaving(start, start[None], np.ones((1, self.num_units))).any():
+            return None
+        what = f"{'; '.join(said)} at the maximum of the likelihood: held there, in every refit too."
+        return simpler, found, f"{what} Refits that would leave it are flagged."
+
+    def _leaving(
+        self, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
+    ) -> Bool[np.ndarray, " refits"]:
+        """Tell for which refits F would fall if an entry that is held at zero left it.
+
+        As F(Σ) = F(ΛΛᵀ), ∂F/∂Λ = 2GΛ with G = ∂F/∂Σ. A pivot would leave zero where G, on the effects of such pivots, has a
+        negative eigenvalue; as GΛ = 0 at the minimum, these effects determine the sign of G.
+        """
+        del like
+        whole, pushed = self._with_factors(self.whole), np.empty((len(thetas), 0))
+        parts, missing = split(thetas, self.data, self.factors), list[Bool[np.ndarray, " effects"]]()
+        pivot_difference = 1e-3  # step of pivots from zero, for the slope of F in their squares
+        for full, own, free in zip(self.whole, self.factors, parts.free, strict=True):
+            root = own.root(free)
+            missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
+            root[:, missing[-1], missing[-1]] = pivot_difference
+            pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
+        value, gradient, _ = whole.look(np.concatenate([parts.z, pushed, parts.tau], axis=1), weights)
+        found = np.zeros(len(thetas), bool)
+        slope_noise = 1e-10  # relative error of slopes of F
+        slack = slope_noise * (1 + np.abs(value)) / (2 * pivot_difference)
+        slopes = split(gradient, self.data, self.whole).free
+        for full, zero, slope in zip(self.whole, missing, slopes, strict=True):
+            G = full.root(slope / (2 * pivot_difference))
+            G = G + np.tril(G, -1).swapaxes(1, 2)
+            if zero.any():
+                found |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
+        return found
+
     # F
+
+    @functools.cached_property
+    def engine(self) -> OneFactor | CrossedFactors:
+        if len(self.factors) == 1:
+            return OneFactor.of(self.data, self.factors[0], self.quadrature, self.drop != ROWS)
+        return CrossedFactors.of(self.data, self.factors, self.code)
 
     def losses(
         self,
@@ -339,7 +465,7 @@ class Mixed(AbstractMixedModel):
         lane, place = np.nonzero(held)
         unit = index[lane, place]
         if self.drop == ROWS and self.joint:
-            return super().losses(theta, weights, index, held, state)
+            return AbstractClosedForm.losses(self, theta, weights, index, held, state)
         out = np.zeros(held.shape)
         out[lane, place] = self._unit_losses(theta, weights, lane, unit, state)
         return out
@@ -386,21 +512,27 @@ class Mixed(AbstractMixedModel):
     @property
     def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
-        return Costs(work=self.engine.work, runs=self._runs if known else None)
+        return self.engine.costs._replace(runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
-        if isinstance(self.engine, CrossedFactors):
-            return lambda theta: self._alone(np.asarray(theta), first)
+        engine = self.engine
+        if isinstance(engine, CrossedFactors):
+
+            def alone(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+                away, losses = engine.alone(np.asarray(theta), first, self.joint)
+                return losses[:, None], away
+
+            return alone
         ends = np.cumsum(length)
         run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
         unit = first[run] + place
 
         def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
             at = np.reshape(theta, (1, -1))
-            joint = np.bincount(run, self.engine.taken_away(at, unit), len(first))
+            joint = np.bincount(run, engine.taken_away(at, unit), len(first))
             if not self.pointwise:
                 return None, joint
             losses = np.zeros((len(first), int(length.max())))
@@ -408,10 +540,6 @@ class Mixed(AbstractMixedModel):
             return losses, joint
 
         return told
-
-    def _alone(self, theta: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        away, losses = self.engine.alone(theta, unit, self.joint)
-        return losses[:, None], away
 
     @property
     def pointwise(self) -> bool:
@@ -450,16 +578,10 @@ class Mixed(AbstractMixedModel):
                 f"cross_predict: a unit is a {self.drop}, of many rows. Predict rows as of new clusters by Mixed(..., "
                 f'drop="row") and the plan lo.groups({self.drop}).'
             )
-        mean, variance, tau = self.engine.predictors(theta, weights)
-        place = np.minimum(index, self.num - 1)
-        mean, variance = (np.take_along_axis(part, place, 1) for part in (mean, variance))
-        return mean * self.unit if kind == "link" else marginal_means(self.data.response, mean, variance, tau) * self.unit
+        return self.unit * super().predictions(theta, weights, index, kind, state)
 
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
-        if self.drop != ROWS:
-            return None
-        own, bend = self.engine.covariances(np.asarray(theta))
-        return with_coefficients(own, self.data.design, bend)
+        return super().predictor_covariance(theta) if self.drop == ROWS else None
 
     @property
     def units(self) -> Units:
@@ -474,10 +596,95 @@ class Mixed(AbstractMixedModel):
         """Predict the mean responses of new rows; new levels are averaged over the population."""
         if kind != "response":
             raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
-        found = predict_rows(self, fit, data, 0.9, False, offset)
+        found = self._predict_rows(fit, data, 0.9, False, offset)
         return found["mean"].rename("prediction") if "mean" in found else found
 
     # for users
+
+    def _vector(self, fit: Any) -> np.ndarray:
+        """Return θ of a fit of the model."""
+        if not isinstance(getattr(fit, "objective", None), AbstractObjective):
+            raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
+        theta = np.asarray(fit.vector, np.float64)
+        if theta.shape != (len(self.parameters.names()),):
+            raise ValueError("Mixed: the fit is of another model: take fit.objective, of which this is a method.")
+        return theta
+
+    def _predict_rows(self, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
+        """Predict means of rows, with intervals.
+
+        A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a). Its interval is that of the predictor, whose
+        variance adds the uncertainty of θ̂ to first order (Kass and Steffey 1989):
+
+            v = aᵀM⁻¹a + dᵀH⁻¹d,      d = ∂m/∂θ.
+        """
+        share("predict: level", level)
+        theta = self._vector(fit)
+        X, designs, codes, index = self._read_rows(data)
+        if new:
+            codes = [np.full(len(X), -1) for _ in codes]
+        shift = self._shift(data, offset, len(X))
+
+        def at(theta: NDArray) -> tuple[NDArray, NDArray]:
+            mean, variance = self.engine.effects(theta, codes, designs)
+            z = theta[: len(self.names)]
+            return shift / self.unit + X @ (self.transform @ z) / self.unit + mean, variance
+
+        mean, variance = at(theta)
+        steps = TABLE_DIFFERENCE * np.maximum(1.0, np.abs(theta))
+        slopes = [(at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)]
+        tau, own = split(theta[None], self.data, self.factors).tau[0][:, None], self.data.response
+        middle = marginal_means(own, mean, variance, tau) * self.unit
+        variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
+        if middle.ndim > 1:
+            return pd.DataFrame(middle, index=index, columns=list(self.levels))
+        reach = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
+        ends = [own.mean(mean + sign * reach, tau) * self.unit for sign in (-1, 1)]
+        return pd.DataFrame({"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index)
+
+    def _shift(self, data: Any, offset: Any, n: int) -> NDArray:
+        if offset is not None:
+            return column("predict", "offset", offset, n)
+        if data is None:
+            return self.data.offset * self.unit
+        if self.data.offset.any():
+            raise ValueError("predict: the model has an offset: give that of the rows, offset=.")
+        return np.zeros(n)
+
+    def _read_rows(self, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
+        """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if new), and labels."""
+        if data is None:
+            X = self.data.design @ np.linalg.inv(self.transform) * self.unit
+            return X, [f.design for f in self.factors], [f.code for f in self.factors], self.labels.index
+        if self.spec is not None:
+            data = pandas_of("predict", "data", data)
+            X, blocks = self.spec.new(data)
+            names = [str(name) for name in self.spec.X.columns]
+            X = X[:, [names.index(name) for name in self.names]] if self.names else np.zeros((len(data), 0))
+            raw = {
+                f.name: np.hstack([b for (name, _), b in zip(self.spec.effects, blocks, strict=True) if name == f.name]).T
+                for f in self.factors
+            }
+            known = {f.name: factor_codes(data, f.name) for f in self.factors}
+            index = getattr(data, "index", None)
+        else:
+            if not isinstance(data, tuple) or len(data) not in (2, 3):
+                raise TypeError("predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes).")
+            ones = self.names[:1] == ("Intercept",)
+            slopes = data[2] if len(data) == 3 else None
+            named, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
+            own = np.asarray(new_rows("predict", new, self.names[ones:], False))
+            X = np.hstack([np.ones((len(own), 1)), own]) if ones else own
+            blocks, known = given_blocks(named, slopes, len(X))
+            known = dict(zip([f.name for f in self.factors], known.values(), strict=True))
+            raw = {f.name: block.design.T for f, block in zip(self.factors, blocks, strict=True)}
+            index = getattr(new, "index", None)
+        designs = [raw[f.name] * f.scale[:, None] for f in self.factors]
+        codes = []
+        for factor in self.factors:
+            code, levels = known[factor.name]
+            codes.append(pd.Index(factor.levels).get_indexer(pd.Index(levels))[code])  # −1 if unknown
+        return X, designs, codes, index
 
     @float64
     def predict(
@@ -523,7 +730,7 @@ class Mixed(AbstractMixedModel):
             Mean and bounds of the interval for each row.
         """
         if index is None:
-            return predict_rows(self, theta, data, level, new, offset)
+            return self._predict_rows(theta, data, level, new, offset)
         return super().predict(theta, cast(np.ndarray, weights), index, kind)
 
     @float64
@@ -541,7 +748,24 @@ class Mixed(AbstractMixedModel):
             A row for each effect of each factor, with its correlations with the effects before it; and, for a Gaussian
             response, a row for the residual.
         """
-        return components(self, fit)
+        theta, rows = self._vector(fit), []
+        for factor, free in zip(self.factors, split(theta[None], self.data, self.factors).free, strict=True):
+            covariance = factor.covariance(free[0], self.unit)
+            sd = np.sqrt(np.diag(covariance))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                correlation = covariance / np.outer(sd, sd)
+            together = factor.root(np.ones(len(factor.row))) != 0
+            for i, name in enumerate(factor.columns):
+                before = {factor.columns[j]: float(correlation[i, j]) for j in range(i) if together[i, j]}
+                rows.append((factor.name, name, covariance[i, i], sd[i], before))
+        if self.data.response.quadratic:
+            scale = float(self.parameters.natural(theta)["scale"])
+            rows.append(("Residual", "", scale**2, scale, {}))
+        table = pd.DataFrame(rows, columns=["factor", "effect", "variance", "sd", "before"])
+        named = list(dict.fromkeys(name for before in table.pop("before") for name in before))
+        for name in named:
+            table[f"correlation with {name}"] = [row[4].get(name, np.nan) for row in rows]
+        return table
 
     @float64
     def coefficients(self, fit: Any) -> pd.DataFrame:
@@ -557,7 +781,14 @@ class Mixed(AbstractMixedModel):
         pandas.DataFrame
             A row for each coefficient.
         """
-        return coefficients(self, fit)
+        theta, p = self._vector(fit), len(self.names)
+        across = np.zeros((p, len(theta)))
+        across[:, :p] = self.transform
+        error = np.sqrt(np.sum(fit.whiten(across) ** 2, axis=1))
+        estimate = self.transform @ theta[:p]
+        return pd.DataFrame(
+            {"estimate": estimate, "se": error, "z": estimate / error}, index=pd.Index(self.names, name="coefficient")
+        )
 
     @float64
     def modes(self, fit: Any) -> pd.DataFrame:
@@ -573,7 +804,18 @@ class Mixed(AbstractMixedModel):
         pandas.DataFrame
             A row for each effect of each level.
         """
-        return modes(self, fit)
+        theta, tables = self._vector(fit), []
+        for k, factor in enumerate(self.factors):
+            count = len(factor.levels)
+            codes = [np.full(count, -1) for _ in self.factors]
+            codes[k] = np.arange(count)
+            for j, name in enumerate(factor.columns):
+                designs = [np.zeros((other.q, count)) for other in self.factors]
+                designs[k][j] = factor.scale[j] * self.unit
+                mean, variance = self.engine.effects(theta, codes, designs)
+                own = {"factor": factor.name, "level": factor.levels, "effect": name, "mode": mean, "sd": np.sqrt(variance)}
+                tables.append(pd.DataFrame(own))
+        return pd.concat(tables, ignore_index=True)
 
     @property
     def note(self) -> str:

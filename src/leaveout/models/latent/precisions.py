@@ -188,7 +188,7 @@ class ICAR(AbstractStructure):
         raw, constraint = self._pin(np.ones(self.sites)), self.constraint
         known = pattern(raw)
         solver = Solver(known.factor(known.values(raw)[None]), constraint)
-        diagonal = solver.entries[0, solver.pattern.row == solver.pattern.column]
+        diagonal = solver.entries[0, known.row == known.column]
         logs = np.where(constraint.any(0), np.log(np.maximum(diagonal, 1e-300)), 0.0)
         means = np.bincount(self.components, logs) / np.bincount(self.components)
         return self._pin(np.exp(means)[self.components])

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .modes import ValueAndSteps, newton
 from .responses import Response, ResponseRows
 
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
@@ -35,9 +36,6 @@ from .responses import Response, ResponseRows
 # halving ends, and the change at the largest number from which the result is NaN.
 NODES, CHECK_NODES, RULE_AGREEMENT = 25, 15, 1e-6
 REACH, INTERVALS, MOST, STAYS, MODE_DISPLACEMENT = 9.0, 64, 2**15, 1e-10, 1e-6
-MAX_CLUSTER_MODE_STEPS = (
-    100  # Newton steps with halvings; far from the mode of a Poisson response ten halvings come before five steps
-)
 
 
 class RaggedRows(NamedTuple):
@@ -156,28 +154,16 @@ class Clusters:
         return out
 
     def mode(self, start: np.ndarray | None = None) -> ClusterMode:
-        """Find the modes by Newton's method from a start, zero by default, with steps halved where h + ½|b|² rises.
+        """Find the modes by Newton's method from a start, zero by default."""
 
-        The last step is not checked.
-        """
-        q = len(self.a)
-        shape = (q, *self.e.shape[:-1], len(self.rows.first))
-        at, step, lowest = np.zeros(shape) if start is None else start, np.zeros(shape), np.full(shape[1:], np.inf)
-        mode_tolerance = 1e-9  # length of a last step to a mode; the next would be about its square
-        allowed_rise = 1e-10  # rise of h that counts as rounding
-        with np.errstate(all="ignore"):
-            for _ in range(MAX_CLUSTER_MODE_STEPS):
-                b = at - step
-                loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
-                value = self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0)
-                low = cholesky(self._information(self.omega * bend))
-                asked = backward(low, forward(low, self._pull(self.omega * slope) + b))
-                good = value <= lowest + allowed_rise * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
-                good &= np.isfinite(asked).all(0)
-                lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, asked, step / 2)
-                if (good & (np.abs(step) <= mode_tolerance * (1 + np.abs(at))).all(0)).all():
-                    break
-        b = at - step
+        def look(b: np.ndarray) -> ValueAndSteps:
+            loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
+            low = cholesky(self._information(self.omega * bend))
+            step = backward(low, forward(low, self._pull(self.omega * slope) + b))
+            return self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0), lambda fresh: step
+
+        shape = (len(self.a), *self.e.shape[:-1], len(self.rows.first))
+        b, _ = newton(look, np.zeros(shape) if start is None else start)
         eta = self._predictors(b)
         (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
         return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
