@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
@@ -30,6 +30,7 @@ class Group(NamedTuple):
     """Fronts of one shape, none above another, side by side in the workspace."""
 
     shape: tuple[int, int, int]  # fronts, columns and rows of each
+    width: int  # columns of each in the workspace, without those of its rows if nothing is added to these
     columns: slice  # the columns of all fronts, in the order of elimination
     rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination; padded with the number of columns
     at: slice  # place of the fronts in the workspace
@@ -77,14 +78,17 @@ class Pattern:
         logdet, parts = np.zeros(len(values)), []
         for group in self.groups:
             count, k, r = group.shape
-            front = space[:, group.at].reshape(-1, count, k + r, k + r)
+            front = space[:, group.at].reshape(-1, count, k + r, group.width)
             chol = cholesky(front[..., :k, :k])
             logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
             inverse = _invert_triangles(chol)
-            below = front[..., k:, :k] @ inverse.swapaxes(-1, -2)
+            below = _product(front[..., k:, :k], inverse.swapaxes(-1, -2))
             parts.append((inverse, below))
             if r:
-                left = (front[..., k:, k:] - below @ below.swapaxes(-1, -2)).reshape(len(values), -1)
+                left = _product(-below, below.swapaxes(-1, -2))
+                if group.width > k:
+                    left += front[..., k:, k:]
+                left = left.reshape(len(values), -1)
                 if group.place_sums is None:
                     space[:, group.above] += left
                 else:
@@ -128,48 +132,55 @@ class FrontalFactor:
         space[:, -1] = 0.0
         for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             count, k, r = group.shape
-            front = space[:, group.at].reshape(-1, count, k + r, k + r)  # a view of the workspace, which is written to
+            front = space[:, group.at].reshape(-1, count, k + r, group.width)  # a view of the workspace, which is written to
             own = _gram_of_triangles(inverse)
             if r:
-                rest = space[:, group.above].reshape(-1, count, r, r)
-                turned = below @ inverse
-                between = -rest @ turned
+                rest = np.take(space, group.above, axis=1, mode="clip").reshape(-1, count, r, r)
+                turned = _product(below, inverse)
+                between = -(rest @ turned)
                 own = own - turned.swapaxes(-1, -2) @ between
-                front[..., k:, :k], front[..., k:, k:] = between, rest
-                front[..., :k, k:] = between.swapaxes(-1, -2)
+                front[..., k:, :k] = between
+                if group.width > k:
+                    front[..., k:, k:], front[..., :k, k:] = rest, between.swapaxes(-1, -2)
             front[..., :k, :k] = own
         return space[:, self.pattern.place]
 
 
-def pattern(matrix: "scipy.sparse.sparray") -> Pattern:
-    """Pattern of a symmetric matrix with a full diagonal, with the fronts of its factor."""
+def pattern(matrix: "scipy.sparse.sparray", first: Int[np.ndarray, " some"] | None = None) -> Pattern:
+    """Pattern of a symmetric matrix with a full diagonal, with the fronts of its factor; columns `first` are eliminated first."""
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
     lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
     lower = lower.row.astype(np.int64), lower.col.astype(np.int64)
     by_row = np.lexsort(lower[::-1])
     row, column = lower[0][by_row], lower[1][by_row]
-    order, below = _elimination_columns(full)
-    fronts = _supernodes(below)
+    order, below = _elimination_columns(full, np.zeros(0, np.int64) if first is None else first)
+    fronts = _supernodes(below, np.isin(order, [] if first is None else first))
     groups, order, place, length = _laid_out(fronts, order, row, column)
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, list[np.ndarray]]:
+def _elimination_columns(full: "scipy.sparse.csr_array", first: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
-    Children come before their parents and next to them.
+    Children come before their parents and next to them. Columns beside `first` come in the order of minimum degree of what is
+    left when those are eliminated.
     """
     size = full.shape[0]
-    sure = scipy.sparse.csc_array((np.ones(len(full.data)), full.indices, full.indptr), shape=full.shape)
+    rest = np.setdiff1d(np.arange(size), first)
+    left = full[rest][:, rest]
+    if first.size:
+        left = left + full[rest][:, first] @ full[first][:, rest]
+    sure = scipy.sparse.csc_array((np.ones(left.nnz), left.indices, left.indptr), shape=left.shape)
     sure = scipy.sparse.csc_array(sure + scipy.sparse.diags_array(sure.sum(0) + 1.0))
     options = {"SymmetricMode": True}
-    position = scipy.sparse.linalg.splu(sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options).perm_c
-    first = np.argsort(position)
+    by_degree = scipy.sparse.linalg.splu(sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options).perm_c
+    eliminated = np.concatenate([first, rest[np.argsort(by_degree)]])
+    position = np.argsort(eliminated)
     struct: list[set[int]] = []
     children: list[list[int]] = [[] for _ in range(size)]
     indptr, indices = full.indptr, position[full.indices]
-    for at, own in enumerate(first):
+    for at, own in enumerate(eliminated):
         near = indices[indptr[own] : indptr[own + 1]]
         rows = set(near[near > at].tolist()).union(*(struct[child] for child in children[at])) - {at}
         struct.append(rows)
@@ -182,11 +193,14 @@ def _elimination_columns(full: "scipy.sparse.csr_array") -> tuple[np.ndarray, li
     post = post[::-1]  # children before parents
     place = np.empty(size, np.int64)
     place[post] = np.arange(size)
-    return first[post], [np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post]
+    return eliminated[post], [np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post]
 
 
-def _supernodes(below: list[np.ndarray]) -> list[Front]:
-    """Fronts, each by its first column, number of columns and rows below; neighbours are merged if that adds few zeros."""
+def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> list[Front]:
+    """Fronts, each by its first column, number of columns and rows below; neighbours are merged if that adds few zeros.
+
+    A leaf is merged with its parent only if that adds none.
+    """
     found: list[Front] = []
     for at, rows in enumerate(below):
         first, k = at, 1
@@ -197,7 +211,8 @@ def _supernodes(below: list[np.ndarray]) -> list[Front]:
             zeros = own * (k + len(rows) - len(its))
             share = zeros / ((own + k) * (own + k + len(rows)))
             alike = k + len(rows) <= (1 + ALIKE) * len(its)
-            if not (zeros == 0 or alike or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)):
+            few = alike or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)
+            if zeros and (leaf[start] or not few):
                 break
             found.pop()
             first, k = start, own + k
@@ -219,7 +234,8 @@ def _laid_out(
     count = np.where(count <= padded[-1], padded[np.minimum(np.searchsorted(padded, count), len(padded) - 1)], count)
     shape = np.column_stack([height, [k for _, k, _ in fronts], count])
     kinds, kind = np.unique(shape, axis=0, return_inverse=True)
-    area = (shape[:, 1] + shape[:, 2]) ** 2
+    width = shape[:, 1] + np.where(height > 0, shape[:, 2], 0)
+    area = (shape[:, 1] + shape[:, 2]) * width
     sorted_by = np.argsort(kind, kind="stable")
     base = np.empty(len(fronts), np.int64)
     base[sorted_by] = np.cumsum(area[sorted_by]) - area[sorted_by]
@@ -234,16 +250,17 @@ def _laid_out(
             rows[at, : len(below)] = turn[below]
             parent = of[below[0]]
             there = _local(fronts[parent], below)
-            above[at, : len(below), : len(below)] = base[parent] + there[:, None] * shape[parent, 1:].sum() + there
+            above[at, : len(below), : len(below)] = base[parent] + there[:, None] * width[parent] + there
         span = slice(int(base[mine[0]]), int(base[mine[-1]] + area[mine[-1]]))
         groups.append(
             Group(
                 (len(mine), k, r),
+                int(width[mine[0]]),
                 slice(first, last),
                 rows,
                 span,
                 above.ravel(),
-                _scatter_sums(above.ravel(), int(area.sum())),
+                _scatter_sums(above, int(area.sum())),
                 _summed_rows(rows, len(order)),
             )
         )
@@ -252,7 +269,7 @@ def _laid_out(
     place[order] = np.arange(len(order))
     i, j = np.maximum(place[row], place[column]), np.minimum(place[row], place[column])
     s = of[j]
-    return groups, order[columns], base[s] + _entries(fronts, shape[:, 1:].sum(1), s, i, j), int(area.sum())
+    return groups, order[columns], base[s] + _entries(fronts, width, s, i, j), int(area.sum())
 
 
 def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
@@ -272,12 +289,19 @@ def _entries(
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 
-def _scatter_sums(targets: Int[np.ndarray, " entries"], padding: int) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
-    every = np.flatnonzero(targets != padding)
-    places, which = np.unique(targets[every], return_inverse=True)
+def _scatter_sums(above: Int[np.ndarray, "fronts r r"], padding: int) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+    """Places below the diagonals of fronts to which updated rows are added, and the matrix of the sums."""
+    lower = np.tril(np.ones(above.shape[1:], bool))
+    every = np.flatnonzero((above != padding) & lower)
+    places, which = np.unique(above.ravel()[every], return_inverse=True)
     if len(places) == len(every):
         return None
-    return places, scipy.sparse.csr_array((np.ones(len(every)), (which, every)), shape=(len(places), len(targets)))
+    return places, _sums(which, every, (len(places), above.size))
+
+
+def _product(left: Float[np.ndarray, "*some m k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some m n"]:
+    """Multiply matrices, a single column by a row in one pass."""
+    return np.einsum("...ik,...kj->...ij", left, right) if left.shape[-1] == 1 else left @ right
 
 
 def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
@@ -285,7 +309,12 @@ def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.
     every = np.flatnonzero(flat != size)
     if len(np.unique(flat[every])) == len(every):
         return None
-    return scipy.sparse.csr_array((np.ones(len(every)), (flat[every], every)), shape=(size, len(flat)))
+    return _sums(flat[every], every, (size, len(flat)))
+
+
+def _sums(row: Int[np.ndarray, " ones"], column: Int[np.ndarray, " ones"], shape: tuple[int, int]) -> "scipy.sparse.csr_array":
+    """Matrix of ones at these places, with short integers."""
+    return scipy.sparse.csr_array((np.ones(len(row)), (row.astype(np.int32), column.astype(np.int32))), shape=shape)
 
 
 def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
@@ -312,7 +341,7 @@ def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray
         return 1 / lower
     if k < TRIANGULAR:
         return np.linalg.inv(lower)
-    each = [scipy.linalg.lapack.dtrtri(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
+    each = [scipy.linalg.lapack.dtrtri(matrix.T)[0].T for matrix in lower.reshape(-1, k, k)]  # in LAPACK's order
     return np.reshape(each, lower.shape)
 
 
@@ -321,5 +350,7 @@ def _gram_of_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarra
     k = lower.shape[-1]
     if k < TRIANGULAR:
         return lower.swapaxes(-1, -2) @ lower
-    each = [scipy.linalg.lapack.dlauum(matrix, lower=True)[0] for matrix in lower.reshape(-1, k, k)]
-    return np.reshape([np.tril(one) + np.tril(one, -1).T for one in each], lower.shape)
+    each = np.array([scipy.linalg.lapack.dlauum(matrix.T)[0].T for matrix in lower.reshape(-1, k, k)])
+    found = each + each.swapaxes(-1, -2)
+    np.einsum("lkk->lk", found)[...] /= 2
+    return found.reshape(lower.shape)

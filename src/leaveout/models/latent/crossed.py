@@ -44,7 +44,8 @@ class CrossedFactors(LaplaceEngine):
             )
         if known is None:
             index = [end + f.code * f.q + j for f, end in zip(factors, ends[:-1], strict=True) for j in range(f.q)]
-            known = Incidence(np.array(index), [scipy.sparse.eye_array(int(ends[-1]), format="csr")])
+            every = [scipy.sparse.eye_array(int(ends[-1]), format="csr")]
+            known = Incidence(np.array(index), every, np.arange(ends[largest], ends[largest + 1]))
         count, parts = sum(len(factor.row) for factor in factors), np.cumsum([0, *(factor.q for factor in factors)])
         of_psi = np.cumsum([len(factor.row) for factor in factors])[:-1]
 

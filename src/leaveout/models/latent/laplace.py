@@ -101,6 +101,7 @@ class Incidence:
 
     index: Int[np.ndarray, "couplings rows"]
     terms: list["scipy.sparse.csr_array"]
+    first: Int[np.ndarray, " some"] | None = None  # latent variables that are eliminated first
 
     @cached_property
     def gather(self) -> "scipy.sparse.csr_array":
@@ -113,7 +114,7 @@ class Incidence:
         every = np.arange(self.index.shape[1])
         rows = scipy.sparse.csr_array((np.ones(self.index.size), (self.index.ravel(), np.tile(every, len(self.index)))))
         rows.resize(self.terms[0].shape[0], len(every))
-        return pattern(sum((abs(term) for term in self.terms), rows @ rows.T))
+        return pattern(sum((abs(term) for term in self.terms), rows @ rows.T), self.first)
 
     @cached_property
     def values(self) -> Float[np.ndarray, "terms entries"]:
