@@ -132,18 +132,27 @@ def descend(
 ) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
     """Descend by one of SciPy's quasi-Newton methods from a θ where F is finite.
 
-    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the displacement of θ. Returns θ, and
-    SciPy's result in these coordinates.
+    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the displacement of θ. BFGS ends where two
+    values differ by rounding, of which its line searches know nothing. Returns θ, and SciPy's result in these coordinates.
     """
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
     origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
+    lowest = scipy.optimize.OptimizeResult(x=first, fun=np.inf)
 
     def look(u: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = F.look(origin + scale(u))
+        same = abs(value - lowest.fun) <= OBJECTIVE_ROUNDING * abs(value) and not np.array_equal(u, lowest.x)
+        if value < lowest.fun:
+            lowest.x, lowest.fun = u.copy(), value
+        if same and method == "BFGS":
+            raise StopIteration
         return value, gradient if unwhitener is None else unwhitener.T @ gradient
 
     with np.errstate(over="ignore", invalid="ignore"):  # line searches try points where F overflows, and go back
-        found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+        try:
+            found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
+        except StopIteration:
+            found = lowest
     return origin + scale(found.x) if np.isfinite(found.fun) else theta, found
 
 
