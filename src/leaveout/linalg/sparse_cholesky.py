@@ -147,7 +147,7 @@ class FrontalFactor:
 
 
 def pattern(matrix: "scipy.sparse.sparray", first: Int[np.ndarray, " some"] | None = None) -> Pattern:
-    """Pattern of a symmetric matrix with a full diagonal, with the fronts of its factor; columns `first` are eliminated first."""
+    """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor; columns `first` are eliminated first."""
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
     lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
