@@ -389,6 +389,17 @@ def test_optimism_down_a_slope_is_that_of_descents_on_the_others():
     assert len(chosen) == 3 and found.optimism == pytest.approx(np.sum(excess) / N) and found.optimism > 0
 
 
+def test_optimism_costs_one_look_and_a_few_of_each_group(monkeypatch):
+    """The first refits of all groups are the same; each later look is one fit."""
+    looks, fits = [], []
+    evaluate, fit_trial = _hyper.LossSlopes._evaluate, _tune.TrialStudy.fit_trial
+    monkeypatch.setattr(_hyper.LossSlopes, "_evaluate", lambda *a: (looks.append(len(a[-1])), evaluate(*a))[1])
+    monkeypatch.setattr(_tune.TrialStudy, "fit_trial", lambda *a: (fits.append(1), fit_trial(*a))[1])
+    found = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-1, 1e3)}, LOO)
+    first = len(found.all_trials)
+    assert looks[first] == 3 and looks.count(3) == 1 and len(fits) == len(looks) <= first + 1 + 3 * 5
+
+
 def test_optimism_of_models_that_are_luck():
     """Of forty trials that differ by noise alone the lowest is low by luck: nested, it is as good as any other, on average."""
     first = lo.tune(two, SPACE, LOO, trials=2, nested=0)

@@ -52,6 +52,7 @@ from ..validation.scoring import HeldOutLoss
 Build = Callable[..., AbstractObjective]
 # function of targets, held-out predictors and weights of all units: the criterion, and its slope in each predictor
 PooledMeasure = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
+Among = np.ndarray | None  # units to score; None for all
 REFIT_FIELDS = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
 AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
 
@@ -74,7 +75,7 @@ def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective
     return found
 
 
-def shares(estimate: Estimate, among: np.ndarray | None) -> Float[np.ndarray, " losses"]:
+def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
     """Return the weight of each loss in the mean over some units (or refits, for joint losses); over all if `among` is None."""
     if estimate.joint:
         some = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
@@ -90,7 +91,7 @@ def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.nda
     return np.where(plan.held, each[plan.index], 0.0)
 
 
-def mean(estimate: Estimate, among: np.ndarray | None) -> float:
+def mean(estimate: Estimate, among: Among) -> float:
     """Compute the mean loss over the units (or refits) `among`; over all if it is None."""
     return estimate.mean if among is None else float(np.where(share := shares(estimate, among), estimate.losses, 0.0) @ share)
 
@@ -110,30 +111,45 @@ class LossSlopes:
         self.build, self.names, self.pooled_criterion = build, tuple(names), pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
 
-    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: np.ndarray | None = None) -> SlopeLook:
+    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: Among = None) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
+        return self.of_groups(fit, plan, rho, [among])[0]
+
+    def of_groups(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], groups: Sequence[Among]) -> list[SlopeLook]:
+        """Compute the criterion and its gradient over each group of units; where arrays suffice, from the same refits."""
+        if len(groups) > 1 and not self._by_adjoints(fit, rho):
+            return [self(fit, plan, rho, among) for among in groups]
         if fit.factor is None:
             raise ValueError(
                 f"tune: sampler='gradient' forms the Hessian of {fit.num_params} parameters, too many; use sampler='optuna'."
             )
         gathered, batches = begin_estimate(HeldOutLoss(fit, plan, None), criterion(fit))
         found = gathered.draft
-        told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, among))
+        told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, groups))
         for name in told.keys() & REFIT_FIELDS:
             getattr(found, name)[...] = told[name]
-        slope = told["slope"] if "slope" in told else self._beside(fit, plan, rho, among)
-        return SlopeLook(found, float(told["value"]), slope, told.get("center"))
+        slopes = told["slope"] if "slope" in told else [self._beside(fit, plan, rho, among) for among in groups]
+        values = np.atleast_1d(told["value"]).tolist()
+        return [
+            SlopeLook(found, value, slope, told.get("center"))
+            for value, slope in zip(values, np.reshape(slopes, (len(groups), -1)), strict=True)
+        ]
 
-    def _evaluate(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
-    ) -> StepResult:
-        """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
+    def _by_adjoints(self, fit: Fit, rho: np.ndarray) -> bool:
+        """Whether the slope is in arrays."""
         model = fit.predictors
         separate = model is not None and model.separate and model.design.outputs == 1 and model.loss is model.unit_loss
+        return separate and kinks(fit.objective) is None and self._alone(rho)
+
+    def _evaluate(
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], groups: Sequence[Among]
+    ) -> StepResult:
+        """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
+        among = groups[0]
         if kinks(fit.objective) is not None:
             told = self._by_refits(fit, rho, builder, batches, among)
-        elif separate and self._alone(rho):
-            told = self._by_arrays(fit, rho, builder, batches, among)
+        elif self._by_adjoints(fit, rho):
+            told = self._by_arrays(fit, rho, builder, batches, groups)
         elif self.pooled_criterion is not None:
             raise ValueError(
                 "tune: metric='auc' by gradient needs a GLM whose quadratic penalty alone has hyperparameters; "
@@ -179,9 +195,9 @@ class LossSlopes:
         return jax.jit(jax.jacfwd(second))
 
     def _by_arrays(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], groups: Sequence[Among]
     ) -> StepResult:
-        model, found, adjoint = linear_cache(fit).model, builder.draft, Adjoint(fit)
+        model, found, adjoints = linear_cache(fit).model, builder.draft, [Adjoint(fit) for _ in groups]
 
         def step(batch: Batch) -> CertifiedBatch:
             """Score a batch after one Newton step."""
@@ -197,18 +213,23 @@ class LossSlopes:
             looks = list(looks)
             told = {"center": _by_unit(found.plan, looks)}
             weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
-            value, each = self.pooled_criterion(model.y, told["center"], weight if among is None else weight * among)
+            weights = [weight if among is None else weight * among for among in groups]
+            measured = [self.pooled_criterion(model.y, told["center"], weight) for weight in weights]
+            values = [value for value, _ in measured]
             for batch, state in looks:
-                adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
+                for adjoint, (_, each) in zip(adjoints, measured, strict=True):
+                    adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
         else:
-            share, told = shares(found, among), {}
+            told, weights = {}, [shares(found, among) for among in groups]
             for batch, state in looks:
                 (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
-                adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
-            value = mean(found, among)
+                for adjoint, share in zip(adjoints, weights, strict=True):
+                    adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
+            values = [mean(found, among) for among in groups]
         change = np.asarray(self._penalty(rho))
-        slope = np.einsum("pq,pqh->h", adjoint.slope()[: len(change), : len(change)], change)
-        return told | {"value": np.asarray(value), "slope": slope}
+        within = slice(len(change))
+        slopes = [np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints]
+        return told | {"value": np.array(values), "slope": np.array(slopes)}
 
     # refits under a penalty with kinks
 
@@ -229,7 +250,7 @@ class LossSlopes:
         return jax.jit(jax.jacfwd(parts))
 
     def _by_refits(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: Among
     ) -> StepResult:
         if self.pooled_criterion is not None or not self._alone(rho):
             raise TypeError(
@@ -253,7 +274,7 @@ class LossSlopes:
 
     # closed forms
 
-    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: np.ndarray | None) -> Float[np.ndarray, " hyper"]:
+    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: Among) -> Float[np.ndarray, " hyper"]:
         """Compute the gradient by central differences, from fits that start at this one."""
 
         def at(rho: np.ndarray) -> float:
@@ -336,7 +357,7 @@ class LossSlopes:
         return jax.jit(program)
 
     def _derivative(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None
+        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: Among
     ) -> np.ndarray:
         share, size, joint = shares(builder.draft, among), fit.num_params, builder.held_out_loss.joint
         leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
@@ -390,7 +411,7 @@ def _loss_changes(
     return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
 
 
-def _one_step_criterion(builder: EstimateBuilder, batches: Iterable[Batch], among: np.ndarray | None) -> np.ndarray:
+def _one_step_criterion(builder: EstimateBuilder, batches: Iterable[Batch], among: Among) -> np.ndarray:
     """Return the criterion, with one Newton step for each refit."""
     for batch in batches:
         _take_step(builder, batch)

@@ -637,14 +637,13 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
     names = list(study.space)
     slopes = LossSlopes(study.build, names, smoothed_area if study.metric == "auc" else None)
 
-    def run(begin: Array, among: Array | None) -> tuple[Trial, str]:
-        """Descend by the criterion over the units `among`; return the trial of the lowest criterion, and how it ended."""
-
-        def look(x: Array) -> tuple[float, Array, Trial]:
-            each = zip(study.space.items(), np.exp(x), strict=True)
-            hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in each}
-            fit, rho = study.fit_trial(hyper), np.array(list(hyper.values()))
-            found = slopes(fit, resolve_plan("tune", fit.objective, study.plan, criterion(fit)), rho, among)
+    def looks(x: Array, groups: Sequence[Array | None]) -> list[tuple[float, Array, Trial]]:
+        """Fit at hyperparameters, and take the criterion over each group of units."""
+        each = zip(study.space.items(), np.exp(x), strict=True)
+        hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in each}
+        fit, rho, out = study.fit_trial(hyper), np.array(list(hyper.values())), []
+        plan = resolve_plan("tune", fit.objective, study.plan, criterion(fit))
+        for among, found in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
             along, plan, center = found.slope * rho, found.estimate.plan, found.center
             predicted = None if center is None else Predictions(plan, "link", values=center[plan.index[plan.held]])
             more: dict[str, Any] = {"predicted": predicted, "slope": dict(zip(hyper, along.tolist(), strict=True))}
@@ -658,13 +657,17 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
                     f"({trial.message or 'overflow'}): raise the lower bound of the penalties, give another start, or use "
                     "sampler='optuna'."
                 )
-            return found.value, along, trial
+            out.append((found.value, along, trial))
+        return out
 
-        def error(first: Trial) -> float:
-            known = first.known_estimate
-            return max(known.scale if study.metric is None else len(known.losses) ** -0.5, 1e-300)
+    def error(first: Trial) -> float:
+        known = first.known_estimate
+        return max(known.scale if study.metric is None else len(known.losses) ** -0.5, 1e-300)
 
-        return descend_boxes(look, begin, low, high, error, study.most)
+    def run(begin: Array, among: Array | None, first: Any = None, bend: float = 0.0) -> tuple[Trial, str]:
+        """Descend by the criterion over the units `among`; return the trial of the lowest criterion, and how it ended."""
+        look = lambda x: first if first is not None and np.array_equal(x, begin) else looks(x, [among])[0]
+        return descend_boxes(look, begin, low, high, error, study.most, bend=bend)
 
     best, ended = run(np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None)
     known, fit = None, study.best[0][1] if study.best else None
@@ -672,16 +675,27 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         known = cross_validate(fit, study.plan, criterion(fit))
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
-    nested = []
+    nested, bend = [], _bend(study.trials, best)
     for label in [group_units(best.known_estimate, rng) for _ in range(study.nested)]:
-        chosen: list[Trial | None] = []
-        for group in (label == g for g in range(label.max() + 1)):
-            # units of one class have no area
-            area = lambda some: measure_units(study.metric or "auc", study.best[0][1], best.predicted, some)
-            alone = study.metric is None or np.isfinite([area(group), area(~group)]).all()
-            chosen.append(run(start, ~group)[0] if alone else None)
-        nested.append((label, chosen))
+        groups = [label == g for g in range(label.max() + 1)]
+        # units of one class have no area
+        area = lambda own: measure_units(study.metric or "auc", study.best[0][1], best.predicted, own)
+        some = [g for g, own in enumerate(groups) if study.metric is None or np.isfinite([area(own), area(~own)]).all()]
+        firsts = looks(start, [~groups[g] for g in some]) if some else []
+        chosen = {g: run(start, ~groups[g], first, bend)[0] for g, first in zip(some, firsts, strict=True)}
+        nested.append((label, [chosen.get(g) for g in range(len(groups))]))
     return SearchEnd("by gradient", ended, known, nested_trials=tuple(nested))
+
+
+def _bend(trials: Sequence[Trial], best: Trial) -> float:
+    """Return the curvature of the criterion from the best trial to the nearest other one; zero if it is not positive."""
+    apart = lambda trial: np.log(list(trial.hyper.values())) - np.log(list(best.hyper.values()))
+    slope = lambda trial: np.array(list((trial.slope or {}).values()))
+    near = min(
+        (trial for trial in trials if apart(trial).any()), key=lambda trial: float(apart(trial) @ apart(trial)), default=best
+    )
+    step = apart(near)
+    return max(float((slope(near) - slope(best)) @ step / max(step @ step, 1e-300)), 0.0)
 
 
 def descend_boxes(
@@ -692,13 +706,15 @@ def descend_boxes(
     error: Callable[[Any], float],
     most: int | None = None,
     fine: float = 1.0,
+    bend: float = 0.0,
 ) -> tuple[Any, str]:
     """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step of one e-fold.
 
     `evaluate` returns a value, its slope and a result, and `error` the value's standard error at the first result. The
     function returns the result of the lowest value on the way, and how the descent ended: at a minimum, or after `most`
     results. A slope counts as small relative to the largest slope so far, as a flat start may be a tail. `fine` is a factor on
-    the slope that counts as small.
+    the slope that counts as small. `bend` is the curvature at the start, if that is near a minimum: first steps are no longer
+    than Newton's, and no tail is suspected.
     """
     seen: dict[bytes, tuple[float, Array, Any]] = {}
 
@@ -711,13 +727,13 @@ def descend_boxes(
         return seen[x.tobytes()][:2]
 
     with Slow("fits" if most else "looks", most or 200) as bar:
-        steepest, _ = 0.0, look(x)
+        steepest, _ = np.inf if bend else 0.0, look(x)
         se = error(seen[x.tobytes()][2])
         try:
             for _ in range(100):
                 value, slope = look(x)
-                unit, box = max(np.abs(slope).max(), 1e-300), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
-                steepest = max(steepest, unit)
+                steep, box = np.abs(slope).max(), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
+                steepest, unit = max(steepest, steep, 1e-300), max(steep, bend, 1e-300)
                 scaled = lambda x, value=value, unit=unit: ((look(x)[0] - value) / unit, look(x)[1] / unit)
                 least = fine * min(se, steepest / SMALL[0] / 10) / unit
                 options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
