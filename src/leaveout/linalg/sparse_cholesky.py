@@ -340,6 +340,9 @@ def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray
     if k == 1:
         return 1 / lower
     if k < TRIANGULAR:
+        lost = np.isnan(lower[..., -1:, -1:])  # which NumPy may take for singular
+        if lost.any():
+            return np.where(lost, np.nan, np.linalg.inv(np.where(lost, np.eye(k), lower)))
         return np.linalg.inv(lower)
     each = [scipy.linalg.lapack.dtrtri(matrix.T)[0].T for matrix in lower.reshape(-1, k, k)]  # in LAPACK's order
     return np.reshape(each, lower.shape)

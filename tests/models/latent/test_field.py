@@ -69,22 +69,24 @@ SPARSE = {
 }
 
 
+@pytest.mark.parametrize("share", [0.0, 0.9])
 @pytest.mark.parametrize("name", SPARSE)
-def test_sparse_factors(name):
+def test_sparse_factors(name, share):
     edges, n = SPARSE[name]
     rng = np.random.default_rng(0)
     lower = scipy.sparse.coo_array((rng.uniform(-1, 1, len(edges)), (edges.max(1), edges.min(1))), shape=(n, n)).tocsr()
     matrices = [
         lower + lower.T + scipy.sparse.diags_array(rng.uniform(1, 2, n) + abs(lower + lower.T).sum(1)) for _ in range(3)
     ]
-    known = pattern(matrices[0])
+    known = pattern(matrices[0], np.arange(int(share * n)))  # of "crossed" one side is eliminated first
     factor, right = known.factor(np.array([known.values(m) for m in matrices])), rng.standard_normal((3, n, 2))
     for k, dense in enumerate(m.toarray() for m in matrices):
         assert factor.logdet[k] == pytest.approx(np.linalg.slogdet(dense)[1])
         np.testing.assert_allclose(factor.inverse[k], np.linalg.inv(dense)[known.row, known.column], atol=1e-13)
         np.testing.assert_allclose(factor.solve(right)[k], np.linalg.solve(dense, right[k]), atol=1e-12)
-    spoilt = np.array([known.values(matrices[0]), -known.values(matrices[0])])
-    assert np.array_equal(np.isnan(known.factor(spoilt).logdet), [False, True])  # the other is not lost with it
+    values = known.values(matrices[0])
+    spoilt = np.array([values, -values, np.full_like(values, np.nan), np.full_like(values, np.inf)])  # the first is not lost
+    assert np.array_equal(np.isfinite(known.factor(spoilt).logdet), [True, False, False, False])
 
 
 CASES = [(f, s) for f in ("poisson", "binomial", "gaussian") for s in ("bym2", "leroux", "car", "icar", "matern")]
