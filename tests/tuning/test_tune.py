@@ -102,6 +102,13 @@ def test_slopes_of_weights_offsets_and_matrices():
         np.testing.assert_allclose(found.slope, differences(refitted(build, LOO), np.array([0.7, 2.0])), rtol=1e-6)
 
 
+def test_the_strength_of_a_ridge_is_derived_without_a_program():
+    plain, doubled = (lambda a, b: MODEL.under(lo.penalties.Ridge(b))), lambda a, b: MODEL.under(lo.penalties.Ridge(2 * b))
+    (slopes, found), (other, twice) = looked(plain, [1.0, 0.8], LOO), looked(doubled, [1.0, 0.4], LOO)
+    assert slopes.constant is not None and "_penalty" not in vars(slopes) and other.constant is None
+    np.testing.assert_allclose(2 * found.slope, twice.slope, rtol=1e-9)
+
+
 def test_slopes_with_more_columns_than_rows():
     r = np.random.default_rng(2)
     Z = r.standard_normal((20, 50))

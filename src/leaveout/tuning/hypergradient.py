@@ -33,6 +33,7 @@ from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, j
 from .._runtime.results import RESULTS
 from ..linalg.design import DenseDesign, weight_terms
 from ..models.glm.active_coefficients import FullModel, kinks
+from ..models.glm.penalties import Ridge
 from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import AbstractObjective, unravel
@@ -110,6 +111,7 @@ class LossSlopes:
     def __init__(self, build: Build, names: Sequence[str], pooled: PooledMeasure | None = None):
         self.build, self.names, self.pooled_criterion = build, tuple(names), pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
+        self.constant: np.ndarray | None = None  # dP/dρ, if it is known to be the same for every ρ
 
     def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: Among = None) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
@@ -163,7 +165,7 @@ class LossSlopes:
         arrays = {name: getattr(builder.draft, name) for name in REFIT_FIELDS}
         return told | {name: part for name, part in arrays.items() if part is not None}
 
-    def _traceable(self, rho: Array) -> AbstractObjective:
+    def _traceable(self, rho: Array | Sequence[Array]) -> AbstractObjective:
         """Return the objective as a function of hyperparameters."""
         try:
             return call_traced("tune: build", self.build, **dict(zip(self.names, rho, strict=True)))
@@ -174,9 +176,17 @@ class LossSlopes:
         """Whether hyperparameters enter the penalty alone."""
 
         def look(rho: Array) -> None:
-            parts = (part for name, part in vars(self._traceable(rho)).items() if name != "penalty")
-            leaves = jax.tree.leaves(list(parts))
+            each = list(rho)
+            model: Any = self._traceable(each)
+            leaves = jax.tree.leaves([part for name, part in vars(model).items() if name != "penalty"])
             self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
+            if (
+                self.alone
+                and type(getattr(model, "penalty", None)) is Ridge
+                and any(one is model.penalty.alpha for one in each)
+            ):
+                among = np.array([one is model.penalty.alpha for one in each])
+                self.constant = np.eye(model.num_features)[:, :, None] * among
 
         if self.alone is None:
             jax.eval_shape(look, rho)
@@ -226,7 +236,7 @@ class LossSlopes:
                 for adjoint, share in zip(adjoints, weights, strict=True):
                     adjoint.add(state, np.where(batch.rows.held, share[batch.place] * each, 0.0))
             values = [mean(found, among) for among in groups]
-        change = np.asarray(self._penalty(rho))
+        change = np.asarray(self._penalty(rho)) if self.constant is None else self.constant
         within = slice(len(change))
         slopes = [np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints]
         return told | {"value": np.array(values), "slope": np.array(slopes)}
