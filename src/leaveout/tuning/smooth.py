@@ -127,12 +127,13 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
             value = float(np.sum(weight_terms(model.weight, model.derivatives(eta, (0,))[0])) + 0.5 * theta @ penalty @ theta)
         return eta, value if np.isfinite(value) else np.inf
 
-    (eta, value), before = at(theta), np.inf
+    (eta, value), before, bent = at(theta), np.inf, None
     # largest number of Newton steps
     for _ in range(100):
         slope, curvature = (weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2)))
-        H = (model.x.T * curvature) @ model.x + penalty
-        root, logdet = _root(H)
+        if bent is None or not np.array_equal(bent, curvature):  # that of squared losses is the same everywhere
+            root, logdet = _root((model.x.T * curvature) @ model.x + penalty)
+            bent = curvature
         whitened = root @ (model.x.T @ slope + penalty @ theta)
         step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
         # squared decrement, relative to F, from which Newton steps converge quadratically to rounding
@@ -201,10 +202,11 @@ class Neighbourhoods:
         moved = here.solve(model.x.T @ weight_terms(third, s))
         pull, bent = sums.pull @ here.root, here.root.T @ sums.curvature @ here.root
         G = np.outer(moved - pull, here.theta) - bent
-        scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * np.nan_to_num(losses), 0.0), n)
+        known = np.nan_to_num(losses)
+        scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * known, 0.0), n)
         m = z @ sums.pull + sums.own_pull
         by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
-        return CriterionLook(float(np.nan_to_num(self.share) @ np.nan_to_num(losses)), model.along(rho, G), losses, by_weight)
+        return CriterionLook(float(np.nan_to_num(self.share) @ known), model.along(rho, G), losses, by_weight)
 
     def _add(
         self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array, losses: Array, sums: "_CriterionSums"
@@ -214,15 +216,17 @@ class Neighbourhoods:
         units, delta, z, metric = self._leave_out(batch, here, rows, length)
         g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
         max_joint_units = 12  # scored units of a refit up to which one solve serves all
-        few = np.argsort(~held, axis=1, kind="stable")[:, :scored] if scored <= max_joint_units else np.zeros((len(z), 0), int)
-        at = np.take_along_axis(z, few[:, :, None], 1)  # scored rows, if few, which are solved for together with q
+        joint, whole = scored <= max_joint_units, scored == held.shape[1]
+        few = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
+        # scored rows, if few, which are solved for together with q
+        at = z if joint and whole else np.take_along_axis(z, few[:, :, None], 1)
         q, *back = metric.solve(np.concatenate([g, at], axis=1)).swapaxes(0, 1)
         eta = here.eta[units] + _along(z, q)
         value, slope = self.model.derivatives(eta, (0, 1), units)
         losses[batch.place[held]] = value[held]
         pulls = np.where(held, self.share[batch.place] * np.where(held, slope, 0.0), 0.0)
-        if scored <= max_joint_units:
-            weight = np.take_along_axis(pulls, few, 1)
+        if joint:
+            weight = pulls if whole else np.take_along_axis(pulls, few, 1)
             p = sum((weight[:, [k]] * each for k, each in enumerate(back)), np.zeros(q.shape))
         else:
             p = metric.solve(_sum(pulls, z)[:, None])[:, 0]
@@ -293,7 +297,8 @@ class _Metric:
     def solve(self, rhs: Float[Array, "refits columns params"]) -> Float[Array, "refits columns params"]:
         if not self.low:
             return np.linalg.solve(self.whole, rhs.swapaxes(1, 2)).swapaxes(1, 2)
-        inner = np.linalg.solve(self.whole, self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2)))
+        inner = self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
+        inner = inner / self.whole if self.whole.shape[1] == 1 else np.linalg.solve(self.whole, inner)
         return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
 
 
