@@ -425,3 +425,12 @@ def test_what_a_first_order_says_little_of_is_told():
     found = lo.smooth(lo.Additive("y ~ s(z, k=6)", table(30)), lo.kfold(30, 5, seed=0))
     far = np.sum(abs(np.log(found.nested.smoothing["s(z)"] / found.smoothing["s(z)"])) > 1.999)
     assert far and f"which says little of {far} refits" in str(found)
+
+
+def test_a_box_is_left_once_the_slope_out_of_it_is_all_that_matters():
+    """Two terms, one of them four e-folds from the start: 18 looks, if each box were searched to its end."""
+    r = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": r.random(500), "z": r.random(500)})
+    frame["y"] = np.sin(6 * frame.x) + frame.z**2 + 0.3 * r.standard_normal(500)
+    found = lo.smooth(lo.Additive("y ~ s(x) + s(z)", frame), lo.leave_one_out(500))
+    assert found.looks <= 14 and np.abs(found.criterion(found.rho).slope).max() < 1e-6
