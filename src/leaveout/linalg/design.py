@@ -406,10 +406,19 @@ class MultiOutputDesign:
             return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
         return self.each.products(omega * own)
 
-    def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
-        """Compute rootᵀ root without common shifts of all outputs, which change no predictor."""
+    def without_shifts(self, root: Float[Array, "rank params"]) -> Float[Array, "rank params"]:
+        """Project moves of θ on those without a common shift of all outputs, which changes no predictor."""
         each = root.reshape(len(root), self.outputs, -1)
-        rest = (each - each.mean(1, keepdims=True)).reshape(root.shape)
+        return (each - each.mean(1, keepdims=True)).reshape(root.shape)
+
+    def shifts_apart(self, penalty: Float[Array, "params params"]) -> bool:
+        """Whether a common shift of all outputs is orthogonal to the other moves in the norm of the penalty, and so of H."""
+        shifted = penalty.reshape(self.outputs, self.features, self.outputs, -1).sum(0)
+        return bool((shifted == shifted[:, :1]).all())
+
+    def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
+        """Compute rootᵀ root without common shifts of all outputs."""
+        rest = self.without_shifts(root)
         return rest.T @ rest
 
     def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:

@@ -25,6 +25,7 @@ Array = np.ndarray
 PASS = 2**17  # numbers `[refits, units]` at a time: with 2**15 they stay in a cache, but calls of NumPy take a third more time
 GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, or p divided by it; largest number of entries
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
+REPEATED_COLUMNS = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
@@ -171,10 +172,12 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     reach = None if norms is None else norms.reach(root)
     table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, _norm_share(norms, theta, reach))
     diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
-    blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))  # H_jj (H⁻¹)_jj
-    off, condition = _root_rounding(fit, model, root, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
-    # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
-    if condition > 100.0 * len(root):
+    moves = root
+    if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
+        moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
+    blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(moves**2, axis=0)))  # H_jj (H⁻¹)_jj
+    off, condition = _root_rounding(fit, model, root, moves, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
+    if condition > REPEATED_COLUMNS * len(root):
         bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
@@ -203,6 +206,7 @@ def _root_rounding(
     fit: Fit,
     model: Predictors,
     root: Array,
+    moves: Array,
     scale: Array,
     weight: Array,
     roots: Array | None,
@@ -210,10 +214,15 @@ def _root_rounding(
     flat: Array | float,
     kappa: float,
 ) -> tuple[float, float]:
-    """Return the distance of R H Rᵀ from the identity, measured if its bound is large, and ‖|R| s‖²."""
-    off = float(unsure(root, scale, len(weight)))
-    condition = off / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
-    if off > CONDITION:
+    """Return the distance of R H Rᵀ from the identity, and ‖|R| s‖².
+
+    The distance is measured if its bound is large and columns nearly repeat one another; else the bound serves as well.
+    `moves` are the rows of R, or the parts M of them along which refits move. For such moves u, the factor's rounding changes
+    uᵀR H Rᵀu by at most ‖|M| s‖², and that of its inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
+    """
+    own, whole = (float(unsure(part, scale, len(weight))) for part in (moves, root))
+    off, condition = np.sqrt(own * whole), own / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
+    if off > CONDITION and condition > REPEATED_COLUMNS * len(root):
         off = min(
             off, whitening_error(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat)
         )

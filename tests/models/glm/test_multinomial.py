@@ -7,7 +7,7 @@ import pytest
 import leaveout as lo
 from leaveout.linalg import design as _design
 from leaveout.linalg.design import DenseDesign, MultiOutputDesign
-from leaveout.refit import _linear as linear
+from leaveout.refit import _anchor, _linear as linear
 
 L = lo.losses.Multinomial()
 KINDS = (
@@ -347,3 +347,23 @@ def test_sums_over_rows_and_forms_of_them(monkeypatch, block, count):
     own = np.einsum("kpkq->kpq", alike[0].reshape(3, 4, 3, 4))
     np.testing.assert_allclose(several.blocks(weight[0], np.broadcast_to(C[0], C.shape)), own, atol=1e-12)
     np.testing.assert_allclose(several.gram(weight, np.broadcast_to(C[0], (1, *C.shape))), alike, atol=1e-12)
+
+
+def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
+    """Only a weak ridge has curvature along them, and no refit moves there: rounding is bounded on the other moves."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(4000, 4)), rng.integers(0, 4, 4000)
+    fit = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1e-2)))
+    monkeypatch.setattr(_anchor, "whitening_error", None)  # nothing is measured by whitening all rows
+    anchor = linear.linear_cache(fit)
+    penalty, design = anchor.model.bending(anchor.theta[None])[0], anchor.model.design
+    assert anchor.blur < 1e-14 and anchor.floor < 1e-6
+    assert _anchor.unsure(anchor.root, anchor.scale, 4000) > _anchor.CONDITION
+    x, wide = design.each.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
+    curved = np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape) + penalty + anchor.flat
+    off = np.asarray(wide @ curved @ wide.T, float) - np.eye(len(wide))
+    basis = np.linalg.svd(design.without_shifts(np.eye(len(wide))))[0][:, :15]
+    moves = np.linalg.qr(np.linalg.solve(anchor.root.T, basis))[0]
+    assert np.linalg.norm(moves.T @ off @ moves, 2) <= anchor.floor / 4
+    assert np.linalg.norm(moves.T @ off @ moves, 2) < 1e-2 * np.linalg.norm(off, 2)
+    assert design.shifts_apart(penalty) and not design.shifts_apart(np.diag(np.arange(20.0)))  # classes penalised unlike
