@@ -397,11 +397,18 @@ def seconds_of_process(code: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def seconds_of_servers() -> float:
+    """Processor time so far of child processes that live on, such as the server that computes for bbai; zero beside Linux."""
+    own = (pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split())
+    spent = (file for pid in own for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(file.read_text().split()[0]) for file in spent) / 1e9
+
+
 def seconds_of_call(call: Call) -> float:
-    """Processor time of a call."""
-    start = time.process_time()
+    """Processor time of a call, with that of servers."""
+    start = time.process_time() + seconds_of_servers()
     call()
-    return time.process_time() - start
+    return time.process_time() + seconds_of_servers() - start
 
 
 def least(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:
