@@ -14,6 +14,7 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 
 import argparse
+import functools
 import importlib.util
 import json
 import resource
@@ -404,11 +405,11 @@ def seconds_of_servers() -> float:
     return sum(int(file.read_text().split()[0]) for file in spent) / 1e9
 
 
-def seconds_of_call(call: Call) -> float:
-    """Processor time of a call, with that of servers."""
-    start = time.process_time() + seconds_of_servers()
+def seconds_of_call(call: Call, servers: Callable[[], float] = float) -> float:
+    """Processor time of a call, with that of servers, which may also spend some while they wait for the next call."""
+    start = time.process_time() + servers()
     call()
-    return time.process_time() + seconds_of_servers() - start
+    return time.process_time() + servers() - start
 
 
 def least(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float, float]:
@@ -443,7 +444,10 @@ def main() -> None:
             calls = make()
             for call in calls:
                 call()
-            ours, theirs = least(*(lambda call=call: seconds_of_call(call) for call in calls))
+            own, other = calls
+            ours, theirs = least(
+                functools.partial(seconds_of_call, own), functools.partial(seconds_of_call, other, seconds_of_servers)
+            )
         else:
             codes, opponent = IN_PROCESSES[name], IN_PROCESSES[name][1].splitlines()[0][:40]
             ours, theirs = least(*(lambda code=code: seconds_of_process(code) for code in codes))
