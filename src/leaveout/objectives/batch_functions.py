@@ -290,7 +290,7 @@ class DerivedBatch:
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
             of = [select_lanes(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
-            return program(objective, self.like, (*of, *every[1:]), min(together, size))
+            return program(objective, self.like, (*of, *every[1:]), np.asarray(len(lanes)), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
         found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
@@ -409,11 +409,33 @@ def fold_weights(
     return jnp.ones(objective.num_units).at[index].set(weight, mode="drop")
 
 
-def _over(one: Callable, args: tuple, chunk: int) -> PyTree:
-    """Map a function of one refit over a batch; a batch of one skips the batch axis, with which some products are slower."""
-    if len(args[0]) == 1:
-        return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
-    return jax.lax.map(one, args, batch_size=chunk)
+def _over(one: Callable, args: tuple, real: Array, chunk: int) -> PyTree:
+    """Map a function of one refit over a batch, `chunk` refits at a time, as far as the `real` ones: padding behind is zero.
+
+    A single refit skips the batch axis, with which some products are slower.
+    """
+    size = len(args[0])
+
+    def together(args):
+        if len(args[0]) == 1:
+            return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
+        return jax.vmap(one)(args)
+
+    if size <= chunk:
+        return together(args)
+
+    def slices(k):
+        start = jnp.minimum(k * chunk, size - chunk)
+        return start, tuple(jax.lax.dynamic_slice_in_dim(part, start, chunk) for part in args)
+
+    def fill(k, found):
+        start, some = slices(k)
+        write = lambda out, part: jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
+        return jax.tree.map(write, found, together(some))
+
+    shapes = jax.eval_shape(lambda: together(slices(0)[1]))
+    blank = jax.tree.map(lambda of: jnp.zeros((size, *of.shape[1:]), of.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-real // chunk), fill, blank)
 
 
 def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array) -> Callable:
@@ -462,22 +484,22 @@ def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
 
 
 @compile_static
-def _looks(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
-    return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, chunk)
+def _looks(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
+    return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, real, chunk)
 
 
 @compile_static
-def _weight_gradients(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+def _weight_gradients(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
     def one(a):
         delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
         return ravel(jax.grad(objective.perturbation)(like, a[0], delta))
 
-    return _over(one, args, chunk)
+    return _over(one, args, real, chunk)
 
 
 @compile_static
-def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
-    return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, chunk)
+def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
+    return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, real, chunk)
 
 
 @compile_static
@@ -490,25 +512,25 @@ def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, 
 
 
 @compile_static
-def _products(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
-    return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, chunk)
+def _products(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
+    return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, real, chunk)
 
 
 @compile_static
-def _losses(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
-    return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, chunk)
+def _losses(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
+    return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, real, chunk)
 
 
 @compile_static
-def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
-    return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, chunk)
+def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
+    return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, real, chunk)
 
 
 @compile_static
-def _around(objective: AbstractObjective, like: PyTree, args: tuple, chunk: int):
+def _around(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
     def one(a):
         losses = held_out(objective, like, *a[:3])
         value = losses(a[3])
         return value, jax.vmap(lambda move: jnp.sum(jnp.abs(losses(a[3] + move) - value)))(a[4])
 
-    return _over(one, args, chunk)
+    return _over(one, args, real, chunk)
