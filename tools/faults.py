@@ -585,8 +585,8 @@ FAULTS = (
     Fault(
         "float32 products count as precise as float64",
         "LinearFitCache.digits",
-        "return 2.0**29 * float(",
-        "return float(",
+        "2.0**29 * GRADIENT_ROUNDING + self.blur",
+        "GRADIENT_ROUNDING + self.blur",
         "test_linear",
     ),
     Fault(

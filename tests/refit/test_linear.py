@@ -316,7 +316,8 @@ def test_gradients_by_what_they_change_by_are_gradients(model, offset):
         np.testing.assert_allclose(part, other, rtol=1e-4 if offset else 1e-5, atol=1e-4 if offset else 1e-5)
     off = np.linalg.norm(changed[2] - gradient, axis=1)
     assert (off <= changed[3] + noise).all() and off.max() > noise.max()
-    assert offset or (changed[3] <= 1e-4 * state.first).all()
+    assert (changed[3] <= 1e-4 * state.first).all()
+    assert state.anchor.single[1] is None  # rows are whitened before they are rounded, so that columns may repeat one another
 
 
 def test_the_next_term_corrects_one_step(monkeypatch):

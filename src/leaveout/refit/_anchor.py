@@ -56,6 +56,7 @@ class LinearFitCache:
     noise: float
     scale: Vector  # √H_jj
     blur: float  # rounding error of a move, relative to it, which grows as columns repeat one another
+    off: float  # bound of the distance of the whitened H from the identity
     floor: float  # share of the information along a direction that a fold must keep to determine it
     table: RadiusTable
     norms: Norms | None  # norms of groups, at w = 1
@@ -103,9 +104,14 @@ class LinearFitCache:
 
     @functools.cached_property
     def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[np.ndarray, "rank params"] | None]:
-        """Rows and L⁻¹ in float32, or whitened rows if these are no larger."""
-        design, root = self.model.design.single(), self.root.astype(np.float32)
-        return (DenseDesign(design.x @ root.T), None) if isinstance(design, DenseDesign) else (design, root)
+        """Rows and L⁻¹ in float32; of dense rows, rows whitened in float64 and then rounded."""
+        design, n, p = self.model.design, len(self.eta), len(self.root)
+        if not isinstance(design, DenseDesign):
+            return design.single(), self.root.astype(np.float32)
+        rows = np.empty((n, p), np.float32)
+        for some in _parts(np.arange(n), HERD // p):
+            rows[some] = self.whiten(some)
+        return DenseDesign(rows), None
 
     def ahead(self, moves: Float[np.ndarray, "lanes rank"]) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u, by products in float32."""
@@ -120,8 +126,13 @@ class LinearFitCache:
 
     @property
     def digits(self) -> float:
-        """Rounding error of such products: nine units of float32, and more as columns repeat one another."""
-        return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur))
+        """Rounding error of such products, relative to whitened rows: nine units of float32.
+
+        It is more as columns repeat one another, unless rows are whitened in float64.
+        """
+        if isinstance(self.model.design, DenseDesign):
+            return 2.0**29 * GRADIENT_ROUNDING + self.blur + self.off
+        return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur)) + self.off
 
     def whiten(self, units: Int[np.ndarray, "*refits width"]) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
@@ -182,7 +193,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
         noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
         blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
     floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, condition))
-    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, floor, table, norms, reach
+    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, off, floor, table, norms, reach
     return LinearFitCache(
         model,
         len(model.y),
