@@ -320,6 +320,17 @@ def test_gradients_by_what_they_change_by_are_gradients(model, offset):
     assert state.anchor.single[1] is None  # rows are whitened before they are rounded, so that columns may repeat one another
 
 
+def test_rounding_of_changes_does_not_grow_with_the_number_of_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60_000, 20))
+    y = (rng.random(60_000) < 1 / (1 + np.exp(-X @ rng.normal(size=20) / 2))) * 1.0
+    fit, lanes = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), np.arange(32)
+    state = linear.CertifiedBatch(fit, next(iter(lo.leave_one_out(60_000).batches(2**20, 1, 0))).rows.take(lanes))
+    state.look()
+    whole, changed = state._whole(lanes), state._change(lanes)
+    assert (np.linalg.norm(changed[2] - whole[2], axis=1) <= changed[3] + whole[3]).all()
+
+
 def test_the_next_term_corrects_one_step(monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(150, 5))

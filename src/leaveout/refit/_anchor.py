@@ -119,10 +119,13 @@ class LinearFitCache:
         return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[np.ndarray, "lanes units ..."]) -> Float[np.ndarray, "lanes rank"]:
-        """Whitened gradient of slopes, by products in float32."""
-        design, root = self.single
-        pulled = design.pull(slopes.astype(np.float32))
-        return np.asarray(pulled if root is None else pulled @ root.T, float)
+        """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are added in float64."""
+        (design, root), slopes = self.single, slopes.astype(np.float32)
+        if root is not None:
+            return np.asarray(design.pull(slopes) @ root.T, float)
+        block = 2**9  # rows whose sum loses no more than `digits`
+        parts = (slice(k, k + block) for k in range(0, len(self.eta), block))
+        return np.sum([np.asarray(cast(DenseDesign, design).take(some).pull(slopes[:, some]), float) for some in parts], axis=0)
 
     @property
     def digits(self) -> float:
