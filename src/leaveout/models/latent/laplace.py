@@ -316,6 +316,7 @@ class Latent:
     def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
         """Find the modes by Newton's method from `start`, or from zero."""
         quadratic, factor_reuse = self.data.response.quadratic, 0.1
+        most = 30  # steps with halvings; where more are needed F is far from its minimum, and counts as infinite
         solver: Solver | None = None
         size = self.incidence.gather.shape[0]
         u = np.zeros((len(theta), size)) if start is None else np.where(np.isfinite(start), start, 0.0)
@@ -335,7 +336,7 @@ class Latent:
 
                 return at.inner, steps
 
-            u, ended = newton(look, u.T, factor_reuse)
+            u, ended = newton(look, u.T, factor_reuse, most)
             at = LaplaceMode(self, refits, u.T)
             if quadratic:
                 vars(at)["solver"] = solver

@@ -14,18 +14,22 @@ ALLOWED_RISE = 1e-10  # rise of a function that counts as rounding
 
 
 def newton(
-    look: Callable[[np.ndarray], ValueAndSteps], start: Float[np.ndarray, "variables ..."], reuse: float = 0.0
+    look: Callable[[np.ndarray], ValueAndSteps],
+    start: Float[np.ndarray, "variables ..."],
+    reuse: float = 0.0,
+    most: int = MAX_STEPS,
 ) -> tuple[Float[np.ndarray, "variables ..."], Bool[np.ndarray, "..."]]:
     """Minimise convex functions by Newton's method from a start; steps are halved where a function rises.
 
     The factors of a step serve for as long as successive steps shrink below the ratio `reuse`. A search ends where the next
-    step would be rounding. The last step is not checked. Returns the minima, and where the search ended.
+    step would be rounding, or after the `most` steps. The last step is not checked. Returns the minima, and where the search
+    ended.
     """
     at, step = start, np.zeros_like(start)
     lowest = before = np.full(start.shape[1:], np.inf)
     fresh = True
     with np.errstate(all="ignore"):
-        for _ in range(MAX_STEPS):
+        for _ in range(most):
             b = at - step
             value, steps = look(b)
             wanted = steps(fresh)
@@ -37,7 +41,9 @@ def newton(
             good &= np.isfinite(size)
             ended = good & (size * np.minimum(size if fresh else size / before, 1.0) <= ROUNDING)
             lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, wanted, step / 2)
-            if ended.all():
+            # a search from where a function has no value, and one whose steps have become rounding, lead nowhere
+            lost = np.isinf(lowest) | (np.max(np.abs(step) / (1 + np.abs(at)), axis=0, initial=0.0) <= ROUNDING)
+            if (ended | lost).all():
                 break
             before, fresh = np.where(good, size, before), not reuse or not good.all()
     return at - step, ended
