@@ -142,7 +142,7 @@ class LaplaceMode:
     """Batch of θ and w at u, most often its modes; lanes without a mode have an infinite `value`."""
 
     latent: "Latent"
-    refits: "Refits"
+    refits: "LatentRefits"
     u: Float[np.ndarray, "lanes size"]
 
     @cached_property
@@ -233,7 +233,7 @@ class LaplaceMode:
         return s, back, self.latent.push(self.refits, back)
 
 
-class Refits(NamedTuple):
+class LatentRefits(NamedTuple):
     """Parts of a batch of θ and w: weights of rows with their sizes, c and its slopes, entries of Q, Xβ + offset, and A."""
 
     theta: np.ndarray
@@ -266,25 +266,25 @@ class Latent:
         """Numbers of entries of β, ψ and φ."""
         return self.data.design.shape[1], self.field.size, self.data.response.own
 
-    def push(self, refits: Refits, u: Float[np.ndarray, "lanes size"]) -> Rows:
+    def push(self, refits: LatentRefits, u: Float[np.ndarray, "lanes size"]) -> Rows:
         """A u."""
         found = np.zeros_like(refits.fixed)
         for index, own in zip(self.incidence.index, refits.loadings, strict=True):
             found += own * np.take(u, index, axis=1)
         return found
 
-    def pull(self, refits: Refits, each: Rows) -> Float[np.ndarray, "lanes size"]:
+    def pull(self, refits: LatentRefits, each: Rows) -> Float[np.ndarray, "lanes size"]:
         """Aᵀ r."""
         own = np.concatenate(list(refits.loadings * each), axis=-1)
         return (self.incidence.gather @ own.T).T
 
-    def gram(self, refits: Refits, curvature: Rows) -> Float[np.ndarray, "lanes entries"]:
+    def gram(self, refits: LatentRefits, curvature: Rows) -> Float[np.ndarray, "lanes entries"]:
         """Aᵀ diag(r) A."""
         a = refits.loadings
         own = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1)
         return (self.incidence.gram @ own.T).T
 
-    def columns(self, refits: Refits, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "1 size some"]:
+    def columns(self, refits: LatentRefits, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
         found = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
         for index, own in zip(self.incidence.index, refits.loadings, strict=True):
@@ -295,13 +295,13 @@ class Latent:
         """Factorise a batch of matrices."""
         return Solver(self.incidence.pattern.factor(values), self.field.constraint)
 
-    def refits(self, theta: Float[np.ndarray, "lanes params"], weights: Rows) -> Refits:
+    def refits(self, theta: Float[np.ndarray, "lanes params"], weights: Rows) -> LatentRefits:
         """Split a batch of θ and w into its parts."""
         p, q, _ = self.sizes
         psi = theta[:, p : p + q]
         c, slopes = self.field.coefficients(psi)
         loadings = np.ones((*self.incidence.index.shape[:1], 1, len(self.data.y)))
-        return Refits(
+        return LatentRefits(
             theta,
             psi,
             theta[:, p + q :].T[..., None],
