@@ -12,11 +12,10 @@ from tests.models.latent.test_field import data, grid
 
 def joint(field, theta):
     """The covariance of all linear predictors, from the inverse of the precision of β and of all that is latent."""
-    latent = field.latent
-    at = field.mode(theta[None], np.ones((1, field.num_units)))
-    X, Z = latent.data.design, latent.Z.toarray()
-    Q = sum(c * term.toarray() for c, term in zip(at.c[0], latent.terms, strict=True))
-    W, A = np.where(field.observed, at.losses.second[0], 0.0)[:, None], np.c_[X, Z]
+    latent, at = field.engine.latent, field.engine.whole(theta)
+    X, Z = latent.data.design, latent.columns(at.refits, np.arange(len(latent.data.y)))[0].T
+    Q = sum(c * term.toarray() for c, term in zip(at.refits.c[0], latent.incidence.terms, strict=True))
+    W, A = np.where(field.observed, at.losses[2][0], 0.0)[:, None], np.c_[X, Z]
     precision = A.T @ (W * A)
     precision[X.shape[1] :, X.shape[1] :] += Q
     if latent.field.constraint is not None:  # what is left of the space where it sums to zero
