@@ -17,7 +17,7 @@ from ..data.formulas import stateful_remark
 from ._cells import parse_labels
 from ._console import fail, join_notes, one_line
 from ._files import WIDEST, FileTable, Reading, complete, read, shorten_names
-from ._options import WHOLE, option, plan_of, split_names
+from ._options import option, plan_of, split_names
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
@@ -113,7 +113,7 @@ class Model:
                 "kfold:10",
                 {
                     "loo:?": lambda: lo.leave_one_out(n),
-                    f"kfold:{WHOLE}": lambda k: lo.kfold(n, int(k), seed=seed),
+                    r"kfold:(\d+)": lambda k: lo.kfold(n, int(k), seed=seed),
                     "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str).to_numpy()),
                 },
             )

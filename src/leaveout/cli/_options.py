@@ -194,7 +194,8 @@ class Validation:
         return estimate.muted(*split_names(self.mute))
 
 
-WHOLE, NUMBER = r"(\d+)(?:\.0*)?", r"(-?[\d.]+(?:e-?\d+)?)"  # numbers in the name of a plan
+# numbers in the name of a plan
+WHOLE, NUMBER = r"(\d+(?:\.0*)?(?:e\+?\d+)?)", r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 
 
 def plan_of(text: str, plans: str, example: str, schemes: dict[str, Callable[..., lo.Plan]]) -> lo.Plan:

@@ -191,10 +191,14 @@ def _plan(text: str, steps: int, seed: int) -> lo.Plan:
         PLANS,
         "contiguous:0.1x1000",
         {
-            f"contiguous:{NUMBER}x{WHOLE}": lambda share, folds: lo.contiguous(steps, float(share), int(folds), seed=seed),
-            f"iid:{NUMBER}x{WHOLE}": lambda share, folds: lo.random_subsets(steps, float(share), int(folds), seed=seed),
-            f"blocks:{WHOLE}": lambda size: lo.blocks(steps, int(size)),
-            f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(steps, int(start), int(horizon or 1)),
+            f"contiguous:{NUMBER}x{WHOLE}": lambda share, folds: lo.contiguous(
+                steps, float(share), int(float(folds)), seed=seed
+            ),
+            f"iid:{NUMBER}x{WHOLE}": lambda share, folds: lo.random_subsets(steps, float(share), int(float(folds)), seed=seed),
+            f"blocks:{WHOLE}": lambda size: lo.blocks(steps, int(float(size))),
+            f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(
+                steps, int(float(start)), int(float(horizon or 1))
+            ),
             "loo:?": lambda: lo.leave_one_out(steps),
         },
     )
