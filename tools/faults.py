@@ -1105,6 +1105,13 @@ FAULTS = (
         "test_group_norms",
     ),
     Fault(
+        "an error of many losses counts the gain from their common move twice",
+        "error",
+        "0.0) * np.fmax(gain, 0.0)",
+        "0.0) * 2 * np.fmax(gain, 0.0)",
+        "test_linear",
+    ),
+    Fault(
         "the radius is ten times that of the gaps",
         "CertifiedBatch._ball",
         "reference, share, size[some], radius, more)",

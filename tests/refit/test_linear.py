@@ -496,3 +496,26 @@ def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
     difference = [np.nansum((cv.losses - exact.losses)[plan.refit == k]) for k in range(40)]
     assert (np.abs(difference) <= cv.error + exact.error).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(loss):
+    """The worst move is searched for: it maximises the sum of |ℓ′ x⊤δ|, by a fixed-point iteration from each row."""
+    X, y = np.random.default_rng(0).normal(size=(400, 10)), np.random.default_rng(1).integers(0, 2, 400) * 1.0
+    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.1), intercept=False))
+    rows, radius = next(lo.bootstrap(400, 1, seed=0).batches(10**6, 1, 1)).rows, 1e-3
+    held, root = np.flatnonzero(rows.held[0]), np.linalg.cholesky(np.linalg.inv(fit.hessian))
+    z, eta = X[held] @ root, X @ fit.vector
+    slope = (1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(eta))[held] - y[held]
+    norm, worst = np.linalg.norm(X @ root, axis=1), 0.0
+    for move in z / np.linalg.norm(z, axis=1)[:, None]:
+        for _ in range(20):
+            pull = z.T @ (slope * np.sign(slope * (z @ move)))
+            move = pull / np.linalg.norm(pull)
+        at = eta[held] + radius * (z @ move)
+        worst = max(worst, np.abs(LOSSES[loss](at, y[held]) - LOSSES[loss](eta[held], y[held])).sum())
+    center, half = eta[None], radius * norm[None]
+    told = linear.error(fit, rows, center, center, half, np.array([radius]))[0]
+    apart = linear.error(fit, rows, center, center, half)[0]
+    assert worst <= told <= min(apart, 3 * worst)
+    assert told < 0.8 * apart

@@ -401,15 +401,16 @@ class Plan(PrintedResult):
             index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
             held = self.held[first:end].reshape(place.shape)
             return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
-        entry = self.indptr[refits][:, None] + np.arange(width)
-        real = entry < self.indptr[refits + 1][:, None]
-        place = np.where(real, entry, -1)
-        index = np.where(real, self.index[place], n)
-        if width == n:  # every unit in its order; padding goes to one more column
-            whole = np.full((len(refits), n + 1), -1)
-            np.put_along_axis(whole, index, place, axis=1)
-            place, index = whole[:, :n], np.broadcast_to(np.arange(n), entry.shape)
-            real = place >= 0
+        count = self.indptr[refits + 1] - self.indptr[refits]
+        refit, within = (
+            np.repeat(np.arange(len(refits)), count),
+            np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count),
+        )
+        entry = self.indptr[refits][refit] + within
+        place = np.full((len(refits), width), -1)
+        place[refit, self.index[entry] if width == n else within] = entry  # if all units have a place, in their order
+        real = place >= 0
+        index = np.broadcast_to(np.arange(n), place.shape) if width == n else np.where(real, self.index[place], n)
         weight = np.where(real, self.weight[place], 1.0)
         held = real & self.held[place]
         return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))

@@ -6,13 +6,13 @@ one more axis, and a range over all outputs of a unit takes the place of a radiu
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
-from ..linalg.design import DenseDesign, Extent, LossOfSeveral, MultiOutputDesign, Predictors, scale_units
+from ..linalg.design import EVERYONE, DenseDesign, Extent, LossOfSeveral, MultiOutputDesign, Predictors, scale_units
 from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
 from ..linalg.sparse_design import SparseDesign
@@ -66,6 +66,12 @@ class LinearFitCache:
     def bulk(self) -> Float[np.ndarray, " units"]:
         """Upper bound of Σ_j |x_ij θ̂_j|, by |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj; rounding is 1e-16 of it."""
         return self.length * (np.abs(self.theta) @ self.scale)
+
+    @functools.cached_property
+    def flatness(self) -> Float[np.ndarray, " units"]:
+        """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H."""
+        with np.errstate(divide="ignore"):
+            return 1 / (self.weight * self.curvature)
 
     @functools.cached_property
     def common(self) -> Float[np.ndarray, "units ..."]:
@@ -321,28 +327,13 @@ def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[np.ndarr
     return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
 
 
-class Entries(NamedTuple):
-    """Units whose weights a batch changes, one after another."""
-
-    refit: Int[np.ndarray, " entries"]
-    place: Int[np.ndarray, " entries"]
-    unit: Int[np.ndarray, " entries"]
-    weight: Float[np.ndarray, " entries"]
-
-
-def entries(rows: RefitRows, n: int) -> Entries:
-    refit, place = np.nonzero(np.asarray(rows.index) < n)
-    return Entries(refit, place, np.asarray(rows.index)[refit, place], np.asarray(rows.weight)[refit, place])
-
-
 class FoldMetric:
     """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue `kept`, zero if it has none."""
 
-    def __init__(self, anchor: LinearFitCache, rows: RefitRows, each: Entries):
+    def __init__(self, anchor: LinearFitCache, rows: RefitRows, delta: Array):
+        """Take the refits, and the changes of the weights of their units."""
         width, count = rows.index.shape[1], len(rows.index)
         rank = len(anchor.root)
-        delta = np.zeros(rows.index.shape)
-        delta[each.refit, each.place] = each.weight - 1.0
         self.kept_share: Array = np.zeros(count)
         self.z: Array | None = None
         self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
@@ -355,7 +346,7 @@ class FoldMetric:
             self.carrying = anchor.carrying(units, self.z)
             self._low_rank(lost, anchor)
         else:
-            self._dense(anchor, rows, each, delta, units)
+            self._dense(anchor, rows, delta, units)
 
     def _low_rank(self, lost_weight: Array, anchor: LinearFitCache) -> None:
         z, width = self.carrying, lost_weight.shape[1]
@@ -378,7 +369,7 @@ class FoldMetric:
             self.core = np.linalg.solve(whole, lost_weight[:, :, None] * np.eye(width))
         self.kept_share = np.where(good, self.kept_share, 0.0)
 
-    def _dense(self, anchor: LinearFitCache, rows: RefitRows, each: Entries, delta: Array, units: Array) -> None:
+    def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
         if anchor.model.separate and rows.index.shape[1] < anchor.units:
             whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
@@ -387,14 +378,14 @@ class FoldMetric:
                 whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[0] @ anchor.root.T + np.eye(rank)
                 self.pull[k] = anchor.root @ some.pull(scale_units(change, anchor.slope[own][None]))[0]
         else:
-            omega, kappa = anchor.model.weigh(weights(each, len(delta), anchor.units))
+            omega, kappa = anchor.model.weigh(weights(rows, anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
-        values, vectors = np.linalg.eigh(whole)
-        self.kept_share = np.where(values[:, 0] > anchor.floor, np.minimum(values[:, 0], 1.0), 0.0)
-        values = np.where(self.kept_share[:, None] > 0, values, 1.0)
-        self.inverse = (vectors / values[:, None, :]) @ vectors.swapaxes(1, 2)
+        least = np.linalg.eigvalsh(whole)[:, 0]
+        self.kept_share = np.where(least > anchor.floor, np.minimum(least, 1.0), 0.0)
+        whole[self.kept_share == 0] = np.eye(rank)
+        self.inverse = np.linalg.inv(whole)
 
     def solve(self, gradient: Float[np.ndarray, "refits rank"], which: Array) -> Float[np.ndarray, "refits rank"]:
         if self.inverse is not None:
@@ -404,9 +395,13 @@ class FoldMetric:
         return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
 
 
-def weights(each: Entries, count: int, n: int) -> Float[np.ndarray, "refits units"]:
-    out = np.ones((count, n))
-    out[each.refit, each.unit] = each.weight
+def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Float[np.ndarray, "lanes units"]:
+    """Weights of every unit in some refits."""
+    index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
+    if index.shape[1] == n:
+        return np.array(weight)
+    out, real = np.ones((len(index), n)), index < n
+    out[np.nonzero(real)[0], index[real]] = weight[real]
     return out
 
 

@@ -20,7 +20,7 @@ from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
 from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._anchor import FoldMetric, entries, linear_cache, passes, tiles, total
+from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
 STEPS, HURRY = 8, 2  # steps with one metric before a refit needs another; or before its error is estimated
@@ -40,12 +40,16 @@ class CertifiedBatch:
     width]`; for several outputs `half` is the largest range of the differences.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf):
-        """Set up the batch; a refit is proved only if its step is at most `target` times its first, or no longer shrinks."""
+    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None):
+        """Set up the batch.
+
+        A refit is proved only if its step is at most `target` times its first, or no longer shrinks, and if the proof can be
+        expected to give at most the `allowed` error of its losses.
+        """
         self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
         count, width = rows.index.shape
         n = self.anchor.units
-        self.each = entries(rows, n)
+        self.delta = np.where(np.asarray(rows.index) < n, np.asarray(rows.weight) - 1.0, 0.0)  # changes of weights
         self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
         self.held = np.asarray(rows.held)
         self.u = np.zeros((count, len(self.anchor.root)))
@@ -62,22 +66,33 @@ class CertifiedBatch:
         self.proved, self.is_taken = np.ones(count, bool), np.ones(count, bool)
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
+        self.proved_radius = np.full(count, np.inf)  # the radius, unless it is from another metric
+        self.wanted = np.inf if allowed is None else self._wanted(allowed)
 
     def theta(self) -> RefitPoints:
         return self.anchor.theta + self.u @ self.anchor.root
+
+    def _wanted(self, allowed: Array) -> PerLane | float:
+        """Radius at which the losses' error is about the allowed one, from slopes at θ̂; infinite for several outputs."""
+        anchor, held = self.anchor, self.held
+        if anchor.roots is not None:
+            return np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
+            total_, square = (np.einsum("rk,rk->r", held, part[self.units]) for part in each)
+            return allowed / np.fmin(total_, np.sqrt(square))
 
     # the first look
 
     def look(self) -> None:
         """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
-        anchor, each, everyone = self.anchor, self.each, np.arange(len(self.u))
-        self.metric = FoldMetric(anchor, self.rows, each)
+        anchor, everyone = self.anchor, np.arange(len(self.u))
+        self.metric = FoldMetric(anchor, self.rows, self.delta)
         kept, grown = self.metric.kept_share, np.ones(len(self.u))
         if anchor.model.separate:
-            np.maximum.at(grown, each.refit, each.weight)
+            grown += self.delta.max(1, initial=0.0)
         if self.metric.z is not None:
-            moved = np.zeros(self.center.shape)
-            moved[each.refit, each.place] = scale_units(each.weight - 1, scale_units(anchor.weight, anchor.slope)[each.unit])
+            moved = scale_units(self.delta, scale_units(anchor.weight, anchor.slope)[self.units])
             gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
         elif self.metric.pull is not None:
             gradient = anchor.leftover + self.metric.pull
@@ -90,7 +105,9 @@ class CertifiedBatch:
         self.slope, self.noise = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise, noise
         found = anchor.table.ball(self.slope, kept, grown)
         self.u, self.first = step, np.linalg.norm(step, axis=1)
-        self._place(everyone, np.where(determined, found.after, np.inf))
+        after = np.where(determined, found.after, np.inf)
+        some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))  # others need no predictors yet
+        self._place(some, after[some])
 
     def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
         """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
@@ -106,14 +123,7 @@ class CertifiedBatch:
 
     def _weights(self, lanes: Array) -> Float[np.ndarray, "lanes units"]:
         """Weights of the selected refits."""
-        n = self.anchor.units
-        out = np.ones((len(lanes), n))
-        index, weight = np.asarray(self.rows.index)[lanes], np.asarray(self.rows.weight)[lanes]
-        if index.shape[1] == n:
-            return weight.copy()
-        real = index < n
-        out[np.nonzero(real)[0], index[real]] = weight[real]
-        return out
+        return weights(self.rows, self.anchor.units, lanes)
 
     def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
         """Write the held predictors at the candidates, and their errors."""
@@ -126,8 +136,10 @@ class CertifiedBatch:
             for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
                 self.center[some] = anchor.model.at(self.units[some], anchor.theta + self.u[some] @ anchor.root)
         with np.errstate(divide="ignore", invalid="ignore"):
+            self.proved_radius[lanes] = np.inf
             if norm is None:
-                after = self.radius[lanes] = after / np.sqrt(self.metric.kept_share[lanes])
+                after = after / np.sqrt(self.metric.kept_share[lanes])
+                self.radius[lanes] = self.proved_radius[lanes] = after
                 norm = anchor.norm[units]
             half = norm * after[:, None]
         half[~np.isfinite(after)] = np.inf
@@ -147,15 +159,17 @@ class CertifiedBatch:
         """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
         lanes = lanes[self.metric.kept_share[lanes] > 0]
         rejected = [np.zeros(0, int)]
-        for _ in range(most):
+        for k in range(most):
             if not lanes.size:
                 break
             before = self.slope[lanes]
             rough = self._rough(dear) & (before > SINGLE_PRECISION_SHARE * self.first[lanes])
             for few, told in ((True, self._change), (False, self._whole)):
                 for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
-                    self._step(some, *told(some))
-            done = enough(lanes)
+                    self._step(some, *told(some), k == most - 1)
+            done = np.isfinite(self.radius[lanes])
+            if done.any():
+                done[done] = enough(lanes[done])
             self.shrunk[lanes] = np.divide(self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0)
             stalled = ~(self.slope[lanes] <= STALL_RATIO * before)
             rejected.append(lanes[stalled & ~done])
@@ -194,14 +208,16 @@ class CertifiedBatch:
         lost += np.linalg.norm(u, axis=1) * (1 + np.sqrt(curvature**2 @ anchor.size**2))
         return eta, omega, gradient, anchor.digits * lost
 
-    def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array) -> None:
-        anchor = self.anchor
+    def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool) -> None:
+        anchor, before = self.anchor, self.slope[lanes]
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
         noise = (noise + anchor.noise) / np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
-        shrinks = size <= STALL_RATIO * self.slope[lanes]
+        shrinks = size <= STALL_RATIO * before
         near = size <= self.target * np.maximum(self.first[lanes], 1e-300)
+        if not (last or np.isscalar(self.wanted)):  # a step is proved to shrink twice less than it does, or worse
+            near &= ~(2 * size**2 > before * (self.wanted * np.sqrt(self.metric.kept_share))[lanes])
         found = self._ball(lanes, eta, omega, size, near | ~shrinks)
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
@@ -209,8 +225,9 @@ class CertifiedBatch:
         moved, after = lanes[good], found.after[good] + noise[good]  # the error of the step itself
         self.u[moved] += step[good]
         self.proved[moved] = True
-        if moved.size:
-            self._place(moved, after)
+        self.radius[moved], self.half[moved] = np.inf, np.inf
+        if (placed := np.isfinite(after)).any():
+            self._place(moved[placed], after[placed])
         told = lanes[good & ~np.isfinite(found.after) & (self.contraction[lanes] < MAX_CONTRACTION)]
         if told.size:
             self.contraction[told] *= 1 + self._relative_length(told, self.slope[told])
@@ -219,7 +236,10 @@ class CertifiedBatch:
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, near: Array) -> Ball:
         """Ball from the table or, if that proves little and the refit is `near`, from the gaps of every unit."""
         anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept_share[lanes]
-        found = anchor.table.ball(size, kept, self.growth[lanes], np.linalg.norm(self.u[lanes], axis=1))
+        found = Ball(*np.full((2, len(lanes)), np.inf))
+        growth = self.growth[lanes]
+        if near.any() and growth.min() == 1:  # with larger weights its sums prove next to nothing
+            found = anchor.table.ball(size, kept, growth, np.linalg.norm(self.u[lanes], axis=1))
         little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
         for some in tiles(np.flatnonzero(little & near), eta.shape[1]):
             at, radius, mine = eta[some], 2 * size[some], lanes[some]

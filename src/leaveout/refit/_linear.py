@@ -50,8 +50,8 @@ class FirstStep:
     It has held predictors, the refits without such a Hessian, and the raveled θ, which single rows compute on demand.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf):
-        self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
+    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None):
+        self.fit, self.rows, self.anchor, self.target, self.allowed = fit, rows, linear_cache(fit), target, allowed
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
@@ -63,7 +63,7 @@ class FirstStep:
 
     @functools.cached_property
     def state(self) -> CertifiedBatch:
-        state = CertifiedBatch(self.fit, self.rows, self.target)
+        state = CertifiedBatch(self.fit, self.rows, self.target, self.allowed)
         state.look()
         return state
 
@@ -72,13 +72,17 @@ class FirstStep:
 
 
 class EnclosureLook(NamedTuple):
-    """Held predictors of some refits, their errors, λ, its rounding error, and the length of the first step."""
+    """Held predictors of some refits, their errors, λ, its rounding error, the length of the first step, and the radius.
+
+    The radius is in the norm of H, and infinite unless it is proved there.
+    """
 
     center: Float[np.ndarray, "lanes width ..."]
     half: Float[np.ndarray, "lanes width"]
     slope: PerLane
     noise: PerLane
     first: PerLane
+    radius: PerLane
 
 
 Enough = Callable[[Lanes, EnclosureLook], Flags]
@@ -95,7 +99,7 @@ class EnclosedRefits(NamedTuple):
     ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]]  # u, and the radius around it
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
-    open: Int[np.ndarray, " open"]  # refits that the first look left open
+    open: Int[np.ndarray, " open"]  # refits of which `enough` may not have seen the end
 
 
 class Judge:
@@ -110,10 +114,10 @@ class Judge:
         self.error = np.full(len(allowed), np.inf)
         self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
-    def errors(self, lanes: Lanes, center: Array, half: Array) -> PerLane:
+    def errors(self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None) -> PerLane:
         """Errors of some refits."""
         here = center if self.reported_center is None else select_refits(self.reported_center, lanes)
-        self.error[lanes] = error(self.fit, select_batch(self.rows, lanes), here, center, half)
+        self.error[lanes] = error(self.fit, select_batch(self.rows, lanes), here, center, half, radius)
         return select_refits(self.error, lanes)
 
     def final_errors(self, refits: EnclosedRefits) -> PerRefit:
@@ -123,7 +127,7 @@ class Judge:
         return self.error
 
     def __call__(self, lanes: Lanes, at: "EnclosureLook") -> Flags:
-        off = self.errors(lanes, at.center, at.half)
+        off = self.errors(lanes, at.center, at.half, at.radius)
         if self.reported_losses is None or at.center is self.reported_center:
             return off <= select_refits(self.tolerance, lanes)
         moved = np.abs(losses(self.fit, select_batch(self.rows, lanes), at.center) - self.reported_losses[lanes]).sum(1)
@@ -156,8 +160,10 @@ def enclose(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None 
 def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> EnclosedRefits:
     """Enclose single rows; those that the first look does not settle continue as batches do."""
     fit, rows, look, center = step.fit, step.rows, step.one, step.center
-    half, everyone = look.half[:, None], np.arange(len(center))
-    lanes = everyone[~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.step_length))]
+    half, everyone, unknown = look.half[:, None], np.arange(len(center)), np.full(len(center), np.inf)
+    lanes = everyone[
+        ~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.step_length, unknown))
+    ]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, their candidates, radii, and number of gradients
     asked = lanes[:0]  # refits for which `enough` saw a candidate that they do not have
@@ -169,7 +175,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
     size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
-        state = CertifiedBatch(fit, rows.take(some), step.target)
+        state = CertifiedBatch(fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some])
         state.look()
         _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
         center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
@@ -194,7 +200,7 @@ def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, 
     """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
     middle, left = (part[:, None] for part in cubic.settle_rows(step.anchor, step.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
-    good = enough(lanes, EnclosureLook(middle, left, unknown, unknown, unknown))
+    good = enough(lanes, EnclosureLook(middle, left, *4 * [unknown]))
     center[lanes[good]], half[lanes[good]] = middle[good], left[good]
     return lanes[~good]
 
@@ -244,11 +250,11 @@ def within(wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, ".
 
 
 def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
-    """Run a batch after its first look; returns it with the refits that the look left open."""
-    parts = lambda: (state.center, state.half, state.slope, state.noise, state.first)
+    """Run a batch after its first look; returns it with the refits that gradients left open."""
+    parts = lambda: (state.center, state.half, state.slope, state.noise, state.first, state.proved_radius)
     asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
-    first = lanes = lanes[~asked(lanes)]
+    lanes = lanes[~asked(lanes)]
     unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
@@ -257,6 +263,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
         if hurry or dear:
             state.estimate(lanes)
             lanes = lanes[~asked(lanes)]
+    left = np.union1d(lanes, unsettled)
     if hurry:
         lanes = lanes[~np.isfinite(state.half[lanes]).all(axis=1)]
     if dear and state.anchor.model.separate and state.anchor.model.norms is None:
@@ -269,12 +276,18 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     if lanes.size:
         state.proved[lanes] = True
         newton(state, lanes, asked)
-    return state, first
+    return state, left
 
 
-def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array) -> PerRefit:
-    """Largest error of the summed held-out losses at the reported predictors, `[refits]`."""
-    model, scored = linear_cache(fit).model, np.asarray(rows.held)
+def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array, radius: PerRefit | None = None) -> PerRefit:
+    """Largest error of the summed held-out losses at the reported predictors, `[refits]`.
+
+    It is a sum of the losses' own errors. If these are reported at the center of a ball of that `radius` in the norm of H, the
+    predictors' moves x_nᵀδ obey Σ ω_n ℓ″_n (x_nᵀδ)² ≤ ‖δ‖²_H, so Σ |ℓ′_n x_nᵀδ| is at most the radius times the root of
+    Σ ℓ′_n² / ω_n ℓ″_n, rather than Σ |ℓ′_n| ‖x_n‖_H⁻¹.
+    """
+    anchor = linear_cache(fit)
+    model, scored = anchor.model, np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
         y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
         return change(model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0])
@@ -284,10 +297,16 @@ def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array
     if not place.size:
         return np.where(scored.any(1), np.inf, 0.0)
     middle = listed(center)
-    other = middle if reported is center else listed(reported)
-    each = change(model.unit_loss, model.y[listed(rows.index)], other, middle, listed(half))
-    refit = place // max(scored.shape[1], 1)
-    return np.where(known | ~scored.any(1), np.bincount(refit, each, len(center)), np.inf)
+    other, unit = middle if reported is center else listed(reported), listed(rows.index)
+    each = change(model.unit_loss, model.y[unit], other, middle, listed(half))
+    total = functools.partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
+    wrong = total(each)
+    if radius is not None and reported is center and anchor.roots is None and np.isfinite(radius).any():
+        slope = np.abs(model.unit_loss.derivatives(middle, model.y[unit], (1,))[0])
+        with np.errstate(invalid="ignore"):
+            gain = total(slope * anchor.norm[unit]) - np.sqrt(total(slope**2 * anchor.flatness[unit]))
+            wrong -= np.where(np.isfinite(radius), radius, 0.0) * np.fmax(gain, 0.0)
+    return np.where(known | ~scored.any(1), wrong, np.inf)
 
 
 def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
@@ -298,9 +317,14 @@ def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
 
 def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[np.ndarray, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
-    model, index = linear_cache(fit).model, np.asarray(rows.index)
-    y = model.y[span(index[:, 0])][:, None] if index.shape[1] == 1 else model.y[np.where(index < len(model.y), index, 0)]
-    return np.where(rows.held, model.unit_loss.derivatives(at, y, (0,))[0], 0.0)
+    model, index, held = linear_cache(fit).model, np.asarray(rows.index), np.asarray(rows.held)
+    if index.shape[1] == 1:
+        return np.where(held, model.unit_loss.derivatives(at, model.y[span(index[:, 0])][:, None], (0,))[0], 0.0)
+    out, place = np.zeros(held.shape), np.flatnonzero(held)
+    (out.ravel()[place],) = model.unit_loss.derivatives(
+        at.reshape(-1, *at.shape[2:])[place], model.y[index.ravel()[place]], (0,)
+    )
+    return out
 
 
 def predictors_at(fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits rank"]) -> Float[np.ndarray, "refits width ..."]:

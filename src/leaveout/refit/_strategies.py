@@ -338,7 +338,7 @@ def _enclose(
     target: float = np.inf,
 ) -> RefitBatch:
     """Refine linear predictors until `enough` holds, with errors that are proved from the `target` of a step on."""
-    found = linear.enclose(linear.FirstStep(fit, rows, target), enough, False, allowed)
+    found = linear.enclose(linear.FirstStep(fit, rows, target, allowed), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
     return RefitBatch(
         found.theta, error(found), found.result, scores, found.proved, found.ball, found.step_length, found.gradients

@@ -503,9 +503,7 @@ class Adjoint:
             rows = [self.anchor.model.design.whiten(units, self.anchor.root) for units in state.units]
             p = metric.solve(np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone)
             moved = np.array([(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)])
-        delta = np.zeros(slope.shape)
-        delta[state.each.refit, state.each.place] = state.each.weight - 1.0
-        self.turn += np.bincount(state.units.ravel(), (delta * moved).ravel(), len(self.turn))
+        self.turn += np.bincount(state.units.ravel(), (state.delta * moved).ravel(), len(self.turn))
         self.pull += p.sum(0)
         self.curvature += p.T @ q
 

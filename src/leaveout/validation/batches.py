@@ -197,7 +197,8 @@ def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
     if values.ndim == 1:
         out[batch.refits] = values
     else:
-        out[batch.place[batch.rows.held]] = values[batch.rows.held]
+        held = np.flatnonzero(batch.rows.held)
+        out[batch.place.ravel()[held]] = values.ravel()[held]
 
 
 def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:

@@ -212,7 +212,7 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     def means():
         if not known:
             odds = np.negative(eta)
-            np.exp(np.minimum(np.maximum(odds, -700.0, out=odds), 700.0, out=odds), out=odds)
+            np.exp(np.clip(odds, -700.0, 700.0, out=odds), out=odds)
             mean = 1 + odds
             np.divide(1, mean, out=mean)
             known.extend((mean, np.multiply(odds, mean, out=odds)))
