@@ -246,7 +246,6 @@ def gaussian_field() -> lo.GaussianField:
 
 SLOW = (  # in tests of every objective
     "ordinal",
-    "Cox",
     "probit",
     "cloglog",
     "conditional random field, sequences",

@@ -77,8 +77,8 @@ else:
 Arrays = Array | np.ndarray  # compiled functions accept both
 NUMPY = np.ndarray | np.generic | float  # types that need no JAX
 NEEDS_JAX = (
-    "Hidden Markov models, random fields, conditional random fields, Cox models, lo.Regression and functions of your own need "
-    "JAX, which is not installed: pip install 'leaveout[jax]'."
+    "Hidden Markov models, random fields, conditional random fields, lo.Regression and functions of your own need JAX, "
+    "which is not installed: pip install 'leaveout[jax]'."
 )
 
 _unregistered: list[type] = []

@@ -123,10 +123,15 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (refits, width) or (refits,)
             Losses of the units, or joint losses.
         """
+        return self.look(theta, self._with_held(weights, index, held), state)[0] - self.look(theta, weights, state)[0]
+
+    @staticmethod
+    def _with_held(weights: Weights, index: Int[np.ndarray, "lanes width"], held: Bool[np.ndarray, "lanes width"]) -> Weights:
+        """Weights with the held units at one."""
         whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(held)
         whole[refit, index[refit, place]] = np.maximum(whole[refit, index[refit, place]], 1.0)
-        return self.look(theta, whole[:, :-1], state)[0] - self.look(theta, weights, state)[0]
+        return whole[:, :-1]
 
     def steepest(
         self,
@@ -136,7 +141,7 @@ class AbstractClosedForm(AbstractObjective):
         held: Bool[np.ndarray, "lanes width"],
         state: State = None,
     ) -> Points:
-        """Gradients of the summed held-out losses, by central differences.
+        """Gradients of the summed held-out losses, by central differences unless these are joint losses.
 
         Errors are looked for along these directions only, so the gradient of a similar sum will do.
 
@@ -158,6 +163,9 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (refits, params)
             A gradient for each refit.
         """
+        if not self.pointwise:
+            whole = self._with_held(weights, index, held)
+            return self.look(theta, whole, state)[1] - self.look(theta, weights, state)[1]
         found = np.empty_like(theta)
         total = lambda at: self._sum_held(self.losses(at, weights, index, held, state), held)
         for k in range(theta.shape[1]):

@@ -19,7 +19,7 @@ from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, unravel
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
-RunScores = Callable[[PyTree], tuple[Array | None, Array]]  # scores of runs at a θ, from the model
+RunScores = Callable[[PyTree], tuple[Arrays | None, Arrays]]  # scores of runs at a θ, from the model
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
@@ -82,7 +82,7 @@ class Runs:
         ]
         return np.concatenate(made)
 
-    def _alike(self, result: tuple[Array | None, Array]) -> Scores:
+    def _alike(self, result: tuple[Arrays | None, Arrays]) -> Scores:
         """Convert scores to NumPy; for runs of one unit the joint scores are the losses, if the model gives no others."""
         joint = np.asarray(result[1])[: len(self.first)]
         return joint[:, None] if result[0] is None else np.asarray(result[0])[: len(self.first)], joint
@@ -119,7 +119,7 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivatives of a function at each θ along its first direction and along both, by central differences.
 
-    The function is evaluated once at each place.
+    The function is evaluated once at each place along one of them.
     """
     known: dict[bytes, np.ndarray] = {}
 
@@ -136,7 +136,7 @@ def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -
         if np.array_equal(a, b):
             second = up + down - 2 * middle
         else:
-            second = 0.5 * (there(theta + a + b) + there(theta - a - b) + 2 * middle - up - down)
+            second = 0.5 * (function(theta + a + b) + function(theta - a - b) + 2 * middle - up - down)
             second = second - 0.5 * (there(theta + b) + there(theta - b))
         yield (up - down) / (2 * length), second / length**2
 

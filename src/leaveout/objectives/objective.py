@@ -55,8 +55,10 @@ def as_stored(value: Any) -> np.ndarray:
 
 
 def leaves_of(theta: PyTree) -> list[Any]:
-    """Arrays of a tree. A single array, as linear models have, is handled without JAX."""
-    return [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
+    """Arrays of a tree. An array or a dict, as linear models have, is handled without JAX."""
+    if type(theta) is dict:
+        return [leaf for name in sorted(theta) for leaf in leaves_of(theta[name])]
+    return [theta] if isinstance(theta, np.ndarray | np.generic) else jax.tree.leaves(theta)
 
 
 def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
@@ -309,7 +311,7 @@ class Costs(NamedTuple):
     work: float | None = None  # operations of one gradient, by default about four for each unit and parameter
     # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run left out, the losses of its
     # units (None for runs of one unit) and the joint score by which F falls; or None
-    runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Array | None, Array]] | None] | None = None
+    runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Arrays | None, Arrays]] | None] | None = None
     # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-Model = Any  # lo.GLM, lo.Regression or lo.Cox: importing the last imports JAX
+Model = Any  # lo.GLM, lo.Regression or lo.Cox
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
 
 

@@ -1,7 +1,7 @@
 """Names of the natural parameters, as one row of numbers."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -32,8 +32,8 @@ def name_parameters(fit: Fit) -> NamedParameters:
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
     names: list[str] = []  # by the path of an array and the index in it; coefficients take the names of their features
     features = getattr(objective, "names", ())
-    for path, leaf in jax.tree_util.tree_flatten_with_path(fit.parameters)[0]:
-        name, shape = ".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), np.shape(leaf)
+    for name, leaf in _named_arrays(fit.parameters):
+        shape = np.shape(leaf)
         if name == "coef" and shape == (len(features),):
             names += features
         else:
@@ -49,6 +49,14 @@ def name_parameters(fit: Fit) -> NamedParameters:
     else:
         slope = np.asarray(_natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector)))
     return NamedParameters(names, at, slope)
+
+
+def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:
+    """Arrays of a tree with their paths; dicts of arrays, as models in closed form have, are read without JAX."""
+    if isinstance(parameters, dict) and all(isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()):
+        return sorted(parameters.items())
+    found = jax.tree_util.tree_flatten_with_path(parameters)[0]
+    return [(".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), leaf) for path, leaf in found]
 
 
 @compile_static

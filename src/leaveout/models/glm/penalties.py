@@ -22,7 +22,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Array, Scalar, is_traced, jax, jnp, numpy_of
+from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
 from ...linalg.group_norms import Norms
 from ...objectives.objective import as_stored
 from .losses import Straight
@@ -557,6 +557,28 @@ def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"
     """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (32, len(vector))))
     return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
+
+
+def derivatives(
+    penalty: AbstractPenalty, theta: Float[np.ndarray, "refits features"]
+) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits features"], Float[np.ndarray, "refits features features"]]:
+    """Compute a smooth penalty of each refit, its gradient and its Hessian; JAX derives those of a function of the user."""
+    bent = penalty.curved_terms(theta.shape[1])
+    if bent is None:
+        value, slope, curvature = zip(*(_derived(penalty, coef) for coef in theta), strict=True)
+        return np.array(value), np.array(slope), np.array(curvature)
+    second = penalty.second(theta.shape[1])
+    pushed = theta @ second
+    value, slope, curvature = (
+        bent.weight * part for part in bent.loss.derivatives(theta @ bent.rows.T, np.zeros(()), (0, 1, 2))
+    )
+    turned = np.einsum("rt,tp,tq->rpq", curvature, bent.rows, bent.rows)
+    return 0.5 * np.sum(pushed * theta, axis=1) + value.sum(1), pushed + slope @ bent.rows, second + turned
+
+
+@compile_static
+def _derived(penalty: AbstractPenalty, coef: Array) -> tuple[Array, Array, Array]:
+    return penalty(coef), jax.grad(penalty)(coef), jax.hessian(penalty)(coef)
 
 
 def _not_negative(name: str, value: Any) -> Any:

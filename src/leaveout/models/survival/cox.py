@@ -23,27 +23,27 @@ they are computed pair by pair: the r of those at risk add up to A, so no row ha
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import Module, PyTree, Scalar, compile_static, static
+from ..._runtime.jax import static
 from ...data.arrays import Names, codes, index_of, match_labels
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractObjective, Arrays, Costs, Parameters, Units, aligned_copy, as_stored, float64
+from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
+from ...objectives.objective import Costs, Matrices, Parameters, Units, Vector, as_stored, float64
 from ..glm import penalties
-from ..glm.rows import column, design, new_rows, pick, shift
+from ..glm.rows import column, design, new_rows
 from .partial_likelihood import Sums, efron, log_rest, running
 
 LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it may double as θ changes
 
 
-class Cox(AbstractObjective):
+class Cox(AbstractClosedForm):
     """Cox's proportional-hazards model, by its partial likelihood.
 
         F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
@@ -100,7 +100,8 @@ class Cox(AbstractObjective):
     first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
     last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
     group: Int[np.ndarray, " units"]  # number of the time at which a unit dies; the number of times if it does not
-    tied_times: Int[np.ndarray, " tied"]  # times with several deaths
+    dead: Int[np.ndarray, " deaths"]  # units that die, by time
+    begin: Int[np.ndarray, " times"]  # the beginning of each time among these
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -141,10 +142,9 @@ class Cox(AbstractObjective):
         if strata is not None and np.shape(strata) != (n,):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
-        order, first, last, group = _risk_sets(np.asarray(times), np.asarray(self.event) == 1, stratum)
-        count = np.bincount(group, minlength=len(first) + 1)[:-1]
-        parts = map(aligned_copy, (order, first, last, group, np.flatnonzero(count > 1)))
-        self.order, self.first, self.last, self.group, self.tied_times = parts
+        self.order, self.first, self.last, self.group = _risk_sets(times, self.event == 1, stratum)
+        self.dead = self.order[self.event[self.order] == 1]
+        self.begin = np.searchsorted(self.group[self.dead], np.arange(len(self.first)))
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again.
@@ -197,57 +197,137 @@ class Cox(AbstractObjective):
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
         return coef
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    @np.errstate(all="ignore")  # F may be infinite far from the fit
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         found = self.sums(theta, weights)
-        seen = found.deaths > 0
-        count, at_risk, dying = (jnp.where(seen, part, 1.0) for part in (found.deaths, found.at_risk, found.dying))
-        total = jnp.sum(jnp.where(seen, count * (jnp.log(at_risk) + found.shift), 0.0)) - (weights * self.event) @ found.eta
-        if self.ties == "efron":  # the correction for a single death is zero, but not its derivatives by weights
-            ones = isinstance(weights, np.ndarray) and bool((weights == 1).all())
-            some = self.tied_times if ones else slice(None)
-            beside = efron(count[some], at_risk[some], dying[some])
-            total = total + jnp.sum(jnp.where(seen[some], beside, 0.0))
-        return total + self.penalty.times(weights, weights) * self.penalty(theta)
+        ties, by_risk, by_dying = self._slopes(found)
+        penalty, slope, _ = penalties.derivatives(self.penalty, theta)
+        kappa = np.broadcast_to(self.penalty.times(weights, weights), len(theta))
+        contributions = found.deaths * (np.log(found.at_risk) + found.shift) + ties[0]
+        value = contributions.sum(1) - np.sum(weights * self.event * found.eta, axis=1)
+        pushed = found.risk * self._over_units(by_risk, by_dying) - weights * self.event
+        return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, None
 
-    def sums(self, theta: Array, weights: Arrays) -> Sums:
+    @np.errstate(all="ignore")
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
+        found = self.sums(theta, weights)
+        ties, by_risk, by_dying = self._slopes(found)
+        pulled = found.risk * self._over_units(by_risk, by_dying)
+        kappa = np.broadcast_to(self.penalty.times(weights, weights), len(theta))
+        own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
+        for k, (by_risks, by_both, by_deaths) in enumerate(zip(*self._curvatures(found, ties), strict=True)):
+            at_risk, dying = self._moments(found.risk[k])
+            mixed = (by_both * at_risk) @ dying.T
+            own[k] += (self.design.T * pulled[k]) @ self.design + mixed + mixed.T
+            own[k] += (by_risks * at_risk) @ at_risk.T + (by_deaths * dying) @ dying.T
+        return own
+
+    def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
+        found = self.sums(theta[None], np.ones((1, self.num_units)))
+        ties, by_risk, by_dying = self._slopes(found, ones=False)
+        m, at_risk, dying = found.deaths, found.at_risk, found.dying
+        each = at_risk / dying * ties[2] + ties[3]  # the derivative of E_z by m, where z is m S/D
+        by_weight = 1 / at_risk + ties[1] / dying + m / dying * each, -at_risk / dying**2 * (ties[1] + m * each)
+        by_risks, by_both, by_deaths = self._curvatures(found, ties)
+        of_risk, of_dying = self._moments(found.risk[0])
+        entered = self._over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
+        died = self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
+        own = found.risk * self._over_units(by_risk, by_dying) - self.event
+        shared = penalties.derivatives(self.penalty, theta[None])[1] * isinstance(self.penalty, penalties.PerWeight)
+        return own.T * self.design + (found.risk * entered + died).T + shared
+
+    def sums(self, theta: Points, weights: Weights) -> Sums:
         """Compute the sums of which the partial likelihood is made.
 
         Parameters
         ----------
-        theta : array of float, shape (features,)
-            Coefficients.
-        weights : array of float, shape (units,)
-            Weights of the units.
+        theta : array of float, shape (refits, features)
+            Coefficients of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
 
         Returns
         -------
         Sums
             The linear predictors, and the sums over those at risk and those who die at each time.
         """
-        eta = self._predictor(theta, slice(None))
-        shift = jax.lax.stop_gradient(jnp.max(eta))
-        risk, times = jnp.exp(eta - shift) * weights, jnp.zeros(len(self.last))
-        summed = running(risk[self.order], jnp.zeros(len(eta), bool).at[self.first].set(True))
-        died = lambda part: times.at[self.group].add(part * self.event, mode="drop")
-        return Sums(eta, shift, risk, died(weights), summed[self.last - 1], died(risk))
+        eta = theta @ self.design.T
+        eta = eta if self.offset is None else eta + self.offset
+        shift = eta.max(1, keepdims=True)
+        risk = np.exp(eta - shift) * weights
+        deaths = self._of_dying(weights)
+        at_risk, dying = (np.where(deaths > 0, part, 1.0) for part in (self._of_risk(risk), self._of_dying(risk)))
+        return Sums(eta, shift, risk, deaths, at_risk, dying)
+
+    def _of_risk(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+        """Sums over those at risk at each time."""
+        return running(values[:, self.order], self._opens)[:, self.last - 1]
+
+    def _of_dying(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+        """Sums over those who die at each time."""
+        return np.add.reduceat(values[:, self.dead], self.begin, axis=1)
+
+    @property
+    def _opens(self) -> Bool[np.ndarray, " units"]:
+        opens = np.zeros(self.num_units, bool)
+        opens[self.first] = True
+        return opens
+
+    def _over_units(
+        self, of_risk: Float[np.ndarray, "sums times"], of_dying: Float[np.ndarray, "sums times"]
+    ) -> Float[np.ndarray, "sums units"]:
+        """Sums, for each unit, over the times at which it is at risk, with what belongs to the time of its death."""
+        placed, found = np.zeros((len(of_risk), self.num_units)), np.empty((len(of_risk), self.num_units))
+        placed[:, self.last - 1] = of_risk
+        found[:, self.order] = running(placed, self._opens, back=True)
+        return found + self._at_deaths(of_dying)
+
+    def _at_deaths(self, values: Float[np.ndarray, "sums times"]) -> Float[np.ndarray, "sums units"]:
+        """Values at the time of each unit's death, zero for units that do not die."""
+        found = np.zeros((len(values), self.num_units))
+        found[:, self.dead] = values[:, self.group[self.dead]]
+        return found
+
+    def _moments(self, risk: Float[np.ndarray, " units"]) -> tuple[Float[np.ndarray, "features times"], ...]:
+        """Sums of r x over those at risk and those who die."""
+        moments = risk * self.design.T
+        return self._of_risk(moments), self._of_dying(moments)
+
+    def _slopes(self, sums: Sums, ones: bool = True) -> tuple[np.ndarray, ...]:
+        """E of each time with its derivatives, `[4, refits, times]`, and the derivatives of F by S and by D.
+
+        Of a single death E is zero whatever its risk, but its derivatives by weights are not: these need `ones=False`.
+        """
+        m, at_risk, dying = sums.deaths, sums.at_risk, sums.dying
+        ties = np.zeros((4, *m.shape))
+        some = (m > 0) & (m != 1 if ones else True) & (self.ties == "efron")
+        ties[:, some] = efron(m[some], m[some] * at_risk[some] / dying[some])
+        return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
+
+    def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[Float[np.ndarray, "refits times"], ...]:
+        """Second derivatives of F by S, by S and D, and by D."""
+        m, at_risk, dying = sums.deaths, sums.at_risk, sums.dying
+        z, bend = m * at_risk / dying, (m / dying) ** 2 * ties[2]
+        both = -(m / dying**2) * (ties[1] + z * ties[2])
+        return bend - m / at_risk**2, both, (2 * ties[1] + z * ties[2]) * z / dying**2
 
     @property
     def costs(self) -> Costs:
         return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
 
-    def _alone(self, theta: Array, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
-        return alone(self, _sums(self, theta), first) if length.max() == 1 else None
+    def _alone(self, theta: Vector, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
+        return alone(self, theta, first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):
-        ones = jnp.ones(self.num_units)
-        return penalties.curvature(lambda v: self.penalty.times(ones, ones) * self.penalty(v), jnp.asarray(theta))
+        ones = np.ones(self.num_units)
+        return self.penalty.times(ones, ones) * np.diag(penalties.derivatives(self.penalty, theta[None])[2][0])
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
-        eta = self._predictor(theta, index)
-        return eta if kind == "link" else jnp.exp(eta)
-
-    def _predictor(self, theta: Array, index: Arrays | slice) -> Array:
-        return pick(self.design, index) @ theta + shift(self.offset, index)
+    def predictions(
+        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+    ) -> Float[np.ndarray, "refits width"]:
+        some = np.minimum(index, self.num_units - 1)
+        eta = np.einsum("rwp,rp->rw", self.design[some], theta) + (0.0 if self.offset is None else self.offset[some])
+        return eta if kind == "link" else np.exp(eta)
 
     @property
     def units(self) -> Units:
@@ -276,11 +356,6 @@ class Cox(AbstractObjective):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
-@compile_static
-def _sums(cox: Cox, theta: Array) -> Sums:
-    return cox.sums(theta, jnp.ones(cox.num_units))
-
-
 def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the order of the units, the range of it that is at risk at each time of events, and each unit's time."""
     order = np.lexsort((-time, stratum))
@@ -296,60 +371,60 @@ def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple
     return order, begins[own], np.array(last), places
 
 
-class UnitScores(Module):
+@dataclass(frozen=True, eq=False)
+class UnitScores:
     """Scores s_o of some units at any θ near the one of `alone`; NaN if θ is too far."""
 
     cox: Cox
-    time: Int[Arrays, " rows"]
-    share: Float[Arrays, " rows"]  # l/m
-    opens: Bool[Arrays, " rows"]  # whether a stratum begins
-    last: Int[Arrays, " units"]  # last row that is expanded; −1 if none is
-    unit: Int[Arrays, " pairs"]
-    row: Int[Arrays, " pairs"]
-    tied_units: Int[Arrays, " tied"]  # units that die at the same time as others
-    units: Int[Arrays, " folds"]
+    time: Int[np.ndarray, " rows"]
+    share: Float[np.ndarray, " rows"]  # l/m
+    opens: Bool[np.ndarray, " rows"]  # whether a stratum begins
+    last: Int[np.ndarray, " units"]  # last row that is expanded; −1 if none is
+    unit: Int[np.ndarray, " pairs"]
+    row: Int[np.ndarray, " pairs"]
+    tied: Int[np.ndarray, " tied"]  # units that die at the same time as others
+    units: Int[np.ndarray, " folds"]
 
-    def __call__(self, theta: Array) -> tuple[None, Float[Array, " folds"]]:
-        found = self.cox.sums(theta, jnp.ones(self.cox.num_units))
-        at_risk = jnp.append(found.at_risk, 1.0)[self.cox.group]
-        own = jnp.where(self.cox.event == 1, jnp.log(at_risk) + found.shift - found.eta, 0.0)
-        at = found.at_risk[self.time] - self.share * found.dying[self.time]
-        joint = (own + self._expand(found.risk, at)).at[self.tied_units].add(self._tie_terms(found))
-        return None, joint.at[self.unit].add(-log_rest(found.risk[self.unit] / at[self.row]))[self.units]
+    @np.errstate(all="ignore")
+    def __call__(self, theta: Vector) -> tuple[None, Float[np.ndarray, " folds"]]:
+        cox = self.cox
+        found = cox.sums(theta[None], np.ones((1, cox.num_units)))
+        risk, at = found.risk[0], found.at_risk[0, self.time] - self.share * found.dying[0, self.time]
+        joint = cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0] + self._expand(risk, at)
+        joint[self.tied] += self._tie_terms(found)
+        pairs = np.bincount(self.unit, -log_rest(risk[self.unit] / at[self.row]), len(joint))
+        return None, (joint + pairs)[self.units]
 
-    def _tie_terms(self, result: Sums) -> Float[Array, " tied"]:
+    def _tie_terms(self, found: Sums) -> Float[np.ndarray, " tied"]:
         """Compute V − V' − log S, the part due to the others that die at the same time."""
-        time, risk = self.cox.group[self.tied_units], result.risk[self.tied_units]
-        m, at_risk, dying = result.deaths[time], result.at_risk[time], result.dying[time]
+        time, risk = self.cox.group[self.tied], found.risk[0, self.tied]
+        m, at_risk, dying = found.deaths[0, time], found.at_risk[0, time], found.dying[0, time]
         others = -(m - 1) * log_rest(risk / at_risk)
         if self.cox.ties == "breslow":
             return others
-        return others + efron(m, at_risk, dying) - efron(m - 1, at_risk - risk, dying - risk)
+        return others + efron(m, m * at_risk / dying)[0] - efron(m - 1, (m - 1) * (at_risk - risk) / (dying - risk))[0]
 
-    def _expand(self, risk: Float[Array, " units"], at: Float[Array, " rows"]) -> Float[Array, " units"]:
+    def _expand(self, risk: Float[np.ndarray, " units"], at: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " units"]:
         """Compute −Σ log(1 − r/A) over the rows up to the last that is expanded."""
-
-        def term(found, k):
-            power, inverse, total = found
-            power, inverse = power * risk, inverse / at
-            return (power, inverse, total + power * running(inverse, self.opens)[self.last] / k), None
-
-        start = jnp.ones_like(risk), jnp.ones_like(at), jnp.zeros_like(risk)
+        power, inverse, total = np.ones_like(risk), np.ones_like(at), np.zeros_like(risk)
         terms = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
-        total = jax.lax.scan(term, start, jnp.arange(1.0, terms + 1))[0][2]
+        for k in range(1, terms + 1):
+            power, inverse = power * risk, inverse / at
+            total += power * running(inverse, self.opens)[self.last] / k
         near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
-        return jnp.where(self.last < 0, 0.0, jnp.where(near, total, jnp.nan))
+        return np.where(self.last < 0, 0.0, np.where(near, total, np.nan))
 
 
-def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
+def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScores:
     """Return the rows of a model, from the last stratum to the first, and each unit's expanded rows, at some θ."""
-    count, place = np.asarray(sums.deaths).astype(int), np.argsort(cox.order)
+    sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
+    risk, count, place = sums.risk[0], sums.deaths[0].astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]
     share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
-    at, risk = np.asarray(sums.at_risk)[time] - share * np.asarray(sums.dying)[time], np.asarray(sums.risk)
+    at = sums.at_risk[0, time] - share * sums.dying[0, time]
     latest = np.searchsorted(cox.last, place, side="right")  # the last of the times at which a unit is at risk
     seen = np.append(cox.first, len(place))[latest] <= place
     start = np.where(seen, begin[np.searchsorted(cox.first, np.append(cox.first, 0)[latest], side="right") - 1], 0)
@@ -364,5 +439,4 @@ def alone(cox: Cox, sums: Sums, units: Int[np.ndarray, " folds"]) -> UnitScores:
     row = np.arange(len(unit)) - np.repeat(np.cumsum(pairs) - pairs - low, pairs)
     tied = np.flatnonzero((cox.event == 1) & (np.append(count, 0)[cox.group] > 1))
     last = np.where(low > start, low - 1, -1)
-    whole = (time, share, opens, last, unit, row, tied, units)
-    return UnitScores(cox, *map(aligned_copy, whole))
+    return UnitScores(cox, time, share, opens, last, unit, row, tied, units)

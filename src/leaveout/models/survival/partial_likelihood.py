@@ -1,55 +1,72 @@
-"""Sums of Cox's partial likelihood over risk sets, and Efron's correction for ties."""
+"""Sums of Cox's partial likelihood over risk sets, and Efron's correction for ties, in NumPy."""
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import gammaln
-from jaxtyping import Array, Bool, Float
-
-from ...objectives.objective import Arrays
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.linalg.lapack import dtbtrs
+from scipy.special import gammaln, polygamma, psi
 
 
 class Sums(NamedTuple):
-    """Sums of the partial likelihood.
+    """Sums of the partial likelihood of a batch of refits.
 
-    Units have η and r e^−shift. Times of events have the weight of those who die, and the sums of r at risk and of the dying.
+    Units have η and r e^−shift. Times of events have the weight of those who die, and the sums of r at risk and of the dying,
+    which are one where all who die are left out.
     """
 
-    eta: Float[Array, " units"]
-    shift: Float[Array, ""]
-    risk: Float[Array, " units"]
-    deaths: Float[Array, " times"]
-    at_risk: Float[Array, " times"]
-    dying: Float[Array, " times"]
+    eta: Float[np.ndarray, "refits units"]
+    shift: Float[np.ndarray, "refits 1"]
+    risk: Float[np.ndarray, "refits units"]
+    deaths: Float[np.ndarray, "refits times"]
+    at_risk: Float[np.ndarray, "refits times"]
+    dying: Float[np.ndarray, "refits times"]
 
 
-def running(values: Float[Array, " places"], opens: Bool[Arrays, " places"]) -> Float[Array, " places"]:
-    """Compute running sums that restart with each stratum, as differences of sums over others would cancel."""
+def running(
+    values: Float[np.ndarray, "*sums places"], opens: Bool[np.ndarray, " places"], back: bool = False
+) -> Float[np.ndarray, "*sums places"]:
+    """Compute running sums that restart with each stratum, as differences of sums over others would cancel.
 
-    def add(total, x):
-        total = jnp.where(x[1], x[0], total + x[0])
-        return total, total
+    With `back` they run from the end of each stratum to its beginning.
+    """
+    band = np.ones((2, len(opens)))  # of the matrix that takes running sums back to values
+    band[1, :-1] = np.where(opens[1:], 0.0, -1.0)
+    found, _ = dtbtrs(band, values.reshape(-1, len(opens)).T, uplo="L", trans="T" if back else "N", diag="U")
+    return found.T.reshape(values.shape)
 
-    return jax.lax.scan(add, 0.0, (values, opens), unroll=4)[1]
 
-
-def log_rest(share: Array) -> Array:
+def log_rest(share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Compute `log(1 − share)`."""
     rest = 1e-8  # share of a risk set below which differences of sums lose the rest
-    return jnp.log1p(-jnp.where(share < 1 - rest, share, jnp.nan))
+    return np.log1p(-np.where(share < 1 - rest, share, np.nan))
 
 
-def efron(m: Array, at_risk: Array, dying: Array) -> Array:
-    """Compute `Σ_{l<m} log(1 − l ρ/m)`, ρ the share of the risk that dies, for any m > 0."""
-    z = m * at_risk / dying  # m/ρ, m or more
+def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4 ..."]:
+    """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z = m/ρ is m or more.
+
+    ρ is the share of the risk that dies.
+    """
     stirling_from = 20.0  # m/ρ − m from which log Γ is expanded, as differences of large values cancel
-    far = z - m > stirling_from
-    near, z = jnp.where(far, 2 * m, z), jnp.where(far, z, m + stirling_from)
-    by_gamma = m * jnp.log(1 / near) + gammaln(near + 1) - gammaln(near - m + 1)
-    h = m / 2
-    a = z + 0.5 - h  # log Γ's ratio is the integral of digamma from a − h to a + h, about ½
-    rest = lambda x: -1 / (24 * x) + 7 / (2880 * x**3) - 31 / (40320 * x**5) + 127 / (215040 * x**7)
-    x = h / a
-    by_series = m * jnp.log1p((1 - m) / (2 * z)) + 2 * a * (jnp.arctanh(x) - x) + h * jnp.log1p(-(x**2))
-    return jnp.where(far, by_series + rest(a + h) - rest(a - h), by_gamma)
+    far, found = z - m > stirling_from, np.empty((4, *np.shape(m)))
+    found[:, far], found[:, ~far] = _by_series(m[far], z[far]), _by_gamma(m[~far], z[~far])
+    return found
+
+
+def _by_gamma(m: np.ndarray, z: np.ndarray) -> np.ndarray:
+    rest, bend = z - m + 1, polygamma(1, z - m + 1)
+    value = gammaln(z + 1) - gammaln(rest) - m * np.log(z)
+    return np.array([value, psi(z + 1) - psi(rest) - m / z, polygamma(1, z + 1) - bend + m / z**2, bend - 1 / z])
+
+
+def _by_series(m: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Log Γ's ratio is the integral of digamma at y + ½, which is log y and a rest, from a − h to a + h."""
+    h, a = m / 2, z + 0.5 - m / 2
+    low, high, x = a - h, a + h, h / a
+    rest = lambda y: -1 / (24 * y) + 7 / (2880 * y**3) - 31 / (40320 * y**5) + 127 / (215040 * y**7)
+    slope = lambda y: 1 / (24 * y**2) - 7 / (960 * y**4) + 31 / (8064 * y**6) - 127 / (30720 * y**8)
+    bend = lambda y: -1 / (12 * y**3) + 7 / (240 * y**5) - 31 / (1344 * y**7) + 127 / (3840 * y**9)
+    value = m * np.log1p((1 - m) / (2 * z)) + 2 * a * (np.arctanh(x) - x) + h * np.log1p(-(x**2)) + rest(high) - rest(low)
+    first = np.log1p(m / low) - m / z + slope(high) - slope(low)
+    second = m / z**2 - m / (low * high) + bend(high) - bend(low)
+    return np.array([value, first, second, (m - 0.5) / (z * low) + bend(low)])
