@@ -98,6 +98,10 @@ def test_padded_batches_hold_every_entry():
         (lambda: lo.Plan([0, 1, 1], [0], [0], [True], 3), "empty folds"),
         (lambda: lo.Plan([0, 1], [0], [np.nan], [True], 3), "finite"),
         (lambda: lo.Plan([0, 1], [7], [0], [True], 3), r"\[0, 3\)"),
+        (lambda: lo.Plan([0, 1], [-1], [0], [True], 3), r"\[0, 3\)"),
+        (lambda: lo.Plan([0, 2], [1, 2], [0, 0.5], [True, True], 4), "refit 0 scores unit 2, which has weight 0.5"),
+        (lambda: lo.Plan([0, 2], [1, 2], [0.5, 0.2], [True, True], 4), "refit 0 scores unit 1, which has weight 0.5"),
+        (lambda: lo.from_splits([(np.arange(-1, 3), np.array([4]))], 5), "outside"),
     ],
 )
 def test_bad_plans(make, message):
@@ -125,6 +129,33 @@ def test_what_is_scored_and_what_is_dropped_only():
     plan = lo.from_splits([(np.array([0, 0, 1, 2]), np.array([3, 4]))], 6)
     assert scored_and_dropped(plan, 0) == ({3, 4}, {0, 5})  # unit 0 weighs two, unit 5 is in neither
     np.testing.assert_array_equal(plan.matrix(), [[2, 1, 1, 0, 0, 0]])
+
+
+def test_a_part_of_a_plan_keeps_its_weights():
+    plan = lo.Plan([0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0.5, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5)
+    some = plan.some(np.array([0, 2]))
+    np.testing.assert_array_equal(some.matrix(), plan.matrix()[[0, 2]])
+    assert [scored_and_dropped(some, k)[0] for k in range(2)] == [{0}, {4}]
+    units = np.array([0, 2, 3, 4])  # without unit 1, the second refit scores none, and goes
+    only = plan.only(units)
+    np.testing.assert_array_equal(only.matrix(), plan.matrix()[[0, 2]][:, units])
+    assert [scored_and_dropped(only, k)[0] for k in range(2)] == [{0}, {3}]
+    unscored = lo.Plan([0, 1, 2], [0, 1], [2.0, 3.0], [False, False], 3)  # no refit scores anything: those with units stay
+    np.testing.assert_array_equal(unscored.only(np.array([0, 2])).matrix(), [[2, 1]])
+
+
+def test_what_a_plan_prints():
+    text = str(lo.Plan([0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5))
+    assert "every unit 0 to 1 times" in text and "0.667 units a refit that are not scored" in text
+    assert "up to 3 of units that are seen more than once" in text and "3 of 2–3 units each" in text and "every unit by itself" in text
+    text = str(lo.kfold(12, 3))
+    assert "every unit 1 time" in text and "1 times" not in text and "dropped" not in text and "seen more" not in text
+
+
+def test_defaults_drop_nothing_more():
+    path = np.c_[np.arange(8), np.arange(1, 9)]
+    assert scored_and_dropped(lo.neighbourhoods(path, 1), 4) == ({3, 4, 5}, set())
+    assert scored_and_dropped(lo.blocks(12, 4), 1) == ({4, 5, 6, 7}, set())
 
 
 def test_padding_is_no_unit():
