@@ -714,8 +714,8 @@ FAULTS = (
     Fault(
         "padding has an entry",
         "Plan._batch",
-        "place = np.where(real, entry, -1)",
-        "place = np.where(real, entry, 0)",
+        "place = np.full((len(refits), width), -1)",
+        "place = np.full((len(refits), width), 0)",
         "test_plan",
     ),
     Fault(
@@ -1317,8 +1317,8 @@ FAULTS = (
     Fault(
         "each refit gets the next refit's error",
         "error",
-        "np.bincount(refit, each, len(center)), np.inf)",
-        "np.roll(np.bincount(refit, each, len(center)), 1), np.inf)",
+        "~scored.any(1), wrong, np.inf)",
+        "~scored.any(1), np.roll(wrong, 1), np.inf)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
