@@ -57,8 +57,12 @@ from .plans.plan import (
     kfold as kfold,
     leave_future_out as leave_future_out,
     leave_one_out as leave_one_out,
+    nearest_neighbour_matched as nearest_neighbour_matched,
     neighbourhoods as neighbourhoods,
+    purged as purged,
     random_subsets as random_subsets,
+    rolling as rolling,
+    stratified as stratified,
 )
 from .refit import (
     AbstractRefit as AbstractRefit,

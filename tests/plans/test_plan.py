@@ -1,9 +1,11 @@
 """Plans: what they leave out, what they score, and what they refuse."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
 
 import leaveout as lo
 
@@ -232,3 +234,130 @@ def test_drawn_folds_are_not_said_to_be_of_groups():
         cv = lo.cross_validate(lo.fit(lo.GLM(rng.normal(size=(60, 2)), y, "squared")), lo.kfold(60, 2 + seed % 5, seed=seed))
         found += "LO203" in [each.code for each in cv.checks()]
     assert found == 0
+
+
+def splits_of(plan):
+    """Units that each refit scores, and those that it sees."""
+    return [
+        (np.sort(plan.index[(plan.refit == k) & plan.held]).tolist(), np.flatnonzero(weights).tolist())
+        for k, weights in enumerate(plan.matrix())
+    ]
+
+
+def splits_by(splitter, *data):
+    return [(test.tolist(), train.tolist()) for train, test in splitter.split(*data)]
+
+
+def test_stratified_folds_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    for y in (rng.integers(0, 3, 50), np.repeat([3, 1, 2], [20, 5, 9]), rng.choice(["b", "a", "c"], 40)):
+        X = np.zeros(len(y))
+        assert splits_of(lo.stratified(y, 5)) == splits_by(StratifiedKFold(5), X, y)
+        drawn, theirs = lo.stratified(y, 5, seed=1, repeats=3), list(StratifiedKFold(5).split(X, y))
+        assert drawn.num_refits == 15 and len({str(units) for units, _ in splits_of(drawn)}) == 15
+        for k, (units, _) in enumerate(splits_of(drawn)):
+            ours, whole = (np.unique(y[part], return_counts=True) for part in (units, theirs[k % 5][1]))
+            np.testing.assert_array_equal(ours, whole)
+        np.testing.assert_array_equal(np.bincount(drawn.index), 3)
+    y = rng.normal(size=100)
+    for units, _ in splits_of(lo.stratified(y, 5, seed=0)):
+        np.testing.assert_array_equal(np.bincount(np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y[units])), 2)
+    index = [f"u{k}" for k in range(6)]
+    assert lo.stratified(pd.Series(list("aabbab"), index=index), 2).names.tolist() == index
+
+
+def test_folds_of_groups_are_those_of_scikit_learn_and_keep_groups_whole():
+    g = np.random.default_rng(1).permutation(np.repeat(np.arange(12), np.arange(12) + 1))  # sizes without ties
+    X = np.zeros(len(g))
+    assert splits_of(lo.groups(g, 4)) == splits_by(GroupKFold(4), X, None, g)
+    plan = lo.groups(g, 4, seed=0, repeats=5)
+    assert plan.num_refits == 20 and len({str(units) for units, _ in splits_of(plan)}) == 20
+    for units, seen in splits_of(plan):
+        assert not set(g[units]) & set(g[seen]) and len(set(g[units])) == 3
+    np.testing.assert_array_equal(plan.clusters, np.unique(g, return_inverse=True)[1])
+
+
+def test_repeats_average_and_keep_the_standard_error_of_units():
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
+    plan = lo.kfold(40, 4, seed=3, repeats=6)
+    np.testing.assert_array_equal(np.bincount(plan.index), 6)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    loss = np.zeros((6, 40))
+    for k, (units, seen) in enumerate(splits_of(plan)):
+        A = np.c_[np.ones(40), X]
+        loss[k // 4, units] = 0.5 * (y - A @ np.linalg.lstsq(A[seen], y[seen], rcond=None)[0])[units] ** 2
+    each = loss.mean(0)
+    np.testing.assert_allclose(cv.per_unit(), each, rtol=1e-8)
+    np.testing.assert_allclose((cv.mean, cv.se), (each.mean(), each.std(ddof=1) / np.sqrt(40)), rtol=1e-8)
+
+
+def test_purged_plans_are_the_definition():
+    rng = np.random.default_rng(4)
+    time = np.sort(rng.integers(0, 40, 30)).astype(float)
+    ends = time + rng.integers(0, 6, 30)
+    for tests, embargo in ((1, 0), (1, 3), (2, 2)):
+        plan = lo.purged(time, 5, embargo, ends=ends, test_blocks=tests)
+        chosen = list(itertools.combinations(range(5), tests))
+        assert plan.num_refits == len(chosen) and plan.serial
+        for (units, seen), blocks in zip(splits_of(plan), chosen, strict=True):
+            of = np.arange(30) // 6
+            assert units == np.flatnonzero(np.isin(of, blocks)).tolist()
+            kept = []
+            for i in np.flatnonzero(~np.isin(of, blocks)):
+                spans = [(time[of == b].min(), ends[of == b].max()) for b in blocks]
+                overlap = any(time[i] <= last and ends[i] >= first for first, last in spans)
+                if not overlap and not any(last < time[i] <= last + embargo for _, last in spans):
+                    kept.append(i)
+            assert seen == kept
+    days = pd.Series(pd.date_range("2020", periods=12, tz="UTC"))
+    dated, plain = lo.purged(days, 3, pd.Timedelta("2D")), lo.purged(np.arange(12), 3, 2)
+    np.testing.assert_array_equal(dated.matrix(), plain.matrix())
+
+
+def test_rolling_windows():
+    theirs = TimeSeriesSplit(4, max_train_size=5, test_size=2).split(np.zeros(13))
+    assert splits_of(lo.rolling(13, 5, 2, 2)) == [(test.tolist(), train.tolist()) for train, test in theirs]
+    assert [units for units, _ in splits_of(lo.rolling(10, 4, 3, 2))] == [[4, 5, 6], [6, 7, 8]]
+    grows, rolls = lo.leave_future_out(8, 5, horizon=2), lo.rolling(8, 5, 2)
+    np.testing.assert_array_equal(rolls.matrix()[0], grows.matrix()[0])
+
+
+def wasserstein(points, new, fold):
+    """W by definition: the mean gap of sorted distances, for as many of either."""
+    apart = np.linalg.norm(points[:, None] - points, axis=2)
+    inside = np.where(fold[:, None] == fold, np.inf, apart).min(1)
+    wanted = np.linalg.norm(new[:, None] - points, axis=2).min(1)
+    return np.abs(np.sort(inside) - np.sort(wanted)).mean()
+
+
+@pytest.mark.parametrize("clustering", ["hierarchical", "kmeans"])
+def test_folds_are_as_far_apart_as_new_places(clustering):
+    rng = np.random.default_rng(5)
+    points = np.repeat(rng.random((15, 2)), 8, axis=0) + 0.01 * rng.normal(size=(120, 2))
+    new = rng.random((120, 2))
+    plan = lo.nearest_neighbour_matched(points, new, 5, clustering=clustering)
+    fold = plan.refit[np.argsort(plan.index)]
+    W, random = wasserstein(points, new, fold), wasserstein(points, new, rng.permutation(120) % 5)
+    assert f"W = {W:.3g} " in plan.note and 0.5 * random > W and plan.serial
+    assert all(len(set(fold[plan.blocks == b])) == 1 for b in np.unique(plan.blocks))
+    even = lo.nearest_neighbour_matched(rng.random((120, 2)), new, 5, clustering=clustering)
+    assert even.blocks is None and sorted(np.bincount(even.refit)) == [24] * 5
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: lo.kfold(10, 2, repeats=3), ValueError, "give seed="),
+        (lambda: lo.stratified([1, 1, 2], 3), ValueError, "k must be a whole number from 2 to 2"),
+        (lambda: lo.groups([1, 1, 2], 3), ValueError, "from 2 to 2"),
+        (lambda: lo.purged([0, 2, 1], 2), ValueError, "must not fall"),
+        (lambda: lo.purged(pd.date_range("2020", periods=4), 2, 3), TypeError, "Timedelta"),
+        (lambda: lo.purged(np.arange(4), 2, -1), ValueError, "negative"),
+        (lambda: lo.rolling(10, 8, 3), ValueError, "horizon"),
+        (lambda: lo.nearest_neighbour_matched(np.zeros((9, 2)), np.zeros((9, 3)), 3), ValueError, "coordinates"),
+    ],
+)
+def test_what_new_plans_refuse(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

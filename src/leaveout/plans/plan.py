@@ -6,14 +6,16 @@ O(n) numbers. Every scheme is a function that returns a `Plan`.
 """
 
 import copy
+import datetime
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple, ParamSpec
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.results import PrintedResult
@@ -98,6 +100,8 @@ class Plan(PrintedResult):
         Labels of the units, which are matched with those of the fit.
     call : str, default: ""
         The call that made the plan, for printed results.
+    note : str, default: ""
+        What else the plan prints.
 
     Raises
     ------
@@ -130,6 +134,7 @@ class Plan(PrintedResult):
     blocks: NDArray[np.int64] | None = None
     names: pd.Index | None = None
     call: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
@@ -293,6 +298,7 @@ class Plan(PrintedResult):
             ("dropped", f"{dropped:.3g} units a refit that are not scored" if dropped else ""),
             ("weights", f"up to {most:g} of units that are seen more than once" if most > 1 else ""),
             ("independent", ", ".join(apart) or known),
+            ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
 
@@ -528,7 +534,7 @@ def leave_one_out(num_units: int) -> Plan:
 
 
 @scheme
-def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
+def kfold(num_units: int, k: int, *, seed: int | None = None, repeats: int = 1) -> Plan:
     """Split the units into k folds of nearly equal size, each left out once.
 
     Parameters
@@ -539,6 +545,8 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
         Number of folds, from 2 to n.
     seed : int, optional
         Seed by which units are shuffled. Without it folds are contiguous.
+    repeats : int, default: 1
+        Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
     Returns
     -------
@@ -547,7 +555,9 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
 
     See Also
     --------
-    from_splits : Plans of any scikit-learn splitter, stratified ones for example.
+    stratified : Folds that hold every class in equal shares.
+    groups : Folds of whole groups.
+    from_splits : Plans of any scikit-learn splitter.
 
     Examples
     --------
@@ -556,13 +566,84 @@ def kfold(num_units: int, k: int, *, seed: int | None = None) -> Plan:
     array([[0, 0, 1, 1, 1, 1],
            [1, 1, 0, 0, 1, 1],
            [1, 1, 1, 1, 0, 0]])
-    >>> lo.kfold(6, 3, seed=0)
-    Plan(lo.kfold(6, 3, seed=0): 3 refits of 2 units each, 6 units)
+    >>> lo.kfold(6, 3, seed=0, repeats=10)
+    Plan(lo.kfold(6, 3, seed=0, repeats=10): 30 refits of 2 units each, 6 units)
     """
     n = count("kfold: num_units", num_units, 2)
     k = count("kfold: k", k, 2, n)
-    order = np.arange(n) if seed is None else generator("kfold", seed).permutation(n)
-    return _plan(np.array_split(order, k), n)
+    draw = lambda rng: np.array_split(np.arange(n) if rng is None else rng.permutation(n), k)
+    return _plan(_repeated("kfold", draw, seed, repeats), n)
+
+
+def _repeated(
+    caller: str, draw: Callable[[np.random.Generator | None], Sequence[NDArray[np.int64]]], seed: Any, repeats: int
+) -> list[NDArray[np.int64]]:
+    """Draw the folds of every repeat, one repeat after the other; without a seed there is one, that is not random."""
+    repeats = count(f"{caller}: repeats", repeats, 1)
+    if seed is None and repeats > 1:
+        raise ValueError(f"{caller}: folds that are not random are the same in every repeat; give seed=, as seed=0.")
+    rng = None if seed is None else generator(caller, seed)
+    return [fold for _ in range(repeats) for fold in draw(rng)]
+
+
+def _members(fold: NDArray[np.int64], k: int) -> list[NDArray[np.int64]]:
+    """List the units of each of k folds, from the number of the fold of each unit."""
+    return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
+
+
+@scheme
+def stratified(y: ArrayLike, k: int, *, seed: int | None = None, repeats: int = 1) -> Plan:
+    """Split the units into k folds, each of which holds every class in its share of the whole.
+
+    Classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers with fractions, and numbers none of
+    which occurs k times, are cut at their deciles first, and the ten parts are the classes.
+
+    Parameters
+    ----------
+    y : array-like or pandas.Series, shape (units,)
+        Class of each unit, of any kind, or a number. The index of a Series is matched with the labels of the fit.
+    k : int
+        Number of folds, from 2 to the number of units of the largest class.
+    seed : int, optional
+        Seed by which the units of each class are shuffled. Without it they go to folds in their order.
+    repeats : int, default: 1
+        Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
+
+    Returns
+    -------
+    Plan
+        One refit a fold.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, no class has k units, or folds that are not random are to be repeated.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.stratified(["a", "a", "a", "a", "b", "b"], 2).matrix().astype(int)
+    array([[0, 0, 1, 1, 0, 1],
+           [1, 1, 0, 0, 1, 0]])
+    """
+    found, levels = codes("stratified", "y", y)
+    n = len(found)
+    number = pd.api.types.is_numeric_dtype(levels) and not pd.api.types.is_bool_dtype(levels)
+    if number and (np.any(levels % 1) or np.bincount(found).max() < k):
+        found = np.searchsorted(np.quantile(found, np.arange(1, 10) / 10), found)
+    k = count("stratified: k", k, 2, int(np.bincount(found).max()))
+    _, first, found = np.unique(found, return_index=True, return_inverse=True)
+    found = np.argsort(np.argsort(first))[found]  # classes are numbered as they first occur
+    dealt = [np.bincount(np.sort(found)[fold::k], minlength=len(first)) for fold in range(k)]
+
+    def draw(rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
+        folds = np.zeros(n, np.int64)
+        for c in range(len(first)):
+            own = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
+            folds[found == c] = own if rng is None else rng.permutation(own)
+        return _members(folds, k)
+
+    return _plan(_repeated("stratified", draw, seed, repeats), n, names=index_of(y))
 
 
 @scheme
@@ -669,28 +750,166 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
     n = count("leave_future_out: num_units", num_units, 2)
     start = count("leave_future_out: start", start, 1, n - 1)
     horizon = count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
-    folds = [np.arange(t, min(t + horizon, n)) for t in range(start, n)]
-    return _plan(folds, n, [np.arange(min(t + horizon, n), n) for t in range(start, n)], serial=True)
+    return _forward(n, range(start, n), horizon, n)
+
+
+def _forward(n: int, origins: Iterable[int], horizon: int, window: int) -> Plan:
+    """Plan of origins: each scores the `horizon` units from it on and sees the `window` units before it."""
+    ends = [(t, min(t + horizon, n)) for t in origins]
+    dropped = [np.r_[0 : max(0, t - window), end:n] for t, end in ends]
+    return _plan([np.arange(t, end) for t, end in ends], n, dropped, serial=True)
 
 
 @scheme
-def groups(labels: ArrayLike) -> Plan:
-    """Leave out every group of units that share a label. Standard errors are over groups.
+def rolling(num_units: int, window: int, horizon: int = 1, step: int = 1) -> Plan:
+    """Predict the units after a window that rolls along the series: each refit sees the `window` units before its origin.
+
+    Origins are `t = window, window + step, …`, as far as `horizon` units follow. Units `t, …, t + horizon − 1` are scored.
 
     Parameters
     ----------
-    labels : array-like or pandas.Series, shape (units,)
-        Label of each unit, of any kind. The index of a Series is matched with the labels of the fit.
+    num_units : int
+        Number of units n, 2 or more, in their order.
+    window : int
+        Number of units that each refit sees.
+    horizon : int, default: 1
+        Number of units from each origin on that are scored.
+    step : int, default: 1
+        Number of units between origins.
 
     Returns
     -------
     Plan
-        One refit a group, in the order of the labels.
+        One refit an origin. Its standard errors treat units as serially dependent.
+
+    See Also
+    --------
+    leave_future_out : A window that grows: each refit sees all units before its origin.
+    purged : Blocks of time, without the units whose labels reach into them.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> plan = lo.rolling(6, window=2, horizon=1, step=2)
+    >>> plan.matrix().astype(int)
+    array([[1, 1, 0, 0, 0, 0],
+           [0, 0, 1, 1, 0, 0]])
+    >>> plan.index[plan.held]
+    array([2, 4])
+    """
+    n = count("rolling: num_units", num_units, 2)
+    window = count("rolling: window", window, 1, n - 1)
+    horizon = count("rolling: horizon", horizon, 1, n - window)
+    return _forward(n, range(window, n - horizon + 1, count("rolling: step", step, 1)), horizon, window)
+
+
+@scheme
+def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None = None, test_blocks: int = 1) -> Plan:
+    """Leave out each of k successive blocks of time, and purge the units whose labels overlap with it.
+
+    The label of a unit spans from its time to its end, as a return over ten days does. A refit drops, without scoring them,
+    all units whose span meets that of the block that it scores, and those that begin within an embargo after it. With
+    several test blocks there is a refit for each choice of them: the plan is then combinatorial, and every unit is scored by
+    several refits.
+
+    Parameters
+    ----------
+    times : array-like or pandas.Series, shape (units,)
+        Time of each unit, a number or a date, which must not fall from unit to unit. The index of a Series is matched with the
+        labels of the fit.
+    k : int
+        Number of blocks, of nearly equal numbers of units.
+    embargo : number or timedelta, default: 0
+        Length of time after a block within which units are dropped, in the unit of `times`.
+    ends : array-like, shape (units,), optional
+        Time at which the label of each unit is known. By default this is its own time.
+    test_blocks : int, default: 1
+        Number of blocks that each refit leaves out and scores.
+
+    Returns
+    -------
+    Plan
+        One refit a block, or a choice of blocks. Its standard errors treat units as serially dependent.
 
     Raises
     ------
     ValueError
-        If a label is missing, or there are fewer than two groups.
+        If times are missing or fall, a label ends before its time, or nothing is left to fit.
+    TypeError
+        If the embargo is no length of time.
+
+    References
+    ----------
+    M. López de Prado, *Advances in Financial Machine Learning*, 2018, chapters 7 and 12.
+
+    Examples
+    --------
+    Labels of six days that reach into the next day, and an embargo of a day:
+
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> day = np.arange(6)
+    >>> lo.purged(day, 3, 1, ends=day + 1).matrix().astype(int)
+    array([[0, 0, 0, 0, 1, 1],
+           [1, 0, 0, 0, 0, 0],
+           [1, 1, 1, 0, 0, 0]])
+    >>> lo.purged(day, 4, test_blocks=2).num_refits
+    6
+    """
+    _, start, until = match_labels("purged", times=times, ends=times if ends is None else ends)
+    start, until = (pd.Series(getattr(each, "array", each)) for each in (start, until))
+    n = len(start)
+    k = count("purged: k", k, 2, n)
+    if len(until) != n or start.isna().any() or until.isna().any():
+        raise ValueError(f"purged: times and ends must be one a unit, {n}, none of them missing.")
+    if not start.is_monotonic_increasing or (until < start).any():
+        raise ValueError("purged: times must not fall from unit to unit, and no label ends before its time; sort the data.")
+    dated = start.dtype.kind == "M"
+    length = isinstance(embargo, str | datetime.timedelta | np.timedelta64) if dated else isinstance(embargo, int | float)
+    if start.dtype.kind not in "iufM" or not (length or embargo == 0):
+        raise TypeError(
+            f"purged: times are numbers or dates, and embargo is a number or a pd.Timedelta; got {start.dtype}, {embargo!r}."
+        )
+    after = pd.Timedelta(embargo) if dated else embargo
+    if embargo != 0 and not after > 0 * after:
+        raise ValueError(f"purged: embargo must not be negative; got {embargo!r}.")
+    folds, dropped, blocks = [], [], np.array_split(np.arange(n), k)
+    for chosen in itertools.combinations(blocks, count("purged: test_blocks", test_blocks, 1, k - 1)):
+        near = np.zeros(n, bool)
+        for block in chosen:
+            near |= (start <= until[block].max() + after) & (until >= start[block[0]])
+        near[np.concatenate(chosen)] = False
+        folds.append(np.concatenate(chosen))
+        dropped.append(np.flatnonzero(near))
+    return _plan(folds, n, dropped, serial=True, names=index_of(times))
+
+
+@scheme
+def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, repeats: int = 1) -> Plan:
+    """Leave out every group of units that share a label, or k folds of whole groups. Standard errors are over groups.
+
+    Parameters
+    ----------
+    labels : array-like or pandas.Series, shape (units,)
+        Label of each unit, of any kind. The index of a Series is matched with the labels of the fit. A model whose units are
+        whole subjects also takes the labels of its rows, where those of one unit agree.
+    k : int, optional
+        Number of folds. By default every group is a fold of its own.
+    seed : int, optional
+        Seed by which groups are shuffled and dealt to folds in equal numbers. Without it the largest group goes first, each to
+        the fold of the fewest units, as GroupKFold of scikit-learn has it.
+    repeats : int, default: 1
+        Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
+
+    Returns
+    -------
+    Plan
+        One refit a group, in the order of the labels, or one a fold.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, there are fewer than two groups, or folds that are not random are to be repeated.
 
     Examples
     --------
@@ -699,12 +918,28 @@ def groups(labels: ArrayLike) -> Plan:
     array([[1, 0, 1, 1],
            [0, 1, 0, 1],
            [1, 1, 1, 0]])
+    >>> lo.groups(["b", "a", "b", "c"], 2).matrix().astype(int)
+    array([[0, 1, 0, 1],
+           [1, 0, 1, 0]])
     """
     found, levels = codes("groups", "labels", labels)
     if len(levels) < 2:
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
-    order = np.argsort(found, kind="stable")
-    folds = np.split(order, np.cumsum(np.bincount(found))[:-1])
+    k = None if k is None else count("groups: k", k, 2, len(levels))
+
+    def draw(rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
+        if k is None:
+            return _members(found, len(levels))
+        fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(found), np.zeros(k)
+        if rng is not None:
+            fold[rng.permutation(len(levels))] = np.arange(len(levels)) % k
+            return _members(fold[found], k)
+        for group in np.argsort(sizes, kind="stable")[::-1]:
+            fold[group] = np.argmin(filled)
+            filled[fold[group]] += sizes[group]
+        return _members(fold[found], k)
+
+    folds = _repeated("groups", draw, seed, repeats)
     return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels))
 
 
@@ -796,6 +1031,131 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     held = [near.indices[span][near.data[span] <= radius + 1] for span in spans]
     around = [near.indices[span][near.data[span] > radius + 1] for span in spans]
     return _plan(held, n, around, serial=True, names=names)
+
+
+@scheme
+def nearest_neighbour_matched(
+    points: ArrayLike,
+    new_points: ArrayLike,
+    k: int,
+    *,
+    seed: int = 0,
+    clustering: Literal["hierarchical", "kmeans"] = "hierarchical",
+) -> Plan:
+    """Split places into k folds that are as far from one another as the places to predict are from the data.
+
+    The nearest-neighbour distance of a place in cross-validation is its distance from the nearest place of another fold, and
+    that of a new place its distance from the nearest place of the data. The folds are those, of many clusterings of the places
+    merged into k folds, whose distances are distributed most like those of the new places, by Wasserstein's distance W. If the
+    places are no more clustered than the new ones, by a one-sided Kolmogorov–Smirnov test at 5 %, the folds are random.
+
+    Parameters
+    ----------
+    points : array-like or DataFrame, shape (units, coordinates)
+        Places of the units. Distances are Euclidean: project longitudes and latitudes first. The index of a DataFrame is
+        matched with the labels of the fit.
+    new_points : array-like, shape (places, coordinates)
+        Places where the model is to predict, such as the cells of a map.
+    k : int
+        Number of folds.
+    seed : int, default: 0
+        Seed of random folds, and of k-means.
+    clustering : {"hierarchical", "kmeans"}, default: "hierarchical"
+        Clustering of the places: Ward's, which takes memory for all pairs of places, or k-means.
+
+    Returns
+    -------
+    Plan
+        One refit a fold. It prints W, and that of random folds. Standard errors are over the clusters that were merged.
+
+    Raises
+    ------
+    ValueError
+        If coordinates are missing, or there are fewer than 2k places.
+
+    References
+    ----------
+    J. Linnenbrink, C. Milà, M. Ludwig and H. Meyer, "kNNDM CV: k-fold nearest-neighbour distance matching cross-validation for
+    map accuracy estimation", *Geoscientific Model Development* 17, 2024.
+
+    Examples
+    --------
+    Places in ten tight clusters, and a map of the whole square:
+
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> places = np.repeat(rng.random((10, 2)), 6, axis=0) + 0.01 * rng.normal(size=(60, 2))
+    >>> lo.nearest_neighbour_matched(places, rng.random((500, 2)), 5).note
+    'W = 0.0682 between the nearest-neighbour distances of folds and of new places (0.149 for random folds)'
+    """
+    caller = "nearest_neighbour_matched"
+    here, there = (
+        np.asarray(numbers(caller, name, each), np.float64) for name, each in (("points", points), ("new_points", new_points))
+    )
+    if here.ndim != 2 or there.ndim != 2 or here.shape[1] != there.shape[1]:
+        raise ValueError(f"{caller}: points and new_points are [places, coordinates]; got {here.shape} and {there.shape}.")
+    if not (np.isfinite(here).all() and np.isfinite(there).all() and len(there)):
+        raise ValueError(f"{caller}: points and new_points need coordinates that are finite numbers, and a place or more.")
+    if clustering not in ("hierarchical", "kmeans"):
+        raise ValueError(f"{caller}: clustering must be 'hierarchical' or 'kmeans'; got {clustering!r}.")
+    n, tree = len(here), scipy.spatial.KDTree(here)
+    k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
+    wanted, own = tree.query(there)[0], tree.query(here, 2)[0][:, 1]
+
+    def distance(fold: NDArray[np.int64]) -> float:
+        """Compute W of the folds."""
+        nearest = np.zeros(n)
+        for f in range(k):
+            nearest[fold == f] = scipy.spatial.KDTree(here[fold != f]).query(here[fold == f])[0]
+        return float(scipy.stats.wasserstein_distance(nearest, wanted))
+
+    random = rng.permutation(np.arange(n) % k)
+    fold, label, best = random, None, distance(random)
+    note = f"{best:.3g} for random folds"
+    clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05  # the level of the paper
+    if clustered:
+        sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))  # as many as in the paper
+        for found in _clusterings(here, sizes, clustering, rng):
+            merged = _merge(here, found, k)
+            if np.bincount(merged).max() > n / 2:  # the largest share of a fold that the paper allows
+                continue
+            if (W := distance(merged)) < best:
+                fold, label, best = merged, found, W
+    note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
+    kind: dict[str, Any] = {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
+    return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
+
+
+def _clusterings(
+    points: NDArray[np.float64], sizes: NDArray[np.int64], kind: str, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Cluster points into each of the given numbers of clusters."""
+    if kind == "hierarchical":
+        yield from scipy.cluster.hierarchy.cut_tree(scipy.cluster.hierarchy.linkage(points, "ward"), sizes).T
+        return
+    from sklearn.cluster import KMeans
+
+    state = int(rng.integers(2**32))
+    for size in sizes:
+        yield KMeans(int(size), n_init=1, random_state=state).fit_predict(points)
+
+
+def _merge(points: NDArray[np.float64], cluster: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """Merge clusters into k folds.
+
+    A cluster of a k-th of the points is a fold. The others are dealt to the remaining folds in turn, along the first principal
+    axis of the clusters' centres, so that neighbours are in different folds.
+    """
+    sizes = np.bincount(cluster)
+    centre = np.stack([np.bincount(cluster, x) / sizes for x in points.T], axis=1)
+    centre -= centre.mean(0)
+    along = np.argsort(centre @ np.linalg.svd(centre, full_matrices=False)[2][0])
+    large = along[sizes[along] >= len(points) / k]
+    small, fold = along[sizes[along] < len(points) / k], np.zeros(len(sizes), np.int64)
+    fold[large] = np.arange(len(large))
+    fold[small] = len(large) + np.arange(len(small)) % max(k - len(large), 1)
+    return fold[cluster]
 
 
 @scheme
