@@ -100,13 +100,17 @@ def _of_one(
     single = _precise(anchor)
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
-    squared, size, images = third**2, np.abs(third), single(anchor.whiten(index) @ anchor.root).T  # H⁻¹x
+    squared, size, images = third**2, np.abs(third), anchor.whiten(index)
+    if "rows" in vars(anchor):  # products of whitened rows
+        images, design = single(images).T, DenseDesign(single(anchor.rows))
+    else:  # of rows with H⁻¹x
+        images, design = single(images @ anchor.root).T, cast(DenseDesign, anchor.model.design)
     sums, (itself, place) = np.empty((3, len(look.unit))), _itself(index, look.unit)
     # numbers in float32: half a core's cache
     step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
         some = slice(start, start + step)
-        gram = cast(DenseDesign, anchor.model.design).ahead(look.unit[some], images)
+        gram = design.ahead(look.unit[some], images)
         term = gram * along[some, None]
         term -= common
         term *= term
