@@ -195,8 +195,16 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (refits, params, params)
             Symmetric Hessians.
         """
-        columns = [self._along(theta, weights, state, k) for k in range(theta.shape[1])]
-        found = np.stack(columns, axis=2)
+        step = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta))
+        moves = step * np.eye(theta.shape[1])[:, None]
+        ends = np.concatenate([theta + moves, theta - moves])
+        slopes, most = np.empty_like(ends), self.costs.lanes or 2**15 // self.num_units  # lanes that a cache holds
+        together = max(1, most // max(len(theta), 1))
+        for some in (slice(k, k + together) for k in range(0, len(ends), together)):
+            part = ends[some]
+            every, start = (None if one is None else np.tile(one, (len(part), 1)) for one in (weights, state))
+            slopes[some] = self.look(part.reshape(-1, part.shape[2]), np.asarray(every), start)[1].reshape(part.shape)
+        found = ((slopes[: len(moves)] - slopes[len(moves) :]) / (2 * step.T[..., None])).swapaxes(0, 1)
         return (found + found.swapaxes(1, 2)) / 2
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
@@ -269,13 +277,6 @@ class AbstractClosedForm(AbstractObjective):
         del theta
         return None
 
-    def _along(self, theta: Points, weights: Weights, state: State, k: int) -> Points:
-        """Derivative of the gradients along one parameter."""
-        step = np.zeros_like(theta)
-        step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
-        ends = [self.look(theta + sign * step, weights, state)[1] for sign in (1.0, -1.0)]
-        return (ends[0] - ends[1]) / (2 * step[:, k : k + 1])
-
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return self.look(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0][0]
 
@@ -318,7 +319,12 @@ class ClosedFormBatch:
         """Evaluate F and its gradients."""
 
         def one(theta, some):
-            value, gradient, state = self.objective.look(theta, self.weigh(some), self._start_states(some))
+            unshared = self._unshared
+            value, gradient, state = self.objective.look(
+                theta, self.weigh(some), None if unshared else self._start_states(some)
+            )
+            if unshared and np.isfinite(value).all():
+                self.states[-1] = state
             if state is not None:
                 fine = np.flatnonzero(np.isfinite(value))
                 self.states |= {int(some[k]): state[k] for k in fine}
@@ -416,13 +422,18 @@ class ClosedFormBatch:
             self.states[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
         return None if self.states[-1] is None else np.repeat(self.states[-1], count, axis=0)
 
+    @property
+    def _unshared(self) -> bool:
+        """Whether there is one refit, not evaluated so far, so that no other would gain from the state at `like`."""
+        return not self.states and len(self.rows.index) == 1
+
     def _start_states(self, lanes: Lanes) -> State:
         usual = self._anchor_states()
         return None if usual is None else np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
 
     def _by_group(self, one: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
-        usual = self._anchor_states()
+        usual = None if self._unshared else self._anchor_states()
         # entries of weights and states that are in memory together
         each = self.objective.costs.lanes or max(1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size)))
         pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]

@@ -246,6 +246,8 @@ class Parameters:
     held : callable
         Maps θ to None, or, if the fit ran to a boundary, to the model that holds parameters there, natural parameters to start
         it from, and a description of what it holds.
+    usual_starts : int, default: 4
+        Number of starts of a fit, unless the user gives one. With 1, four follow if it ends at a boundary or at no minimum.
     leaving : callable or None
         Function of (objective, like, thetas `[refits, params]`, weights `[refits, units]`) that says for which refits F would
         fall if a parameter left the boundary on which the fit holds it; None if nothing is held.
@@ -273,6 +275,7 @@ class Parameters:
     limit: Callable[[PyTree], str] = lambda theta: ""
     at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same
     held: "Callable[[PyTree], tuple[AbstractObjective, PyTree, str] | None]" = lambda theta: None
+    usual_starts: int = 4
     leaving: Callable[..., Bool[np.ndarray, " refits"]] | None = None
 
 

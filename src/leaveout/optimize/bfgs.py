@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ..objectives.batch_functions import Function
-from .newton import OBJECTIVE_ROUNDING, Vector
+from ..objectives.batch_functions import Function, preconditioner
+from ..objectives.closed_form import AbstractClosedForm
+from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, OBJECTIVE_ROUNDING, Minimisation, Vector, factorise
 
 MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
 FALL, FLATTER = 1e-4, 0.9  # Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach
@@ -30,7 +31,7 @@ Solve = Callable[[Vector], Vector]
 
 
 class BFGS:
-    """State of a descent, and its approximate inverse Hessian; `start` multiplies by P₀."""
+    """State of a descent, and its approximate inverse Hessian; `start` multiplies by P₀. A first step is at most `longest`."""
 
     start: Solve
     count: int
@@ -41,9 +42,9 @@ class BFGS:
     gradient: np.ndarray
     step: Vector
 
-    def __init__(self, F: Function, theta: Vector, start: Solve):
+    def __init__(self, F: Function, theta: Vector, start: Solve, longest: float = 1.0):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
-        self.F, self.start, self.count = F, start, 0
+        self.F, self.start, self.longest, self.count = F, start, longest, 0
         self.moves, self.turns = np.empty((most, theta.size)), np.empty((most, theta.size))
         self.theta, (self.value, self.gradient) = theta, F.look(theta)
         self.step = start(self.gradient)
@@ -87,9 +88,9 @@ class BFGS:
     def _line_search(self, promise: float) -> tuple[float, float, Vector]:
         """Find a length of step that meets Wolfe's conditions, with F and its gradient there; zero if there is none.
 
-        A first step is no longer than one, as it may lead over a hill.
+        A first step is no longer than one, unless P₀ is trusted, as it may lead over a hill.
         """
-        length = 1.0 if self.count else min(1.0, promise**-0.5)
+        length = 1.0 if self.count else min(1.0, self.longest * promise**-0.5)
         low, high = (0.0, -promise), (np.inf, np.nan)
         max_line_looks = 30  # largest number of evaluations along one direction
         for _ in range(max_line_looks):
@@ -103,6 +104,20 @@ class BFGS:
                 return length, value, gradient
             length = _between(low, high)
         return 0.0, self.value, self.gradient
+
+
+def minimise_by_information(objective: AbstractClosedForm, F: Function, theta: Vector) -> Minimisation:
+    """Minimise without a Hessian, by BFGS from the model's matrix over all parameters that approximates ∇²F at a start.
+
+    The last step, of a decrement below `FLOOR_DECREMENT`, is taken without a look. A model may have no such matrix.
+    """
+    parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
+    factor = factorise(np.asarray(parts[0].matrices[0])) if parts and len(parts[0].entries) == 1 else None
+    if factor is None:
+        return Minimisation(np.inf, theta, False)
+    way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
+    found = way.descend(lambda size: size < FLOOR_DECREMENT, MAX_NEWTON_STEPS)
+    return Minimisation(way.value, way.theta - way.step if found else way.theta, found)
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:

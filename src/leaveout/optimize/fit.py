@@ -31,6 +31,7 @@ from ..objectives.objective import (
     unflatten,
 )
 from .active_set import above, dual_form, restrict_to_active
+from .bfgs import minimise_by_information
 from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
 from .hessian_products import (
     FINE,
@@ -44,7 +45,7 @@ from .hessian_products import (
 )
 from .newton import Flat, Minimisation, factorise, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
-from .starts import Minima, alone, descended_from, distinct, own_start, starts_of, stored_leaves
+from .starts import STARTS, Minima, alone, descended_from, distinct, own_start, starts_of, stored_leaves
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 # share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
@@ -443,9 +444,11 @@ def fit(
     theta0 : pytree of arrays, optional
         First start, in natural parameters; by default the objective's own.
     num_starts : int, optional
-        Number of starts; by default four, or one beyond 2,000 parameters. A convex F always has one. Starts run side by side on
-        the available cores, or on joblib's workers. Starts after the first are the objective's own, drawn with `seed`. If it
-        does not draw, they are drawn around the first, so far off that F would rise by about half a nat a unit.
+        Number of starts; by default four, or one beyond 2,000 parameters, and for a mixed model unless that ends at a boundary.
+        A convex F always has one.
+        Starts run side by side on the available cores, or on joblib's workers. Starts after the first are the objective's own,
+        drawn with `seed`. If it does not draw, they are drawn around the first, so far off that F would rise by about half a
+        nat a unit.
     seed : int, default: 0
         Seed of the starts.
     curvature : {"auto", "dense", "products", "rows"}, default: "auto"
@@ -512,6 +515,11 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
     def descend(F: Function, start: np.ndarray) -> Minimisation:
         if flat is None:
             return minimise_by_products(objective, F, start)
+        if isinstance(objective, AbstractClosedForm):
+            found = minimise_by_information(objective, F, start)
+            if found.converged:
+                return found
+            start = found.theta
         return minimise(objective, F, start, np.ones(objective.num_units), flat)
 
     told = read_or_make(start)
@@ -520,10 +528,16 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         starts = [unflatten(start, like) for start in told["starts"]]
     flat = told.get("flat")
     runs = descended_from([np.asarray(ravel(start)) for start in starts], function(objective, starts[0]), descend)
+    single = num_starts is None and objective.parameters.usual_starts == 1
+    more = lambda: _lowest(objective, theta0, STARTS, seed, curvature)  # if a single start ends at a boundary or no minimum
     try:
         found = _fit_at_end(objective, runs[0], starts[0], flat)
         bounded = objective.parameters.held(found.theta)
+        if single and (bounded is not None or objective.parameters.warning(found.theta)):
+            return more()
     except (RuntimeError, IndefiniteHessianError) as error:
+        if single:
+            return more()
         bounded = objective.parameters.held(objective.parameters.canonical(unflatten(runs[0][1], starts[0])))
         runs = runs if bounded is not None else [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:

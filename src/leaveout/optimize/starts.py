@@ -25,6 +25,7 @@ from ..objectives.objective import AbstractObjective, as_stored, map_arrays, rav
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 WIDER = (1, 2, 4)  # factors of the distance, as a first start in a narrow basin does not show how far off others are
+STARTS = 4  # default number of starts, if F is not convex and a start is affordable
 SAME_MINIMUM = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
 START_ROUNDING = 1e-10  # the same, relative to F
 
@@ -67,8 +68,7 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
     """
     own = lambda seed: stored_leaves(own_start(objective, seed))
     first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
-    starts = 4  # default number of starts, if F is not convex and a start is affordable
-    usual = starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
+    usual = objective.parameters.usual_starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
     count = 1 if objective.convex else usual if number is None else number
     if count == 1:
         return [first]

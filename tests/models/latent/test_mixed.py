@@ -169,6 +169,38 @@ def test_slopes(data, family, form):
 # scores
 
 
+@pytest.mark.parametrize("form", ["(1 + x | p)", "(1 | p) + (1 | h)"])
+def test_a_fit_starts_from_the_information(data, form):
+    """That of β, and of Λ if there is one factor, is that of the marginal normal distribution."""
+    model = lo.Mixed(f"y ~ x + {form}", data.assign(y=data.gaussian))
+    theta, _ = somewhere(model)
+    (block,) = model.preconditioner(theta, np.ones(model.num_units))
+    X, count = np.column_stack([np.ones(len(data)), data.x]) @ model.transform, len(theta)
+
+    def covariance(theta):
+        natural, V = model.parameters.natural(theta), 0.0
+        for factor in model.factors:
+            Z = np.column_stack([np.ones(len(data)), data.x])[:, : factor.q]
+            same = data[factor.name].to_numpy()[:, None] == data[factor.name].to_numpy()
+            V = V + same * (Z @ natural[f"covariance[{factor.name}]"] @ Z.T)
+        return V + natural["scale"] ** 2 * np.eye(len(data))
+
+    inverse = np.linalg.inv(covariance(theta))
+    np.testing.assert_allclose(block.matrices[0][:2, :2], X.T @ inverse @ X, rtol=1e-9)
+    slopes = [inverse @ (covariance(theta + h) - covariance(theta - h)) / 2e-5 for h in 1e-5 * np.eye(count)[2:-1]]
+    if len(model.factors) == 1:
+        exact = [[0.5 * np.trace(a @ b) for b in slopes] for a in slopes]
+        np.testing.assert_allclose(block.matrices[0][2:-1, 2:-1], exact, rtol=1e-6, atol=1e-6)
+
+
+def test_a_fit_takes_few_gradients(data, monkeypatch):
+    looks, look = [], lo.Mixed.look
+    monkeypatch.setattr(lo.Mixed, "look", lambda self, *at: looks.append(len(at[0])) or look(self, *at))
+    fit = lo.fit(lo.Mixed("y ~ x + (1 | p)", data.assign(y=data.binomial), "binomial"))
+    assert fit.decrement < 1e-5
+    assert len(looks) <= 15
+
+
 @pytest.mark.parametrize("score", ["joint", "pointwise"])
 @pytest.mark.parametrize(
     "drop, form",

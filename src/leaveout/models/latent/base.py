@@ -43,6 +43,10 @@ class AbstractEngine(abc.ABC):
     def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`; and wℓ″ of each row."""
 
+    @abc.abstractmethod
+    def coefficients(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
+        """Information XᵀV⁻¹X on the coefficients given θ's other parts, V⁻¹ from ℓ″ at the modes; and η there, of each row."""
+
 
 def jacobian_by_differences(
     by_weight: Callable[[Points, State], tuple[Float[np.ndarray, "points units"], State]], theta: Float[np.ndarray, " params"]

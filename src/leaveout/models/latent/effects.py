@@ -82,6 +82,18 @@ class GroupingFactor:
             own[k] = design[i] * slopes[j]
         return own
 
+    def information(
+        self, free: Float[np.ndarray, " free"], weight: Float[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, "free free"]:
+        """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if there were no other factor."""
+        root, count, (i, j) = self.root(free), len(self.levels), (self.row, self.column)
+        C = np.array([[np.bincount(self.code, weight * a * b, count) for a in self.design] for b in self.design]).T
+        S = np.linalg.solve(np.eye(self.q) + C @ (root @ root.T), C)  # (C⁻¹ + ΛΛᵀ)⁻¹ of each level
+        across = S @ root
+        both = root.T @ across
+        found = S[:, i[:, None], i] * both[:, j[:, None], j] + across[:, i[:, None], j] * across[:, i, j[:, None]]
+        return found.sum(0)
+
     def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]

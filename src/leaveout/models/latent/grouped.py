@@ -243,10 +243,19 @@ class OneFactor(AbstractEngine):
         found = self.make_clusters(theta[None], np.ones((1, len(self.order))))
         mode, of = found.mode(), self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
-        (bend,) = self.sorted.response.orders(mode.eta, found.tau, self.sorted.y, (2,))
         back = np.argsort(self.order)
         across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
-        return across[np.ix_(back, back)], (found.omega * bend)[0, back]
+        return across[np.ix_(back, back)], (found.omega * mode.orders[2])[0, back]
+
+    def coefficients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found, X = self.make_clusters(theta[None], np.ones((1, len(self.order)))), self.sorted.design
+        mode, total = found.mode(), self.rows.total
+        weighted = (found.omega * mode.orders[2]).T * X
+        pulled = np.stack([total(a * weighted.T) for a in found.a[:, 0]])
+        whitened = forward(mode.low, pulled)
+        eta = np.empty(len(self.order))
+        eta[self.order] = mode.eta[0]
+        return X.T @ weighted - np.einsum("qpg,qrg->pr", whitened, whitened), eta
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""

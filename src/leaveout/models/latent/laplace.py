@@ -429,6 +429,12 @@ class LaplaceEngine(AbstractEngine):
         at = self.whole(theta)
         return self.latent.covariance(at, np.arange(len(self.unit))), at.losses[2][0]
 
+    def coefficients(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
+        at, X = self.whole(theta), self.data.design
+        weighted = at.losses[2].T * X
+        pulled = np.concatenate([self.latent.pull(at.refits, column[None]) for column in weighted.T]).T
+        return X.T @ weighted - pulled.T @ at.solver.solve(pulled[None])[0], at.eta[0]
+
     @property
     def costs(self) -> Costs:
         length = max(self.latent.incidence.pattern.length, 1)

@@ -29,7 +29,7 @@ from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
 from ...objectives.closed_form import AbstractClosedForm, Points, State, Weights
-from ...objectives.objective import AbstractObjective, Costs, Parameters, Units
+from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
 from ..glm.rows import all_finite, column, design, new_rows
 from .base import AbstractLatentModel
 from .crossed import CrossedFactors
@@ -296,6 +296,7 @@ class Mixed(AbstractLatentModel):
             natural=self._natural,
             unconstrained=self._to_unconstrained,
             start=self._start,
+            usual_starts=1,  # of 96 small problems of five families, none had a second minimum inside
             canonical=self._canonical,
             names=self._names,
             warning=self._warning,
@@ -353,6 +354,20 @@ class Mixed(AbstractLatentModel):
         draws = (np.exp(0.7 * rng.standard_normal(len(f.row))) if seed else np.ones(len(f.row)) for f in self.factors)
         free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
         return np.concatenate([z, *free, tau])
+
+    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
+        """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows' scores at the modes, on τ."""
+        del weights
+        theta, own, data = np.asarray(theta, float), self.data.response, self.data
+        of_coefficients, eta = self.engine.coefficients(theta)
+        parts = split(theta[None], data, self.factors)
+        tau = parts.tau[0][:, None]
+        weight = data.size * own.orders(eta, tau, data.y, (2,))[0]
+        blocks = [factor.information(free[0], weight) for factor, free in zip(self.factors, parts.free, strict=True)]
+        scores = own.shared_derivatives(eta, tau, data.y, (0,))[0] + own.constant(tau, data.y)[1]
+        scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
+        found = scipy.linalg.block_diag(of_coefficients, *blocks, (data.size * scores) @ scores.T)
+        return (DiagonalBlocks(np.arange(len(theta))[None], found[None]),)
 
     # variances at zero
 

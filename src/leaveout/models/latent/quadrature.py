@@ -20,8 +20,9 @@ are those of the approximation itself, including the changes of b̂ and M: with 
 Arrays are `[..., rows]` of rows sorted by cluster, `[..., clusters]`, and have components (of a, b, M) in front.
 """
 
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .modes import ValueAndSteps, newton
-from .responses import Response, ResponseRows
+from .responses import Orders, Response, ResponseRows
 
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
 # distances: their reach from the mode, the first and the largest number of intervals, the change of the logarithm at which
@@ -67,11 +68,12 @@ class ClusterSlopes(NamedTuple):
 
 
 class ClusterMode(NamedTuple):
-    """b̂ `[q, ..., clusters]`, L, and the predictors there."""
+    """b̂ `[q, ..., clusters]`, L, and the predictors there with ℓ, ℓ′, ℓ″ and ℓ‴."""
 
     b: NDArray[np.float64]
     low: NDArray[np.float64]
     eta: NDArray[np.float64]
+    orders: Orders
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,7 @@ class Rule:
     log_weight: NDArray[np.float64]
 
     @staticmethod
+    @functools.cache
     def of(q: int, count: int) -> "Rule":
         """Build the product rule of `count` nodes in each dimension, for the standard normal density."""
         z, w = np.polynomial.hermite_e.hermegauss(count)
@@ -94,26 +97,33 @@ def cholesky(M: np.ndarray) -> np.ndarray:
     """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
     q, low = len(M), np.zeros_like(M)
     for i in range(q):
-        low[i, i] = np.sqrt(M[i, i] - np.sum(low[i, :i] ** 2, 0))
+        low[i, i] = np.sqrt(_less(M[i, i], low[i, :i], low[i, :i]))
         for j in range(i + 1, q):
-            low[j, i] = (M[j, i] - np.sum(low[j, :i] * low[i, :i], 0)) / low[i, i]
+            low[j, i] = _less(M[j, i], low[j, :i], low[i, :i]) / low[i, i]
     return low
 
 
 def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻¹v."""
-    x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
+    x: list[np.ndarray] = []
     for i in range(len(low)):
-        x[i] = (v[i] - np.sum(low[i, :i] * x[:i], 0)) / low[i, i]
-    return x
+        x.append(_less(v[i], low[i, :i], x) / low[i, i])
+    return np.array(x)
 
 
 def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻ᵀv."""
-    x = np.empty(np.broadcast_shapes(low[0].shape, v.shape))
+    x: list[np.ndarray] = []
     for i in reversed(range(len(low))):
-        x[i] = (v[i] - np.sum(low[i + 1 :, i] * x[i + 1 :], 0)) / low[i, i]
-    return x
+        x.insert(0, _less(v[i], low[i + 1 :, i], x) / low[i, i])
+    return np.array(x)
+
+
+def _less(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np.ndarray:
+    """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one effect."""
+    for one, other in zip(a, b, strict=True):
+        v = v - one * other
+    return v
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +175,8 @@ class Clusters:
         shape = (len(self.a), *self.e.shape[:-1], len(self.rows.first))
         b, _ = newton(look, np.zeros(shape) if start is None else start)
         eta = self._predictors(b)
-        (bend,) = self.response.orders(eta, self.tau, self.y, (2,))
-        return ClusterMode(b, cholesky(self._information(self.omega * bend)), eta)
+        orders = self.response.orders(eta, self.tau, self.y, (0, 1, 2, 3))
+        return ClusterMode(b, cholesky(self._information(self.omega * orders[2])), eta, orders)
 
     def value(self, rule: Rule | None, start: np.ndarray | None = None) -> NDArray[np.float64]:
         """Compute f of each cluster."""
@@ -213,13 +223,12 @@ class Clusters:
         half = np.sum(np.log(np.einsum("ii...->i...", mode.low)), 0) + self.rows.total(fixed)
         if nodes is not None:
             return half - nodes.log_sum
-        (loss,) = self.response.orders(mode.eta, self.tau, self.y, (0,))
-        return half + self.rows.total(self.omega * loss) + 0.5 * np.sum(mode.b**2, 0)
+        return half + self.rows.total(self.omega * mode.orders[0]) + 0.5 * np.sum(mode.b**2, 0)
 
     def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
         """Compute f and its slopes."""
         mode, omega = self.mode(start), self.omega
-        one, bend, third = self.response.orders(mode.eta, self.tau, self.y, (1, 2, 3))
+        _, one, bend, third = mode.orders
         own_slope, own_bend = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
         told = None if rule is None else _Nodes(self, mode, rule, True)
         Mbar = _adjoint(mode.low, told)
