@@ -1,5 +1,7 @@
 """The drop-in: what scikit-learn's own cross-validation returns, by its own refits; and errors that cover what is off."""
 
+import functools
+import logging
 import subprocess
 import sys
 import warnings
@@ -8,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import config_context
+from sklearn.cluster import KMeans
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
 from sklearn.exceptions import FitFailedWarning, UndefinedMetricWarning
 from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.linear_model import (
@@ -17,9 +20,11 @@ from sklearn.linear_model import (
     LinearRegression,
     LogisticRegression,
     PoissonRegressor,
+    QuantileRegressor,
     Ridge,
     RidgeClassifier,
     RidgeCV,
+    SGDRegressor,
     TweedieRegressor,
 )
 from sklearn.metrics import log_loss, make_scorer, mean_squared_error, median_absolute_error
@@ -37,7 +42,7 @@ from sklearn.model_selection import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import leaveout as lo
@@ -89,7 +94,7 @@ def test_scores_are_those_of_scikit_learns_own_refits(name):
     theirs = cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True)
     ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True, refit=EXACT)
     errors = ["approximation_error"] if scoring is None else [f"approximation_error_{one}" for one in scoring]
-    assert set(ours) == set(theirs) | set(errors)
+    assert set(ours) == set(theirs) | {*errors, "refits"} and ours["refits"] == "from one fit"
     for key in theirs:
         assert ours[key].shape == theirs[key].shape
         if not key.endswith("_time"):
@@ -160,7 +165,7 @@ def test_standardising_in_every_fold_is_a_change_of_the_penalty(name, before, mo
     ours = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True, refit=EXACT)
     alone = name == "least squares"  # the fold without the row that its coefficient is of
     assert len(count) == 1 + alone and "transformers" not in ours
-    quick = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring)
+    quick = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, refit=lo.Certified())
     for key in theirs:
         if not key.endswith("_time"):
             np.testing.assert_allclose(ours[key], theirs[key], atol=1e-7, err_msg=key)
@@ -250,7 +255,7 @@ def test_a_fitted_host_is_taken_as_it_is_and_one_fitted_elsewhere_is_not(monkeyp
     kept, want = elsewhere.coef_.copy(), cross_validate(Ridge(2.0), X, Y["real"], cv=4)["test_score"]
     for host, fits in ((here, 0), (elsewhere, 1), (changed, 1), (Ridge(2.0), 1)):
         count[:] = []
-        got = lo.sklearn.cross_val_score(host, X, Y["real"], cv=4)
+        got = lo.sklearn.cross_val_score(host, X, Y["real"], cv=4, refit=lo.Certified())
         assert len(count) == fits
         np.testing.assert_allclose(got, want, atol=1e-10)
     np.testing.assert_array_equal(elsewhere.coef_, kept)
@@ -272,8 +277,8 @@ def test_estimators_indices_and_scorers_of_ones_own():
     cv = KFold(5, shuffle=True, random_state=2)
     options = {"cv": cv, "return_estimator": True, "return_indices": True}
     theirs = cross_validate(Ridge(2.0), X, Y["real"], scoring=several, **options)
-    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], scoring=several, **options)
-    assert set(ours) - set(theirs) == {"approximation_error_size", "approximation_error_first"}
+    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], scoring=several, refit=EXACT, **options)
+    assert set(ours) - set(theirs) == {"approximation_error_size", "approximation_error_first", "refits"}
     for key in ("test_size", "test_first"):
         np.testing.assert_allclose(ours[key], theirs[key], atol=1e-10)
     for part in ("train", "test"):
@@ -284,7 +289,8 @@ def test_estimators_indices_and_scorers_of_ones_own():
         assert mine.score(X, Y["real"]) == pytest.approx(other.score(X, Y["real"]), abs=1e-12)
     median = make_scorer(median_absolute_error, greater_is_better=False)
     named = {"mine": median, "theirs": "r2"}
-    both = [run(Ridge(2.0), X, Y["real"], scoring=named, cv=cv) for run in (cross_validate, lo.sklearn.cross_validate)]
+    ours = functools.partial(lo.sklearn.cross_validate, refit=EXACT)
+    both = [run(Ridge(2.0), X, Y["real"], scoring=named, cv=cv) for run in (cross_validate, ours)]
     for key in ("test_mine", "test_theirs"):
         np.testing.assert_allclose(both[1][key], both[0][key], atol=1e-10)
 
@@ -363,6 +369,7 @@ def test_columns_of_probabilities_are_all_classes_where_folds_lack_some(method, 
             if method != "decision_function"
             else (pytest.raises(ValueError, match="Only 2 class/es in training fold, but 3"))
         ):
+            warnings.filterwarnings("always" if method != "decision_function" else "ignore")
             ours = lo.sklearn.cross_val_predict(host, Z, y, cv=splits, method=method, refit=EXACT)
         if method != "decision_function":
             with pytest.warns(RuntimeWarning):
@@ -373,7 +380,7 @@ def test_columns_of_probabilities_are_all_classes_where_folds_lack_some(method, 
 @pytest.mark.parametrize("name", ["explained_variance", "r2"])
 def test_a_share_of_the_variance_of_one_row_is_none(name):
     with pytest.warns(FitFailedWarning), pytest.warns(UndefinedMetricWarning, match="less than two samples"):
-        found = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=LeaveOneOut(), scoring=name)
+        found = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=LeaveOneOut(), scoring=name, refit=EXACT)
     assert np.isnan(found["test_score"]).all()
     theirs = cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name)
     ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name, refit=EXACT)
@@ -405,15 +412,19 @@ def test_folds_without_a_fit_have_no_score_and_it_is_said():
     late, cv = (np.arange(60) > 19).astype(int), GroupKFold(3)
     scaled = make_pipeline(QuantileTransformer(n_quantiles=5), LOGISTIC)
     run = lambda host, **more: lo.sklearn.cross_validate(host, X[:60], late, cv=cv, groups=np.arange(60) // 20, **more)
-    for host, scoring in ((LOGISTIC, ["accuracy"]), (scaled, ["accuracy", "f1_macro"])):
-        with pytest.warns(FitFailedWarning, match="one class"), pytest.warns(FitFailedWarning, match="1 of 3 folds"):
-            found = run(host, scoring=scoring)
+    for host, scoring, more in ((LOGISTIC, ["accuracy"], {"refit": EXACT}), (scaled, ["accuracy", "f1_macro"], {})):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = run(host, scoring=scoring, **more)
+        assert any(one.category is FitFailedWarning and "one class" in str(one.message) for one in told)
         for one in scoring:
             assert np.isnan(found[f"test_{one}"]).sum() == np.isnan(found[f"approximation_error_{one}"]).sum() == 1
-    with pytest.raises(ValueError, match="one class"):
-        run(scaled, error_score="raise")
-    with pytest.warns(FitFailedWarning), pytest.warns(FitFailedWarning, match="set to 0"):
-        assert (run(scaled, error_score=0)["test_score"] == 0).sum() == 1
+    for host, more in ((LOGISTIC, {"refit": EXACT}), (scaled, {})):
+        with pytest.raises(ValueError, match="one class"):
+            run(host, error_score="raise", **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert (run(host, error_score=0, **more)["test_score"] == 0).sum() == 1
     with pytest.warns(UndefinedMetricWarning), pytest.warns(FitFailedWarning, match="12 of 12 folds.*not defined"):
         assert np.isnan(lo.sklearn.cross_val_score(Ridge(), WIDE, WIDE[:, 0], cv=LeaveOneOut())).all()
     frozen = make_pipeline(StandardScaler(), LinearRegression())
@@ -435,7 +446,7 @@ def test_scorers_that_know_no_positive_class_are_told_of_as_scikit_learn_does(ho
     with pytest.warns(UserWarning, match=why):
         want = cross_validate(*given, **more)
     with pytest.warns(UserWarning, match=why), pytest.warns(FitFailedWarning, match="a score that is not defined"):
-        found = lo.sklearn.cross_validate(*given, **more)
+        found = lo.sklearn.cross_validate(*given, refit=EXACT, **more)
     for name in ("average_precision", "roc_auc"):
         np.testing.assert_allclose(found[f"test_{name}"], want[f"test_{name}"], atol=1e-7)
     assert np.isnan(found["test_average_precision"]).all()
@@ -448,16 +459,18 @@ def test_scorers_and_fits_that_fail():
         return 1.0
 
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
-        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score=-7.0)
+        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score=-7.0, refit=EXACT)
     assert (found["test_score"] == -7.0).all()
     with pytest.raises(ZeroDivisionError):
-        lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise")
+        lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise", refit=EXACT)
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
-        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=lambda host, X, y: 1 / 0, error_score=-7.0)
+        found = lo.sklearn.cross_validate(
+            Ridge(), X, Y["real"], cv=3, scoring=lambda host, X, y: 1 / 0, error_score=-7.0, refit=EXACT
+        )
     assert (found["test_score"] == -7.0).all()
     cut = make_pipeline(FunctionTransformer(_fails_on_few), QuantileTransformer(n_quantiles=5), Ridge())
     splits = [(np.arange(20), np.arange(20, N)), (np.arange(20, N), np.arange(15))]
-    with pytest.warns(FitFailedWarning, match="too few"), pytest.warns(FitFailedWarning, match="1 of 2 folds"):
+    with pytest.warns(FitFailedWarning, match="too few"):
         found = lo.sklearn.cross_validate(cut, X, Y["real"], cv=splits, scoring="neg_mean_squared_error")
     assert np.isnan(found["test_score"][0]) and np.isfinite(found["test_score"][1])
 
@@ -471,48 +484,39 @@ def _fails_on_few(values):
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.sklearn.cross_validate(RandomForestClassifier(), X, Y["two"]), TypeError, "RandomForest.*not supported"),
-        (lambda: lo.sklearn.cross_validate(RidgeCV(), X, Y["real"]), TypeError, "choose again.*OneFitSearchCV"),
         (
-            lambda: lo.sklearn.cross_val_predict(GridSearchCV(Ridge(), {"alpha": [1.0]}), X, Y["real"]),
+            lambda: lo.sklearn.cross_validate(
+                make_pipeline(StandardScaler(), RandomForestClassifier()), X, Y["two"], transformers="frozen"
+            ),
             TypeError,
-            "choose again",
+            "here is none: no other refits of RandomForest",
         ),
         (lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], transformers="fixed"), ValueError, "'refit' or 'frozen'"),
         (
-            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], params={"weight": WEIGHT}),
+            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], params={"weight": WEIGHT}, error_score="raise"),
             TypeError,
-            "'sample_weight' is known",
+            "unexpected keyword argument 'weight'",
         ),
         (
-            lambda: lo.sklearn.cross_validate(LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}),
+            lambda: lo.sklearn.cross_validate(
+                LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}, refit=EXACT
+            ),
             ValueError,
             "class 'no' have sample_weight 0",
         ),
         (lambda: lo.sklearn.cross_val_score(Ridge(), X, Y["real"], scoring=["r2"]), ValueError, "must be one scorer"),
+        (lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3)), ValueError, "partitions"),
         (
-            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=[(np.arange(9), np.r_[10, 10])]),
+            lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3), refit=EXACT),
             ValueError,
-            "a row twice",
+            "every row once",
         ),
-        (
-            lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=[(np.arange(9), np.arange(5, 20))]),
-            ValueError,
-            "both train",
-        ),
-        (lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3)), ValueError, "every row once"),
-        (lambda: lo.sklearn.cross_validate(Ridge(), X, np.c_[Y["real"], Y["real"]]), ValueError, "1d array"),
         (lambda: lo.sklearn.cross_validate(Ridge(), X, Y["real"], scoring="no_such"), ValueError, "no_such"),
         (lambda: lo.sklearn.cross_validate(Ridge(), X[:-1], Y["real"]), ValueError, "inconsistent"),
         (
             lambda: lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [1.0]}, scoring=["r2"]).fit(X, Y["real"]),
             ValueError,
-            "one scorer",
-        ),
-        (
-            lambda: lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [1.0]}, refit="r2").fit(X, Y["real"]),
-            ValueError,
-            "True or False",
+            "multi-metric scoring",
         ),
     ],
 )
@@ -649,13 +653,103 @@ def test_what_one_fit_does_not_tell_the_host_fits_itself(monkeypatch):
 
     monkeypatch.setattr("leaveout.sklearn._validation.fit_host", told)
     host, y = LinearRegression(), Y["real"]
-    with pytest.warns(UserWarning, match=r"LinearRegression is fitted anew in each of 3 folds.*not positive definite"):
-        found = lo.sklearn.cross_validate(host, X, y, cv=3, scoring="r2")
+    found = lo.sklearn.cross_validate(host, X, y, cv=3, scoring="r2", refit=EXACT)
+    assert "by the host: one fit does not tell" in found["refits"] and "not positive definite" in found["refits"]
     np.testing.assert_allclose(found["test_score"], cross_validate(host, X, y, cv=3)["test_score"], rtol=1e-12)
     assert (found["approximation_error"] == 0).all()
-    with pytest.warns(UserWarning, match="fitted anew"):
-        predicted = lo.sklearn.cross_val_predict(host, X, y, cv=3)
+    predicted = lo.sklearn.cross_val_predict(host, X, y, cv=3, refit=EXACT)
     np.testing.assert_allclose(predicted, cross_val_predict(host, X, y, cv=3), rtol=1e-12)
+
+
+BY_HOST = {  # host, response, arguments, a word of the reason
+    "forest": (RandomForestClassifier(8, random_state=0), "three", {"scoring": ["accuracy", "f1_macro"]}, "RandomForest"),
+    "boosting": (
+        make_pipeline(StandardScaler(), HistGradientBoostingRegressor(max_iter=3)),
+        "real",
+        {"cv": GroupKFold(3), "groups": GROUPS, "return_estimator": True, "return_train_score": True, "n_jobs": 1},
+        "HistGradient",
+    ),
+    "kernel": (SVC(), "two", {"scoring": {"a": "roc_auc"}, "return_indices": True, "params": {"sample_weight": WEIGHT}}, "SVC"),
+    "chooses": (RidgeCV(), "real", {"cv": KFold(3)}, "chooses anew"),
+    "a search": (GridSearchCV(Ridge(), {"alpha": [0.1, 9.0]}), "real", {"cv": 3}, "chooses anew"),
+    "several targets": (Ridge(), ["real", "positive"], {"cv": 3}, "not one column"),
+    "no target": (KMeans(2, random_state=0, n_init=1), None, {"cv": 3}, "KMeans"),
+    "kinks": (QuantileRegressor(), "real", {"cv": 3}, "kinks of QuantileRegressor"),
+    "each against the rest": (RidgeClassifier(), "three", {"cv": 12}, "each class against the rest"),
+    "learns": (make_pipeline(SelectKBest(k=2), LOGISTIC), "two", {"cv": 12}, "learn from the rows"),
+    "stochastic": (
+        SGDRegressor(random_state=0),
+        "real",
+        {"cv": LeaveOneOut(), "scoring": "neg_mean_squared_error"},
+        "stops before",
+    ),
+    "early": (LogisticRegression(C=10.0, max_iter=3), "two", {"cv": 30}, "stops before"),
+    "ranks": (LOGISTIC, "two", {"cv": 12, "scoring": "roc_auc"}, "'roc_auc' is called"),
+    "few folds": (LOGISTIC, "two", {"cv": 5}, "its 5 fits of 90 x 4 cost less"),
+    "a row twice": (Ridge(), "real", {"cv": [(np.arange(9), np.r_[10, 10, 11])] * 10}, "twice"),
+    "on both sides": (Ridge(), "real", {"cv": [(np.arange(9), np.arange(5, 20))] * 10}, "both train"),
+    "fails": (
+        LOGISTIC,
+        "two",
+        {"cv": [(np.arange(N), np.arange(9)), (np.flatnonzero(Y["two"] == "no"), np.arange(9))]},
+        "cost less",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HOST)
+@pytest.mark.filterwarnings("ignore")
+def test_any_estimator_is_refitted_by_the_host_and_it_is_said(name, tmp_path, caplog):
+    host, target, given, why = BY_HOST[name]
+    y = np.stack([Y[one] for one in target], 1) if isinstance(target, list) else Y[target] if target else None
+    want = cross_validate(host, X, y, **given)
+    with caplog.at_level(logging.INFO, "leaveout"):
+        found = lo.sklearn.cross_validate(host, X, y, **given)
+    assert found["refits"].startswith("by the host: ") and why in found["refits"] and found["refits"] in caplog.text
+    kept = lo.sklearn.cross_validate(host, X, y, checkpoint=tmp_path / "run.ckpt", **given)
+    again = lo.sklearn.cross_validate(host, X, y, checkpoint=tmp_path / "run.ckpt", **given)
+    for one in (found, kept, again):
+        assert set(want) < set(one) and one["refits"] == found["refits"]
+        for key in want:
+            if key.startswith(("test", "train")):
+                np.testing.assert_array_equal(one[key], want[key])
+        assert np.nansum([values for key, values in one.items() if key.startswith("approximation")]) == 0
+    if name in ("forest", "boosting", "learns"):
+        more = {key: value for key, value in given.items() if key in ("cv", "groups")}
+        np.testing.assert_array_equal(lo.sklearn.cross_val_predict(host, X, y, **more), cross_val_predict(host, X, y, **more))
+
+
+def test_one_fit_is_taken_where_it_costs_less():
+    where = lambda host, target, **given: lo.sklearn.cross_validate(host, X, Y[target], **given)["refits"]
+    assert where(LOGISTIC, "two", cv=10) == where(Ridge(), "real", cv=10) == "from one fit"
+    assert where(LOGISTIC, "three", cv=10) != where(LOGISTIC, "three", cv=LeaveOneOut()) == "from one fit"
+    grid = {"alpha": np.geomspace(0.1, 10, 6)}
+    family, few = (lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": grid["alpha"][:k]}, cv=5).fit(X, Y["real"]) for k in (6, 2))
+    assert family.refits_ == "from one fit" != few.refits_
+
+
+SEARCHED = {
+    "forest": (RandomForestClassifier(random_state=0), {"n_estimators": [2, 5]}, {}, "RandomForest"),
+    "several scorers": (
+        LOGISTIC,
+        {"C": [0.1, 1.0]},
+        {"scoring": ["accuracy", "roc_auc"], "refit": "roc_auc"},
+        "several scorers",
+    ),
+    "own choice": (LOGISTIC, {"C": [0.1, 1.0]}, {"refit": lambda found: 1}, "choice"),
+    "train": (LOGISTIC, {"C": [0.1, 1.0]}, {"return_train_score": True, "n_jobs": 1}, "training scores"),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_any_search_is_grid_search_and_says_so(name):
+    host, grid, given, why = SEARCHED[name]
+    ours, theirs = (kind(host, grid, cv=3, **given).fit(X, Y["two"]) for kind in (lo.sklearn.OneFitSearchCV, GridSearchCV))
+    assert why in ours.refits_ and ours.best_index_ == theirs.best_index_
+    for key in theirs.cv_results_:
+        if "score" in key and "time" not in key:
+            np.testing.assert_array_equal(ours.cv_results_[key], theirs.cv_results_[key])
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
 
 
 def test_a_search_whose_first_penalty_decides_too_little():

@@ -1,31 +1,25 @@
 """Estimators of all folds, from one fit.
 
-The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. Transformers that learn from
-rows are fitted on the training rows, and the linear model is minimised from the coefficients of the whole fit.
+The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. A fold that the whole fit does
+not determine is fitted by the host.
 """
 
-import copy
 import functools
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LinearRegression
-from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
-from ..interop.sklearn import describe, inner, read, rescales, with_parameters
-from ..models.glm.losses import AbstractRounded
+from ..interop.sklearn import read, rescales, with_parameters
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
 from ..plans.plan import Plan, RefitRows, from_splits
@@ -70,11 +64,6 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
     The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the minimum if its solver stopped
     early. If `anew`, refits standardise the columns themselves if that is a change of their ridge.
     """
-    if isinstance(describe(inner(estimator)).loss, AbstractRounded):  # raises before anything is fitted
-        raise TypeError(
-            f"lo.sklearn: the kinks of {type(inner(estimator)).__name__}'s loss are rounded, which scores would not tell: use "
-            "lo.from_sklearn and lo.cross_validate, whose results say by how much."
-        )
     try:
         check_is_fitted(estimator)
         with warnings.catch_warnings():
@@ -126,8 +115,8 @@ class OneFit:
         return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.is_frozen))
 
     @functools.cached_property
-    def _alone(self) -> "PipelineFolds":
-        return PipelineFolds(self.host, self.data, [self.splits[k] for k in self._lost_folds], self.on_failure)
+    def _alone(self) -> "HostFolds":
+        return HostFolds(self.host, self.data, self.splits, self.on_failure)
 
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
@@ -137,8 +126,7 @@ class OneFit:
         """Estimator of a fold; None if there is no refit."""
         if np.isfinite(self._theta[k]).all():
             return with_parameters(self.host, {name: values[k] for name, values in self._parameters.items()})
-        (place,) = np.nonzero(self._lost_folds == k)
-        return self._alone.of(place.item()) if place.size else None
+        return self._alone.of(k) if k in self._lost_folds else None
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
@@ -146,10 +134,17 @@ class OneFit:
 
     def complete(self, scores: Scores, score: Score) -> Scores:
         """Add the scores of folds that have a fit of their own."""
-        if np.isnan(scores.values).any() and self._lost_folds.size:
-            (own,) = self._alone.call_scorers([score])
-            for mine, others in zip(scores, own, strict=True):
-                mine[self._lost_folds] = others
+
+        def own(k: int) -> StepResult:
+            host = self._alone.of(k)
+            value = np.nan if host is None else score(host, self.data.some(self.splits[k][1]))
+            return {"value": np.asarray(value), "failed": np.asarray(host is None)}
+
+        if np.isnan(scores.values).any():
+            for k, found in steps(own, self._lost_folds):
+                if found["failed"] and k not in self._alone.estimators:  # read from a checkpoint
+                    self.on_failure(ValueError("its fit failed in the run before"))
+                scores.values[k], scores.error[k] = found["value"], np.where(found["failed"], np.nan, 0.0)
         return scores
 
 
@@ -181,43 +176,24 @@ def _key(rows: NDArray) -> bytes:
     return np.ascontiguousarray(rows, np.int64).tobytes()
 
 
-class PipelineFolds:
-    """Host with transformers fitted on the training rows of each fold, and its linear model refitted from the whole fit.
-
-    Results of a fold are kept.
-    """
+class HostFolds:
+    """Host that is fitted anew on the training rows of each fold; fitted hosts are kept."""
 
     def __init__(self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]):
-        self.host, self.data, self.splits, self.failures = host, data, splits, failed
-        self.fit_seconds = np.zeros(len(splits))
-        self.estimators: dict[int, tuple[Any, Any, str]] = {}
+        self.host, self.data, self.splits, self.failed = host, data, splits, failed
+        self.estimators: dict[int, Any] = {}
 
     def of(self, k: int) -> Any:
-        """Estimator of a fold; None if there is no refit."""
-        return self._make(k)[0]
-
-    def _make(self, k: int) -> tuple[Any, Any, str]:
-        """Estimator of a fold, the estimator after one more step, and the reason if there is none."""
+        """Estimator of a fold; None if its fit fails."""
         if k not in self.estimators:
-            began, rows = time.perf_counter(), self.data.some(self.splits[k][0])
+            rows = self.data.some(self.splits[k][0])
+            self.estimators[k] = None
             try:
                 with making():
-                    host, found = self._refit(rows)
-                    decrement_rounding = 1e-9  # decrement whose half square is below rounding, so that no step is taken
-                    if found is None or found.decrement < decrement_rounding:
-                        self.estimators[k] = host, host, ""
-                    else:
-                        step = natural(found, (found.vector - found.solve(found.gradient))[None])
-                        further = with_parameters(host, {name: values[0] for name, values in step.items()})
-                        self.estimators[k] = host, further, ""
+                    self.estimators[k] = clone(self.host).fit(rows.X, rows.y, **rows.params)
             except (ValueError, RuntimeError) as error:
-                self.failures(error)
-                self.estimators[k] = None, None, str(error)
-            self.fit_seconds[k] = time.perf_counter() - began
+                self.failed(error)
         return self.estimators[k]
-
-    def _refit(self, rows: FoldData) -> tuple[Any, Fit | None]:
-        return refit_host(self.host, rows)
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
@@ -227,54 +203,3 @@ class PipelineFolds:
     def _predictions(self, predict: Predict, k: int) -> StepResult:
         found = np.asarray(predict(k, self.of(k)))
         return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
-
-    def call_scorers(self, scores: Sequence[Score]) -> list[Scores]:
-        """Scores of every fold, by scorers called on its test rows."""
-        found = np.full((len(scores), 3, len(self.splits)), np.nan)
-        for k, told in steps(functools.partial(self._call_scorers, scores), range(len(self.splits))):
-            found[..., k], self.fit_seconds[k] = told["scores"], told["seconds"]
-            if (why := str(told["failed"])) and k not in self.estimators:
-                self.failures(ValueError(why))
-        return [Scores(*each) for each in found]
-
-    def _call_scorers(self, scores: Sequence[Score], k: int) -> StepResult:
-        host, further, why = self._make(k)
-        rows, found = self.data.some(self.splits[k][1]), np.full((len(scores), 3), np.nan)
-        for each, score in zip(found, scores if host is not None else (), strict=False):
-            began = time.perf_counter()
-            each[0] = score(host, rows)
-            each[1] = 0.0 if further is host else abs(score(further, rows) - each[0])
-            each[2] = time.perf_counter() - began
-        return {"scores": found, "seconds": np.asarray(self.fit_seconds[k]), "failed": np.array(why)}
-
-
-class ByHost(PipelineFolds):
-    """Host that fits itself anew on the training rows of each fold."""
-
-    def _refit(self, rows: FoldData) -> tuple[Any, Fit | None]:
-        return clone(self.host).fit(rows.X, rows.y, **rows.params), None
-
-
-def refit_host(host: Any, data: FoldData) -> tuple[Any, Fit | None]:
-    """Return a fitted host whose learning steps are fitted on other rows."""
-    new = copy.copy(host)
-    if isinstance(host, Pipeline):
-        name, last = host.steps[-1]
-        before = clone(host[:-1]) if len(host.steps) > 1 else None
-        X = data.X if before is None else before.fit_transform(data.X, data.y)
-        last, found = refit_host(last, data._replace(X=X))
-        new.steps = [*(() if before is None else before.steps), (name, last)]
-        return new, found
-    if isinstance(host, TransformedTargetRegressor):
-        new.transformer_ = clone(host.transformer_).fit(data.y.reshape(-1, 1))
-        y = np.ravel(new.transformer_.transform(data.y.reshape(-1, 1)))
-        new.regressor_, found = refit_host(host.regressor_, data._replace(y=y))
-        return new, found
-    if type(host) is LinearRegression:  # a direct solution with a tolerance of its own
-        return clone(host).fit(data.X, data.y, sample_weight=data.weight), None
-    names, classes = getattr(host, "feature_names_in_", None), getattr(host, "classes_", None)
-    same = names is None or np.array_equal(names, getattr(data.X, "columns", names))
-    alike = data.X.shape[1] == host.n_features_in_ and same and (classes is None or np.isin(classes, data.y).all())
-    own = host if alike else clone(host).fit(data.X, data.y, sample_weight=data.weight)
-    found = fit(*read(own, data.X, data.y, data.weight))
-    return with_parameters(own, found.parameters), found

@@ -22,7 +22,7 @@ from ..validation.cross_validate import NO_REFIT_CODES, scored_together
 from ..validation.estimate import Estimate
 from ..validation.metrics import Mean, OfMeans, ScoreName, of_function
 from ..validation.scoring import NamedScore, OfPredictions
-from ._folds import CalledScorer, FoldData, OneFit, PipelineFolds, Score, Scores
+from ._folds import CalledScorer, FoldData, OneFit, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
@@ -63,19 +63,28 @@ def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: Erro
     return {name: name for name in scoring}
 
 
+def is_mean(scoring: Any, classes: bool) -> bool:
+    """Tell whether a scorer is a function of a mean loss of rows that models of classes, or of numbers, have."""
+    if not isinstance(scoring, str) or scoring not in get_scorer_names():
+        return False
+    known = of_function(get_scorer(scoring)._score_func)
+    if known is None or not isinstance(known.functional, Mean | OfMeans) or known.classes != classes:
+        return False
+    return classes or bool(known.evaluate or known.mean_of)
+
+
 def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
     """Write a scorer as a function of a mean loss of the fit, if it is one."""
-    if not isinstance(scoring, str) or scoring not in get_scorer_names():
+    units = fit.objective.units
+    if not isinstance(scoring, str) or not is_mean(scoring, bool(units.classes)):
         return None
     scorer: Any = get_scorer(scoring)
-    units, known, sign = fit.objective.units, of_function(scorer._score_func), scorer._sign
-    if known is None or not isinstance(known.functional, Mean | OfMeans) or known.classes != bool(units.classes):
-        return None
-    functional, loss = known.functional, known.evaluate or known.mean_of
+    known: Any = of_function(scorer._score_func)
+    functional, loss, sign = known.functional, known.evaluate or known.mean_of, scorer._sign
     if units.classes:
         if known.needs != "label" and (loss is None or (loss == "squared_error" and units.classes > 2)):
             return None
-    elif loss is None or is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
+    elif is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
         return None
 
     def score(mean: float, y: NDArray, weight: NDArray) -> float:
@@ -86,13 +95,9 @@ def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
     return OfMean(loss or OfPredictions(fit, known), score)
 
 
-def scores(
-    folds: OneFit | PipelineFolds, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
-) -> dict[str, Scores]:
+def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
-    if isinstance(folds, PipelineFolds):
-        return dict(zip(calls, folds.call_scorers(list(calls.values())), strict=True))
     began = time.perf_counter()
     means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in scorings.items()}
     asked = {name: CalledScorer(folds, calls[name]) if known is None else known.loss for name, known in means.items()}

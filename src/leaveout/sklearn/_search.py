@@ -1,4 +1,4 @@
-"""Search over penalties in scikit-learn's manner, from one fit for each penalty instead of one for each fold and penalty."""
+"""Search over candidates in scikit-learn's manner, from one fit for each instead of one for each fold, where that pays."""
 
 import time
 import warnings
@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import GridSearchCV, ParameterGrid
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.utils import get_tags
 
 from .._runtime.checkpoint import File, keeping
 from .._runtime.interrupt import stoppable
-from ..interop.sklearn import describe, inner, learns, penalty_of, rescales
+from ..interop.sklearn import describe, inner, penalty_of
 from ..models.glm.losses import Squared
 from ..models.glm.penalties import AbstractPenalty, Zero
 from ..optimize.active_set import NoMinimiser
@@ -22,37 +23,57 @@ from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..tuning.path import path
-from ..validation.cross_validate import DEFAULT_REFIT
-from ._folds import FoldData, OneFit, Splits, fit_host, is_rescaled
+from ._folds import FoldData, OneFit, Splits, is_rescaled
+from ._route import Request, reason_for_host, tell
 from ._scoring import OfMean, Scores, named_scorers, of_losses, of_mean, score_of, scores
-from ._validation import Transformers, check, fold_failed, folds_of, splits_of, warn_of_missing, with_weights
+from ._validation import (
+    NoOneFit,
+    Transformers,
+    check,
+    errors_of_host,
+    folds_of,
+    host_scores,
+    splits_of,
+    warn_of_missing,
+    with_weights,
+)
 
 
 class OneFitSearchCV(GridSearchCV):
-    """`GridSearchCV` over the penalty of a linear estimator (alpha, C) and its other parameters, from one fit a candidate.
+    """`GridSearchCV` of any estimator, from one fit a candidate where that is possible and pays.
 
-    The fitted attributes are GridSearchCV's. `cv_results_` also has "mean_approximation_error" and
-    "split0_approximation_error", …: the errors of scores against exact refits. Candidates that differ in their penalty
-    alone share one fit of the host: the others start from there, by `lo.path` if the score is a mean of the estimator's own
-    loss. `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it estimates the loss with the
-    choice left out.
+    One fit a candidate serves linear estimators, and is chosen as in `leaveout.sklearn.cross_validate`; for candidates that
+    differ in their penalty alone (alpha, C), half as many folds are enough. Otherwise it searches as GridSearchCV does, and
+    `refits_` says which way, and why. The fitted attributes are GridSearchCV's. `cv_results_` also has
+    "mean_approximation_error" and "split0_approximation_error", …: the errors of scores against exact refits. Candidates that
+    differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` if the score is a mean
+    of the estimator's own loss. `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it
+    estimates the loss with the choice left out.
 
     Parameters
     ----------
     estimator : estimator
-        Estimator that `lo.from_sklearn` knows.
+        Estimator.
     param_grid : dict or list of dict
         Candidates, as in GridSearchCV.
-    scoring : str or callable, optional
-        One scorer, by which it chooses.
+    scoring : str, callable, list or dict, optional
+        Scorers. Only one, by which it chooses, can come from one fit.
+    n_jobs : int, optional
+        Number of processes of joblib for the host's refits.
     cv : int, splitter or iterable, optional
         Folds, as in GridSearchCV.
-    refit : bool, default: True
-        Whether the best candidate is fitted on all rows.
+    refit : bool, str or callable, default: True
+        Whether the best candidate is fitted on all rows, as in GridSearchCV.
+    verbose : int, default: 0
+        As in GridSearchCV, for the host's refits.
+    pre_dispatch : Any, default: "2*n_jobs"
+        As in GridSearchCV, for the host's refits.
     error_score : float or "raise", default: nan
         Score of a fold that fails.
+    return_train_score : bool, default: False
+        Whether training rows are scored too, which the host's refits do.
     strategy : AbstractRefit, optional
-        Strategy of the folds' refits, by default `lo.Certified()`.
+        Strategy of the folds' refits. By default `lo.Certified()`, if one fit a candidate is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         As in `leaveout.sklearn.cross_validate`.
     checkpoint : str or path, optional
@@ -74,19 +95,24 @@ class OneFitSearchCV(GridSearchCV):
         param_grid: Any,
         *,
         scoring: Any = None,
+        n_jobs: int | None = None,
         cv: Any = None,
-        refit: bool = True,
+        refit: Any = True,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
         error_score: Any = np.nan,
+        return_train_score: bool = False,
         strategy: AbstractRefit | None = None,
         transformers: Transformers = "refit",
         checkpoint: File | None = None,
     ):
-        super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score)
+        joined = {"n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch, "return_train_score": return_train_score}
+        super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score, **joined)
         self.strategy, self.transformers, self.checkpoint = strategy, transformers, checkpoint
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
+        tags.target_tags = get_tags(self.estimator).target_tags
         return tags
 
     def fit(self, X, y=None, **params):
@@ -108,10 +134,11 @@ class OneFitSearchCV(GridSearchCV):
         OneFitSearchCV
             The fitted search.
         """
-        if isinstance(self.scoring, list | tuple | set | dict):
-            raise ValueError(f"OneFitSearchCV: scoring must be one scorer, by which it chooses; got {self.scoring!r}.")
-        if not isinstance(self.refit, bool):
-            raise ValueError(f"OneFitSearchCV: refit must be True or False; got {self.refit!r}.")
+        check("OneFitSearchCV", X, y, params, None, self.transformers)
+        if y is None and get_tags(self).target_tags.required:
+            raise ValueError("OneFitSearchCV: this estimator requires y to be passed, but the target y is None.")
+        if not isinstance(self.param_grid, dict | list | tuple):
+            return super().fit(X, y, **params)  # which raises
         candidates = list(ParameterGrid(self.param_grid))
         # the D² of a Tweedie deviance, for one, depends on its power
         powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
@@ -123,15 +150,26 @@ class OneFitSearchCV(GridSearchCV):
             )
         routed = self._get_routed_params_for_fit(params)
         groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
-        if unknown := set(routed.scorer.score) - {"sample_weight"}:
-            raise TypeError(f"OneFitSearchCV: scorers are given sample_weight alone; got {', '.join(sorted(unknown))}.")
-        data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit, groups)
+        hosts = [self._candidate(params) for params in candidates]
+        cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        why = self._reason_for_host(hosts, candidates, X, y, routed, cv.get_n_splits(X, y, groups))
+        if why and self.checkpoint is None:
+            return self._search_by_host(why, X, y, params)
+        data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
         data = data._replace(score_weight=None if weight is None else np.asarray(weight, np.float64))
-        splits = splits_of(self.cv, data, groups, is_classifier(self.estimator))
+        splits = splits_of(cv, data, groups)
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
         of = {"candidates": candidates, "data": data, "splits": splits} | {name: getattr(self, name) for name in names}
         with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
-            found = list(self._score_candidates(candidates, data, splits))
+            try:
+                make = self._score_by_host if why else self._score_candidates
+                found = list(make(hosts, candidates, data, splits))
+            except NoOneFit as error:
+                why = str(error)
+                if self.checkpoint is None:
+                    return self._search_by_host(why, X, y, params)
+                found = list(self._score_by_host(hosts, candidates, data, splits))
+        self.refits_ = tell("OneFitSearchCV", why)
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
         more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
@@ -157,30 +195,54 @@ class OneFitSearchCV(GridSearchCV):
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
-    def _score_candidates(
-        self, candidates: list[dict[str, Any]], data: FoldData, splits: Splits
+    def _reason_for_host(self, hosts: list[Any], candidates: list[dict], X: Any, y: Any, routed: Any, num_folds: int) -> str:
+        """Say why the host refits the folds of all candidates; empty if these come from one fit each."""
+        if isinstance(self.scoring, list | tuple | set | dict) or not isinstance(self.refit, bool):
+            return "several scorers, or a refit of its own choice"
+        if self.return_train_score or set(routed.scorer.score) - {"sample_weight"}:
+            return "training scores, or arguments of scorers"
+        family = len(hosts) if _is_family(candidates, hosts) else 1
+        frozen, visible = self.transformers == "frozen", callable(self.scoring)
+        given = X, y, routed.estimator.fit, [self.scoring], num_folds, self.strategy is not None, frozen, visible, family
+        return next(filter(None, (reason_for_host(host, Request(*given)) for host in hosts[: 1 if family > 1 else None])), "")
+
+    def _search_by_host(self, why: str, X: Any, y: Any, params: dict[str, Any]) -> Any:
+        """Search as GridSearchCV does."""
+        with stoppable("OneFitSearchCV"):
+            super().fit(X, y, **params)
+        zero = np.zeros(len(self.cv_results_["params"]))
+        names = [f"split{k}_approximation_error" for k in range(self.n_splits_)]
+        self.cv_results_ |= dict.fromkeys([*names, "mean_approximation_error"], zero)
+        self.refits_ = tell("OneFitSearchCV", why)
+        return self
+
+    def _score_by_host(
+        self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
-        """Yield the scores of every candidate, and the seconds that its fits took."""
-        strategy = DEFAULT_REFIT if self.strategy is None else self.strategy
-        hosts = [self._candidate(params) for params in candidates]
-        frozen = learns(self.estimator) and self.transformers == "frozen"
-        anew = learns(self.estimator) and not frozen
-        if _is_family(candidates, hosts) and not (anew and (callable(self.scoring) or not rescales(hosts[0]))):
-            began = time.perf_counter()
+        """Yield the scores of every candidate by the host's refits, fold by fold, and the seconds that its fits took."""
+        if isinstance(self.scoring, list | tuple | set | dict) or self.return_train_score or data.score_weight is not None:
+            raise ValueError("OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows.")
+        for host in hosts:
+            given = {"scoring": self.scoring, "error_score": self.error_score, "params": data.params}
+            found = host_scores(host, data.X, data.y, splits, **given)
+            zero = errors_of_host(found)["approximation_error"]
+            yield Scores(found["test_score"], zero, found["score_time"]), found["fit_time"]
+
+    def _score_candidates(
+        self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
+    ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+        """Yield the scores of every candidate from one fit each, and the seconds that its fits took."""
+        visible = callable(self.scoring)
+        if _is_family(candidates, hosts):
+            first, _ = folds_of(hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible)
+            penalties = [penalty_of(describe(inner(each))) or Zero() for each in hosts]
             try:
-                host, start = fit_host(hosts[0], data, anew=anew)
-                if not anew or is_rescaled(start):
-                    penalties = [penalty_of(describe(inner(each))) or Zero() for each in hosts]
-                    failed = lambda error: fold_failed(error, self.error_score)
-                    first = OneFit(host, start, data, splits, strategy, failed, frozen, time.perf_counter() - began)
-                    family = list(_family(first, penalties, self.scoring, self.error_score))
-                    yield from family
-                    return
-            except (IndefiniteHessianError, NoMinimiser):  # one by one, so that the host fits those that need it
+                yield from list(_family(first, penalties, self.scoring, self.error_score))
+                return
+            except (IndefiniteHessianError, NoMinimiser):  # one by one, so that those that need it are found
                 pass
         for host in hosts:
-            check("OneFitSearchCV", host, splits, self.transformers)
-            folds, own = folds_of(host, data, splits, strategy, self.transformers, self.error_score, callable(self.scoring))
+            folds, own = folds_of(host, data, splits, self.strategy, self.transformers, self.error_score, visible)
             found = scores(
                 folds, named_scorers(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score
             )

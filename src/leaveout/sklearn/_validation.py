@@ -1,25 +1,30 @@
-"""scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit."""
+"""scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit where that is possible and pays."""
 
+import functools
 import time
 import warnings
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone, is_classifier
-from sklearn.exceptions import FitFailedWarning
+from sklearn import model_selection
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from .._runtime.checkpoint import File, keeping
+from .._runtime.checkpoint import File, StepResult, keeping, making
 from .._runtime.interrupt import stoppable
+from .._runtime.parallel import steps
 from ..data.arrays import index_of
-from ..interop.sklearn import inner, learns, searches
+from ..interop.sklearn import learns
 from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT
-from ._folds import ByHost, FoldData, OneFit, PipelineFolds, Splits, fit_host, is_rescaled
+from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
+from ._route import Request, reason_for_host, tell, weights_name
 from ._scoring import ErrorScore, Scores, named_scorers, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
@@ -30,7 +35,7 @@ ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function":
 def cross_validate(
     estimator: Any,
     X: Any,
-    y: ArrayLike,
+    y: ArrayLike | None = None,
     *,
     groups: ArrayLike | None = None,
     scoring: Any = None,
@@ -43,22 +48,25 @@ def cross_validate(
     return_estimator: bool = False,
     return_indices: bool = False,
     error_score: ErrorScore = np.nan,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    refit: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
-    """Cross-validate an estimator like `sklearn.model_selection.cross_validate`, from one fit.
+    """Cross-validate any estimator like `sklearn.model_selection.cross_validate`, from one fit where that is possible and pays.
 
-    The estimators are those of `lo.from_sklearn`. One that is not fitted on these data is cloned and fitted once. The estimator
-    of a fold is the host with the parameters of that fold's refit: those of the minimum, even if the host's own solver stops
-    early. Rows are matched by position, as in scikit-learn. If one fit does not determine the refits, as for nearly repeated
-    columns, the host fits every fold itself, with a warning that states the reason.
+    Folds come from one fit for the estimators of `lo.from_sklearn`, if that is cheaper than the host's own refits: from ten
+    folds on of small tables, and in leave-one-out. The estimator is then fitted once, and that of a fold is the host with the
+    parameters of that fold's refit: those of the minimum. Otherwise the host refits the folds, by scikit-learn's function with
+    these arguments: where no refits are known from one fit, transformers learn from the rows of each fold, its solver stops
+    before the minimum, a scorer has to be called (as that of ranks), or its fits cost less. The key "refits" says which way and
+    why; so does the logger "leaveout". A strategy in `refit` asks for one fit wherever there is one. Rows are matched by
+    position, as in scikit-learn.
 
     The key "approximation_error" (for several scorers "approximation_error_<name>") has the error of each fold's score against
     the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
     "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else from the changes of the score within the refit's
     error. It is an estimate; NaN, with a warning, if it is not known. Scores that are not smooth, such as those of ranks, may
-    jump by more.
+    jump by more. Of the host's own refits it is zero.
 
     Parameters
     ----------
@@ -66,8 +74,8 @@ def cross_validate(
         Estimator, fitted or not.
     X : array-like, shape (rows, features)
         Columns.
-    y : array-like, shape (rows,)
-        Response or class.
+    y : array-like, shape (rows,), optional
+        Response or class; several columns, or none, for a host that takes these.
     groups : array-like, shape (rows,), optional
         Group of each row, for the splitter.
     scoring : str, callable, list or dict, optional
@@ -75,13 +83,13 @@ def cross_validate(
     cv : int, splitter or iterable, optional
         Folds, as in scikit-learn.
     n_jobs : int, optional
-        Taken from calls that give it; changes nothing.
+        Number of processes of joblib for the host's refits.
     verbose : int, default: 0
-        Taken from calls that give it; changes nothing.
+        As in scikit-learn, for the host's refits.
     params : dict, optional
-        Weights of rows, under the name by which `fit` takes them.
+        Arguments of `fit`, such as the weights of rows under the name by which `fit` takes them.
     pre_dispatch : Any, default: "2*n_jobs"
-        Taken from calls that give it; changes nothing.
+        As in scikit-learn, for the host's refits.
     return_train_score : bool, default: False
         Whether to score training rows too.
     return_estimator : bool, default: False
@@ -90,13 +98,13 @@ def cross_validate(
         Whether to return the rows of every split.
     error_score : float or "raise", default: nan
         Score of a fold that fails.
-    refit : AbstractRefit, default: Certified()
-        Strategy of the folds' refits.
+    refit : AbstractRefit, optional
+        Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         Whether transformers before the linear model (scalers, selections) are fitted on the training rows of every fold, or
         stay as fitted on all rows. A StandardScaler before a model of one output with an intercept is a change of the penalty,
-        so its refits come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so under
-        "transformers".
+        so its refits can come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so
+        under "transformers".
     checkpoint : str or path, optional
         File that keeps what is done: a call that was killed goes on from there, to the same scores.
 
@@ -104,13 +112,13 @@ def cross_validate(
     -------
     dict
         Arrays with one entry a fold: "test_score" (or "test_<name>"), "approximation_error", "fit_time", "score_time" and those
-        asked for. Times of what is done for all folds at once are shared between them.
+        asked for; "refits", which way the folds were refitted. Times of what is done for all folds at once are shared between
+        them.
 
     Raises
     ------
     TypeError
-        On estimators that `lo.from_sklearn` does not know, and on those that choose as they are fitted, which would have to
-        choose again in every fold.
+        If `transformers` are to stay frozen before an estimator that has no refits from one fit.
     ValueError
         If labels of y, `groups` or weights stand in another order than those of X, or `checkpoint` belongs to another run.
 
@@ -126,24 +134,46 @@ def cross_validate(
     >>> found = lo.sklearn.cross_validate(Ridge(alpha=0.1), X, y, cv=5)
     >>> found["test_score"].round(2)
     array([0.41, 0.52, 0.49, 0.44, 0.54])
-    >>> bool((found["approximation_error"] < 1e-3).all())
-    True
+    >>> found["refits"]
+    'by the host: its 5 fits of 442 x 10 cost less than one fit that gives them all'
+    >>> lo.sklearn.cross_validate(Ridge(alpha=0.1), X, y, cv=20)["refits"]
+    'from one fit'
     """
-    del n_jobs, verbose, pre_dispatch
-    listed = (
+    check("cross_validate", X, y, params, groups, transformers)
+    listed = list(
         scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
     )
-    seen = return_estimator or any(map(callable, listed))
-    data = with_weights("cross_validate", estimator, X, y, params, groups)
-    splits = splits_of(cv, data, groups, is_classifier(estimator))
-    check("cross_validate", estimator, splits, transformers)
-    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers}
+    visible = return_estimator or any(map(callable, listed))
+    cv = check_cv(cv, y, classifier=is_classifier(estimator))
+    count, is_frozen = cv.get_n_splits(X, y, groups), transformers == "frozen"
+    why = reason_for_host(estimator, Request(X, y, params or {}, listed, count, refit is not None, is_frozen, visible))
+    of = {"estimator": estimator, "data": (X, y, params), "refit": refit, "transformers": transformers}
     of |= {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
-    with stoppable("cross_validate"), keeping("cross_validate", checkpoint, of):
-        folds, host = folds_of(estimator, data, splits, refit, transformers, error_score, seen)
-        wanted = named_scorers(scoring, host, data.X, data.y, error_score)
-        found = scores(folds, wanted, host, data.y, error_score)
-        hosts = [folds.of(k) for k in range(len(splits))] if return_estimator or return_train_score else []
+    with stoppable("cross_validate"):
+        if not why:
+            data = with_weights("cross_validate", estimator, X, y, params)
+            cv = splits_of(cv, data, groups)
+            with keeping("cross_validate", checkpoint, of | {"splits": cv}):
+                try:
+                    folds, host = folds_of(estimator, data, cv, refit, transformers, error_score, visible)
+                    wanted = named_scorers(scoring, host, data.X, data.y, error_score)
+                    found = scores(folds, wanted, host, data.y, error_score)
+                    hosts = [folds.of(k) for k in range(len(cv))] if return_estimator or return_train_score else []
+                except NoOneFit as error:
+                    why = str(error)
+        said = tell("cross_validate", why)
+        if why:
+            ready = {"scoring": scoring, "return_train_score": return_train_score, "error_score": error_score, "params": params}
+            ready |= {"return_estimator": return_estimator, "return_indices": return_indices}
+            joined = {"groups": groups, "n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch}
+            if checkpoint is None:
+                theirs = model_selection.cross_validate(estimator, X, y, cv=cv, **ready, **joined)
+            else:
+                splits = list(cv.split(X, y, groups)) if hasattr(cv, "split") else cv
+                with keeping("cross_validate", checkpoint, of | {"splits": splits}):
+                    theirs = host_scores(estimator, X, y, splits, **ready)
+            return theirs | errors_of_host(theirs) | {"refits": said}
+    splits = cv
     result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
     if return_estimator:
         result["estimator"] = hosts
@@ -157,10 +187,51 @@ def cross_validate(
             each = [np.nan if rows is None else score(own, rows) for own, rows in zip(hosts, trained, strict=True)]
             result[f"train_{name}"] = np.array(each)
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
-    return result | ({"transformers": "frozen"} if transformers == "frozen" and learns(estimator) else {})
+    frozen = {"transformers": "frozen"} if is_frozen and learns(estimator) else {}
+    return result | frozen | {"refits": said}
 
 
-def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None, **more: Any) -> NDArray[np.float64]:
+def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) -> dict[str, Any]:
+    """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint; estimators are fitted again."""
+    more = {"return_estimator": False, "return_indices": False}
+
+    def fold(k: int) -> StepResult:
+        try:
+            found = model_selection.cross_validate(estimator, X, y, cv=[splits[k]], **given | more)
+        except ValueError as error:  # with one fold, it raises if this one fails
+            if given["error_score"] == "raise" or "fits failed" not in str(error):
+                raise
+            warnings.warn(f"cross_validate: the fit of fold {k} failed: {error}", FitFailedWarning, stacklevel=2)
+            return {}
+        return {name: np.asarray(values) for name, values in found.items()}
+
+    parts = [found for _, found in steps(fold, range(len(splits)))]
+    names = next(filter(None, parts), None)
+    if names is None:
+        raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
+    result: dict[str, Any] = {
+        name: np.concatenate([part.get(name, [given["error_score"]]) for part in parts]).astype(float) for name in names
+    }
+    if given.get("return_estimator"):
+        options = {name: given[name] for name in ("params", "error_score", "scoring")} | {"return_estimator": True}
+        result["estimator"] = model_selection.cross_validate(estimator, X, y, cv=splits, **options)["estimator"]
+    if given.get("return_indices"):
+        result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
+    return result
+
+
+def errors_of_host(found: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """Return errors of zero for the scores of the host's own refits; of a fold without a score it is not known."""
+    scored = {name.removeprefix("test_"): np.asarray(values, float) for name, values in found.items() if name[:5] == "test_"}
+    return {
+        "approximation_error" + ("" if name == "score" else f"_{name}"): np.where(np.isnan(values), np.nan, 0.0)
+        for name, values in scored.items()
+    }
+
+
+def cross_val_score(
+    estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any
+) -> NDArray[np.float64]:
     """Test scores of `cross_validate` for one scorer, without their errors.
 
     Parameters
@@ -169,8 +240,8 @@ def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None
         Estimator, fitted or not.
     X : array-like, shape (rows, features)
         Columns.
-    y : array-like, shape (rows,)
-        Response or class.
+    y : array-like, shape (rows,), optional
+        Response or class; several columns, or none, for a host that takes these.
     scoring : str or callable, optional
         One scorer.
     **more : Any
@@ -205,7 +276,7 @@ def cross_val_score(estimator: Any, X: Any, y: ArrayLike, *, scoring: Any = None
 def cross_val_predict(
     estimator: Any,
     X: Any,
-    y: ArrayLike,
+    y: ArrayLike | None = None,
     *,
     groups: ArrayLike | None = None,
     cv: Any = None,
@@ -214,13 +285,14 @@ def cross_val_predict(
     params: dict[str, Any] | None = None,
     pre_dispatch: Any = "2*n_jobs",
     method: str = "predict",
-    refit: AbstractRefit = DEFAULT_REFIT,
+    refit: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> np.ndarray:
-    """Predict every row by the estimator of the fold that holds it out, from one fit.
+    """Predict every row by the estimator of the fold that holds it out, from one fit where that is possible and pays.
 
-    It returns what `sklearn.model_selection.cross_val_predict` returns.
+    It returns what `sklearn.model_selection.cross_val_predict` returns. Which way the folds are refitted is decided as in
+    `cross_validate`, and the logger "leaveout" says it.
 
     Parameters
     ----------
@@ -228,24 +300,24 @@ def cross_val_predict(
         Estimator, fitted or not.
     X : array-like, shape (rows, features)
         Columns.
-    y : array-like, shape (rows,)
-        Response or class.
+    y : array-like, shape (rows,), optional
+        Response or class; several columns, or none, for a host that takes these.
     groups : array-like, shape (rows,), optional
         Group of each row, for the splitter.
     cv : int, splitter or iterable, optional
         Folds, which must hold every row out once.
     n_jobs : int, optional
-        Taken from calls that give it; changes nothing.
+        Number of processes of joblib for the host's refits.
     verbose : int, default: 0
-        Taken from calls that give it; changes nothing.
+        As in scikit-learn, for the host's refits.
     params : dict, optional
-        Weights of rows, under the name by which `fit` takes them.
+        Arguments of `fit`, such as the weights of rows under the name by which `fit` takes them.
     pre_dispatch : Any, default: "2*n_jobs"
-        Taken from calls that give it; changes nothing.
+        As in scikit-learn, for the host's refits.
     method : str, default: "predict"
         Method of the estimator that predicts, such as "predict_proba".
-    refit : AbstractRefit, default: Certified()
-        Strategy of the folds' refits.
+    refit : AbstractRefit, optional
+        Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         As in `cross_validate`.
     checkpoint : str or path, optional
@@ -269,10 +341,17 @@ def cross_val_predict(
     >>> lo.sklearn.cross_val_predict(Ridge(alpha=0.1), X, y, cv=5).shape
     (442,)
     """
-    del n_jobs, verbose, pre_dispatch
-    data = with_weights("cross_val_predict", estimator, X, y, params, groups)
-    splits = splits_of(cv, data, groups, is_classifier(estimator))
-    check("cross_val_predict", estimator, splits, transformers)
+    check("cross_val_predict", X, y, params, groups, transformers)
+    cv = check_cv(cv, y, classifier=is_classifier(estimator))
+    asked = Request(X, y, params or {}, [], cv.get_n_splits(X, y, groups), refit is not None, transformers == "frozen")
+    why = reason_for_host(estimator, asked)
+    given = {"params": params, "method": method, "n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch}
+    if why and checkpoint is None:
+        tell("cross_val_predict", why)
+        with stoppable("cross_val_predict"):
+            return model_selection.cross_val_predict(estimator, X, y, cv=cv, groups=groups, **given)
+    data = with_weights("cross_val_predict", estimator, X, y, params)
+    splits = splits_of(cv, data, groups)
     tests, classes = np.concatenate([test for _, test in splits]), np.unique(data.y)
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
         raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
@@ -303,85 +382,82 @@ def cross_val_predict(
 
     of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers}
     with stoppable("cross_val_predict"), keeping("cross_val_predict", checkpoint, of | {"method": method}):
-        folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
+        folds: OneFit | HostFolds = HostFolds(estimator, data, splits, functools.partial(fold_failed, error_score="raise"))
+        try:
+            if not why:
+                folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
+        except NoOneFit as error:
+            why = str(error)
+        tell("cross_val_predict", why)
         parts = folds.predictions(predict)
     return np.concatenate(parts)[np.argsort(tests)]
 
 
-def check(caller: str, estimator: Any, splits: Splits, transformers: Transformers) -> None:
-    """Raise if the estimator and splits give no folds, or the estimator chooses as it is fitted, anew in every fold."""
+def check(caller: str, X: Any, y: Any, params: dict[str, Any] | None, groups: Any, transformers: Transformers) -> None:
+    """Raise if labels contradict the positions of rows, by which scikit-learn takes them, or an option is none."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
-    last = inner(estimator)
-    name = type(last).__name__
-    if searches(last) or name.endswith("CV"):
-        raise TypeError(
-            f"{caller}: {name} chooses on the rows that it is fitted on, and would have to choose again in every fold. Give "
-            "the estimator with the penalty it chose, or, for the loss with the choice left out, "
-            "sklearn.model_selection.cross_validate(leaveout.sklearn.OneFitSearchCV(...), X, y)."
-        )
-    if any(len(np.unique(test)) < len(test) for _, test in splits):
-        raise ValueError(f"{caller}: a test set of cv holds a row twice; give every row once.")
-
-
-def folds_of(
-    estimator: Any,
-    data: FoldData,
-    splits: Splits,
-    refit: AbstractRefit,
-    transformers: Transformers,
-    error_score: ErrorScore,
-    visible: bool = False,
-) -> tuple[OneFit | PipelineFolds, Any]:
-    """Return the estimators of all folds, and the host on all rows.
-
-    If callers may look inside estimators (`visible`), transformers that learn from rows are fitted in each; else refits change
-    their penalties instead, if that is equivalent.
-    """
-    began = time.perf_counter()
-    frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
-    failed = lambda error: fold_failed(error, error_score)
-    try:
-        host, found = fit_host(estimator, data, anew=anew and not visible)
-    except (IndefiniteHessianError, NoMinimiser) as error:
-        if frozen:
-            raise
-        host = clone(estimator).fit(data.X, data.y, **data.params)
-        warnings.warn(
-            f"lo.sklearn: {type(inner(host)).__name__} is fitted anew in each of {len(splits)} folds, by itself, as one fit "
-            f"does not tell its refits: {error}",
-            stacklevel=3,
-        )
-        return ByHost(host, data, splits, failed), host
-    if anew and not is_rescaled(found):
-        return PipelineFolds(host, data, splits, failed), host
-    return OneFit(host, found, data, splits, refit, failed, frozen, time.perf_counter() - began), host
-
-
-def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None, classifier: bool) -> Splits:
-    """Return the rows of every split as numbers, also if a splitter gives booleans."""
-    numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
-    pairs = check_cv(cv, data.y, classifier=classifier).split(data.X, data.y, groups)
-    return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in pairs]
-
-
-def with_weights(
-    caller: str, estimator: Any, X: Any, y: ArrayLike, params: dict[str, Any] | None, groups: ArrayLike | None
-) -> FoldData:
-    """Read data by position, with the weights for `fit`; raise if labels contradict the positions."""
-    params, of_x = dict(params or {}), index_of(X)
-    for name, value in {"y": y, "groups": groups, **params}.items():
+    of_x = index_of(X)
+    for name, value in {"y": y, "groups": groups, **(params or {})}.items():
         own = index_of(value)
         if of_x is not None and own is not None and not of_x.equals(own) and set(of_x) == set(own):
             raise ValueError(
                 f"{caller}: {name} has the labels of X in another order; scikit-learn takes rows by position. Give "
                 f"{name}.loc[X.index], or {name}.to_numpy() if the rows do belong together as they stand."
             )
-    steps: list[str] = []
-    last = estimator
-    while hasattr(last, "steps"):
-        steps, last = [*steps, last.steps[-1][0]], last.steps[-1][1]
-    weights = "__".join([*steps, "sample_weight"])
+
+
+class NoOneFit(ValueError):
+    """One fit does not give the refits of all folds."""
+
+
+def folds_of(
+    estimator: Any,
+    data: FoldData,
+    splits: Splits,
+    refit: AbstractRefit | None,
+    transformers: Transformers,
+    error_score: ErrorScore,
+    visible: bool = False,
+) -> tuple[OneFit, Any]:
+    """Return the estimators of all folds from one fit, and the host on all rows. Raises NoOneFit if there are none.
+
+    A StandardScaler that callers do not see inside estimators (`visible`) is a change of the refits' penalties.
+    """
+    began = time.perf_counter()
+    frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
+    failed = lambda error: fold_failed(error, error_score)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            with making():  # a fit that does not serve leaves no step
+                host, found = fit_host(estimator, data, anew=anew and not visible)
+            folds = OneFit(host, found, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
+            if any(len(np.unique(test)) < len(test) for _, test in splits) or folds.plan.num_refits != len(splits):
+                raise ValueError("a test set holds a row twice")
+        except (IndefiniteHessianError, NoMinimiser, ValueError, TypeError) as error:
+            if frozen:
+                raise
+            raise NoOneFit(f"one fit does not tell its refits ({error})") from error
+    early = any(issubclass(one.category, ConvergenceWarning) for one in seen)
+    if refit is None and early and not frozen:
+        raise NoOneFit("its solver stops before the minimum")
+    for one in seen:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if anew and not is_rescaled(found):
+        raise NoOneFit("transformers learn from the rows of each fold")
+    return replace(folds, seconds=time.perf_counter() - began), host
+
+
+def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None) -> Splits:
+    """Return the rows of every split as numbers, also if a splitter gives booleans."""
+    numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
+    return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in cv.split(data.X, data.y, groups)]
+
+
+def with_weights(caller: str, estimator: Any, X: Any, y: Any, params: dict[str, Any] | None) -> FoldData:
+    """Read data by position, with the weights for `fit`."""
+    params, weights = dict(params or {}), weights_name(estimator)
     unknown = set(params) - {weights}
     if unknown:
         raise TypeError(f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}.")

@@ -1,0 +1,138 @@
+"""Which way folds are refitted: from one fit, or by the host.
+
+The host refits what has no one fit, what would differ from its own refits, and what it refits sooner. A Newton step of ours
+costs rows × columns², a fit of the host's a few tens of passes of rows × columns: one fit pays from a number of folds on that
+grows with the columns. Operations are estimated, never timed.
+"""
+
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metadata_routing import _routing_enabled
+
+from ..interop.sklearn import READERS, HostObjective, describe, inner, learns, rescales, searches, usual_score
+from ..models.glm.losses import AbstractRounded, HuberScale
+from ._scoring import is_mean
+
+FEWEST_FOLDS = 10  # folds from which one fit is cheaper than the host's, as measured at twelve sizes
+SMALL_TABLE = 100_000  # entries that stay in cache, as a Newton step does not wait for memory; of larger tables twice the folds
+COLUMNS_PER_FOLD = 5  # columns whose Hessian costs as much as the passes of one of the host's fits
+FEWEST_SHARED = 5  # number of candidates that differ in their penalty alone from which half as many folds are enough
+FROM_ONE_FIT = "from one fit"
+log = logging.getLogger("leaveout")
+
+
+class Request(NamedTuple):
+    """Call that is to be answered: its data, arguments of `fit`, scorers, and number of folds."""
+
+    X: Any
+    y: Any
+    params: dict[str, Any]
+    scorings: list[Any]
+    num_folds: int
+    has_strategy: bool  # whether the caller named a strategy, which decides that folds come from one fit wherever they can
+    frozen: bool
+    visible: bool = False  # whether the caller sees the estimators of folds
+    candidates: int = 1  # number of candidates that share one fit
+
+
+def weights_name(estimator: Any) -> str:
+    """Return the name under which the estimator's `fit` takes the weights of rows."""
+    steps: list[str] = []
+    while hasattr(estimator, "steps"):
+        steps, estimator = [*steps, estimator.steps[-1][0]], estimator.steps[-1][1]
+    return "__".join([*steps, "sample_weight"])
+
+
+def reason_for_host(estimator: Any, asked: Request) -> str:
+    """Say why the host refits the folds; the reason is empty if they come from one fit.
+
+    Raises TypeError if transformers are to stay frozen, and there is no one fit.
+    """
+    why = _no_one_fit(estimator, asked)
+    frozen = asked.frozen and isinstance(estimator, Pipeline | TransformedTargetRegressor) and learns(estimator)
+    if why and frozen:
+        raise TypeError(f"lo.sklearn: transformers='frozen' keeps what one fit learned, and here is none: {why}.")
+    return why or ("" if frozen else _no_gain(estimator, asked))
+
+
+def _no_one_fit(estimator: Any, asked: Request) -> str:
+    last = inner(estimator)
+    name = type(last).__name__
+    if searches(last) or name.endswith("CV"):
+        return f"{name} chooses anew in every fold"
+    if type(last) not in READERS:
+        return f"no other refits of {name} are known"
+    try:
+        known = describe(last)
+    except TypeError as error:
+        return str(error).removeprefix("from_sklearn: ").rstrip(".")
+    if isinstance(known.loss, AbstractRounded):
+        return f"one fit would round the kinks of {name}'s loss"
+    if asked.y is None or np.asarray(asked.y).ndim != 1:
+        return "the response is not one column"
+    if known.labels and known.loss != "logistic" and _num_classes(asked.y) > 2:
+        return f"{name} fits each class against the rest"
+    if set(asked.params) - {weights_name(estimator)} or (asked.params and _routing_enabled()):
+        return "arguments of fit other than the weights of rows are the host's"
+    return ""
+
+
+def _no_gain(estimator: Any, asked: Request) -> str:
+    last, classes = inner(estimator), 0
+    known: HostObjective = describe(last)
+    if known.labels:
+        classes = _num_classes(asked.y)
+    if learns(estimator) and (asked.visible or classes > 2 or not rescales(estimator)):
+        return "transformers learn from the rows of each fold"
+    if asked.has_strategy:
+        return ""
+    if isinstance(last, SGDClassifier | SGDRegressor):
+        return "its solver stops before the minimum"
+    transformed = isinstance(estimator, TransformedTargetRegressor) or last is not inner_step(estimator)
+    plain = known.loss == "logistic" and known.labels
+    for scoring in asked.scorings:
+        name = scoring or usual_score(estimator)
+        if transformed or not is_mean(name, plain):
+            return f"the score {name or 'of its own'!r} is called, and as often as to cost more than a fit"
+    if isinstance(known.loss, HuberScale):
+        return "its scale is fitted sooner by the host"
+    try:
+        n, columns = len(asked.y), num_columns(estimator, asked.X)
+    except (TypeError, ValueError, IndexError) as error:
+        return f"the columns cannot be counted ({error})"
+    shared = 2 if asked.candidates >= FEWEST_SHARED else 1
+    fewest = max(FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared, columns / COLUMNS_PER_FOLD)
+    one_by_one = classes > 2 or known.l1 or known.positive  # folds of several rows cost about as much as the host's
+    if asked.num_folds >= (n - 1 if one_by_one else min(fewest, n - 1)):
+        return ""
+    return f"its {asked.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"
+
+
+def inner_step(estimator: Any) -> Any:
+    """Return the last step of nested pipelines."""
+    return inner_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
+
+
+def num_columns(estimator: Any, X: Any) -> int:
+    """Count the columns that reach the linear model; transformers see two rows for that."""
+    if isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
+        return int(np.shape(clone(estimator[:-1]).fit_transform(_safe_indexing(X, [0, 1])))[1])
+    return int((X if hasattr(X, "shape") else np.asarray(X)).shape[1])
+
+
+def _num_classes(y: Any) -> int:
+    return len(np.unique(np.asarray(y)))
+
+
+def tell(caller: str, why: str) -> str:
+    """Say which way the folds are refitted, and log it."""
+    said = f"by the host: {why}" if why else FROM_ONE_FIT
+    log.info("%s: folds are refitted %s", caller, said)
+    return said
