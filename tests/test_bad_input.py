@@ -255,7 +255,7 @@ def test_what_holds_numbers_is_converted_as_hosts_do():
     [
         (lambda: lo.Plan([0, 1], [1.5], [0.0], [True], 4), TypeError, r"Plan: index must be whole numbers; got .* in it 1\.5"),
         (lambda: lo.Plan([0, 0.5], [1], [0.0], [True], 4), TypeError, "Plan: indptr must be whole"),
-        (lambda: lo.Plan([0, 1], [1], [0.5], [True], 4), ValueError, "refit 0 scores unit 1, which has weight 0.5"),
+        (lambda: lo.Plan([0, 1], [1], [1.5], [True], 4), ValueError, "refit 0 scores unit 1, which has weight 1.5"),
         (lambda: lo.Plan([0, 1], [1], [0j], [True], 4), TypeError, "Plan: weight must hold numbers"),
         (lambda: lo.Plan([0, 1], [1], [0.0], [0.3], 4), TypeError, "Plan: held must be true or false"),
         (lambda: lo.Plan([0, 1], [1], [0.0], [True], 4.5), ValueError, "num_units must be a whole number"),

@@ -682,6 +682,14 @@ FAULTS = (
         "ends = [(t, min(t + horizon + 1, n))",
         "test_plan",
     ),
+    Fault("a whole row leaves with its cases", "Cases.plan", "1 - 1 / cases[unit]", "0.0 * cases[unit]", "test_cross_validate"),
+    Fault(
+        "a plan of rows may leave out parts of a subject",
+        "cross_validate._by_units",
+        "np.bincount(entry, alike) < size[key % n]",
+        "np.bincount(entry, alike) < 0",
+        "test_cross_validate",
+    ),
     Fault("a label that ends in the block is not purged", "plan.purged", "(until >= start[", "(until > start[", "test_plan"),
     Fault(
         "classes are spread in one order only",

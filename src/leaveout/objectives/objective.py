@@ -156,6 +156,10 @@ class Units:
         Function without arguments that returns columns of numbers of the rows, by name.
     score : str, default: ""
         Name of the held-out loss, such as "−log density"; empty if it is not known.
+    rows : array of int, shape (rows,), optional
+        Unit of each row of the data, where a unit is several rows: plans of rows, such as `lo.groups(subject)`, are then taken.
+    row_names : pandas.Index, optional
+        Labels of these rows.
 
     Examples
     --------
@@ -181,6 +185,8 @@ class Units:
     predict_new: Callable[[Any, Any, str, Any], Any] | None = None
     features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers of the rows, by name
     score: str = ""  # name of the held-out loss, such as `LOG_DENSITY`; "" if it is not known
+    rows: Int[np.ndarray, " rows"] | None = None  # unit of each row of the data, if a unit is several rows
+    row_names: Any = None  # labels of these rows
 
     @property
     def repeatable(self) -> bool:

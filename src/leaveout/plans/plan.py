@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, overload
 
 import numpy as np
 import pandas as pd
@@ -87,7 +87,8 @@ class Plan(PrintedResult):
     weight : array of float, shape (entries,)
         Weight of that unit in that refit, zero or more.
     held : array of bool, shape (entries,)
-        True where the entry is scored. A scored entry has weight 0; a unit of weight 0 that is not scored is a buffer.
+        True where the entry is scored. A scored entry has weight 0, or (f − c) / f where c of the f cases of a unit are left
+        out; a unit of weight 0 that is not scored is a buffer.
     num_units : int
         Number of units.
     clusters : array, shape (units,), optional
@@ -160,12 +161,7 @@ class Plan(PrintedResult):
             raise ValueError(f"Plan: unit numbers must lie in [0, {self.num_units}).")
         if not np.all(np.isfinite(self.weight)) or np.any(self.weight < 0):
             raise ValueError("Plan: weights must be finite and not negative.")
-        if (seen := np.flatnonzero(self.held & (self.weight > 0))).size:
-            k = seen[0]
-            raise ValueError(
-                f"Plan: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its loss "
-                "would not be held out. Give it weight 0, or held=False."
-            )
+        self.check_held("Plan", self.held & (self.weight >= 1))
         entry = self.refit * self.num_units + self.index
         if np.any(np.diff(entry) <= 0):  # rows are usually sorted, and are then checked without a sort
             entry = np.sort(entry)
@@ -176,6 +172,29 @@ class Plan(PrintedResult):
         for wrong, what in ((nothing, "leave nothing out; drop these empty folds"), (every, "leave out every unit")):
             if wrong.any():
                 raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
+
+    def check_held(self, caller: str, seen: NDArray[np.bool_]) -> None:
+        """Raise ValueError if an entry is marked, which is scored although its refit sees it.
+
+        Parameters
+        ----------
+        caller : str
+            Name of the calling function, for messages.
+        seen : array of bool, `[entries]`
+            Entries that are scored and seen.
+        """
+        if seen.any():
+            k = np.flatnonzero(seen)[0]
+            raise ValueError(
+                f"{caller}: refit {self.refit[k]} scores unit {self.index[k]}, which has weight {self.weight[k]:g} in it: its "
+                "loss would not be held out. Give it weight 0, or held=False; or sample_weight, whole numbers of cases, some "
+                "of which the refit leaves out."
+            )
+
+    @property
+    def of_cases(self) -> bool:
+        """Whether refits score units of which they leave out some of the cases, and see the others."""
+        return bool(np.any(self.held & (self.weight > 0)))
 
     @property
     def num_refits(self) -> int:
@@ -502,14 +521,61 @@ def _brief(value: Any) -> str:
     return f"<{type(value).__name__}{size}>"
 
 
-@scheme
-def leave_one_out(num_units: int) -> Plan:
+class Splitter(Protocol):
+    """Splitter of scikit-learn, or any object with its method `split`."""
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterable[tuple[ArrayLike, ArrayLike]]: ...
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Leave-one-out of the cases that the rows of a fit stand for; a plan as soon as their weights are known."""
+
+    num_units: int | None = None
+
+    def plan(self, caller: str, num_units: int, weight: NDArray[np.float64] | None) -> Plan:
+        """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case that left.
+
+        Parameters
+        ----------
+        caller : str
+            Name of the calling function, for messages.
+        num_units : int
+            Number of rows.
+        weight : array of float, shape (units,), or None
+            Number of cases of each row; None means one.
+
+        Returns
+        -------
+        Plan
+            One refit for each row that stands for a case or more.
+        """
+        cases = np.ones(num_units) if weight is None else weight
+        if self.num_units not in (None, num_units) or np.any(cases % 1):
+            what = f"it is for {self.num_units} units" if np.any(cases % 1) == 0 else "sample_weight are no whole numbers"
+            raise ValueError(f"{caller}: no plan of cases of these {num_units} units can be made: {what}.")
+        unit = np.flatnonzero(cases)
+        made = Plan(np.arange(len(unit) + 1), unit, 1 - 1 / cases[unit], np.ones(len(unit), bool), num_units)
+        return made.replace_facts(call="lo.leave_one_out(cases=True)")
+
+
+@overload
+def leave_one_out(num_units: int) -> Plan: ...
+@overload
+def leave_one_out(num_units: int | None = None, *, cases: Literal[True]) -> Cases: ...
+@overload
+def leave_one_out(num_units: int, *, cases: Literal[False]) -> Plan: ...
+def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan | Cases:
     """Leave out every unit by itself: n refits of one unit each.
 
     Parameters
     ----------
     num_units : int
-        Number of units n, 2 or more.
+        Number of units n, 2 or more. It may be left out with `cases=True`.
+    cases : bool, default: False
+        Whether rows of whole `sample_weight` f, such as `freq_weights` of statsmodels, stand for f cases, one of which is left
+        out. The row keeps the weight f − 1, its loss is that of the case which left, and means and standard errors are over
+        cases. The fit is then one of a linear predictor, as `lo.GLM`.
 
     Returns
     -------
@@ -528,9 +594,19 @@ def leave_one_out(num_units: int) -> Plan:
     array([[0., 1., 1.],
            [1., 0., 1.],
            [1., 1., 0.]])
+
+    Two rows, which stand for three cases and one:
+
+    >>> fit = lo.fit(lo.GLM(np.ones((2, 1)), [1.0, 3.0], "squared", sample_weight=[3, 1], intercept=False))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), lo.Exact())
+    >>> cv.per_unit().round(3), round(cv.mean, 3)
+    (array([0.222, 2.   ]), 0.667)
     """
+    if cases:
+        return Cases(num_units)
     n = count("leave_one_out: num_units", num_units, 2)
-    return Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
+    made = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
+    return made.replace_facts(call=f"lo.leave_one_out({n})")
 
 
 @scheme

@@ -13,12 +13,12 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import scipy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.fingerprint import fingerprint
@@ -30,7 +30,7 @@ from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..plans.plan import Batch, Plan
+from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
@@ -48,18 +48,20 @@ MILD = (
     RESULTS.leaving,
 )  # codes that the code of an emptied refit replaces
 DEFAULT_REFIT = Certified()
+PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
 @float64
 def cross_validate(
     fit: Fit,
-    plan: Plan,
+    plan: PlanLike,
     refit: AbstractRefit = DEFAULT_REFIT,
     *,
     evaluate: Evaluate | ScoreName | None = None,
     metric: Metric | Sequence[Metric] = (),
     audit: int = 5,
     checkpoint: File | None = None,
+    groups: ArrayLike | None = None,
 ) -> Estimate:
     """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
 
@@ -71,9 +73,11 @@ def cross_validate(
     ----------
     fit : Fit
         The fitted model, from `lo.fit`, `lo.anchor` or `lo.from_sklearn` and the like.
-    plan : Plan
+    plan : Plan, int or splitter
         The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have labels, they are matched by
-        these.
+        these. A number k means k folds, drawn with the seed 0: `lo.stratified` if the response is a class, successive ones for
+        a series, `lo.groups` if there are `groups`, and otherwise `lo.kfold`. A splitter of scikit-learn, or pairs
+        (train, test), are taken as `lo.from_splits` takes them.
     refit : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
@@ -94,6 +98,8 @@ def cross_validate(
         flagged, and the others that were judged like it are iterated to the end.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+    groups : array-like, optional
+        Labels of groups for a number of folds or a splitter: groups stay together, and standard errors are over them.
 
     Returns
     -------
@@ -126,10 +132,10 @@ def cross_validate(
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(40))
     >>> round(cv.mean, 3), round(cv.se, 2)
     (0.501, 0.09)
-    >>> lo.cross_validate(fit, lo.kfold(40, 5, seed=0), evaluate="squared_error").score
-    'squared error'
+    >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
+    Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
-    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
+    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit, groups)
     score, metrics, audit = find_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
     of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
@@ -193,11 +199,12 @@ def scored_together(
 @float64
 def cross_predict(
     fit: Fit,
-    plan: Plan,
+    plan: PlanLike,
     refit: AbstractRefit = DEFAULT_REFIT,
     kind: Literal["response", "link", "state", "label"] = "response",
     *,
     checkpoint: File | None = None,
+    groups: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """Predict each unit from the refits that leave it out, averaged over them.
 
@@ -205,8 +212,8 @@ def cross_predict(
     ----------
     fit : Fit
         The fitted model.
-    plan : Plan
-        The units to leave out in each refit.
+    plan : Plan, int or splitter
+        The units to leave out in each refit, as in `cross_validate`.
     refit : AbstractRefit, default `Certified()`
         The strategy of the refits.
     kind : {"response", "link", "state", "label"}, default "response"
@@ -215,6 +222,8 @@ def cross_predict(
         field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
+    groups : array-like, optional
+        Labels of groups for a number of folds or a splitter, as in `cross_validate`.
 
     Returns
     -------
@@ -244,7 +253,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, refit)
+    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, refit, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     return held_out(fit, plan, refit, kind, checkpoint).per_unit()
@@ -265,7 +274,9 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
 
 
 @float64
-def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None) -> PyTree:
+def fold_parameters(
+    fit: Fit, plan: PlanLike, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None
+) -> PyTree:
     """Return the natural parameters of every refit.
 
     The tolerance is one of parameters, whether or not the plan holds units out: `Certified(rtol)` iterates until the remaining
@@ -275,8 +286,8 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
     ----------
     fit : Fit
         The fitted model.
-    plan : Plan
-        The units to leave out in each refit.
+    plan : Plan, int or splitter
+        The units to leave out in each refit, as in `cross_validate`.
     refit : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
@@ -312,7 +323,9 @@ def fold_parameters(fit: Fit, plan: Plan, refit: AbstractRefit = DEFAULT_REFIT, 
     return natural(fit, fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint))
 
 
-def fold_thetas(fit: Fit, plan: Plan, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> NDArray[np.float64]:
+def fold_thetas(
+    fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None
+) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
     plan = _match_plan(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
@@ -384,14 +397,85 @@ def _objective(caller: str, fit: Fit) -> AbstractObjective:
     return fit.objective
 
 
-def _match_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
-    """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
-    if not isinstance(plan, Plan):
+def _read_plan(
+    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None
+) -> Plan:
+    """Make the plan that a number of folds, a splitter, pairs of sets or `lo.leave_one_out(cases=True)` stand for."""
+    n, units = objective.num_units, objective.units
+    if isinstance(plan, Plan | Cases):
+        if groups is not None:
+            raise TypeError(
+                f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
+            )
+        return plan if isinstance(plan, Plan) else plan.plan(caller, n, units.weight)
+    found = None if groups is None else _match_plan(caller, objective, plan_of_groups(groups), refit).clusters
+    if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
+        if found is not None:
+            return plan_of_groups(found, int(plan))
+        if units.classes and units.target is not None:
+            return stratified(units.target, int(plan), seed=0)
+        return kfold(n, int(plan)) if units.serial else kfold(n, int(plan), seed=0)
+    if isinstance(plan, str) or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
         raise TypeError(
-            f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}."
+            f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
+            f"{type(plan).__name__}."
         )
+    splits: Any = plan
+    if not isinstance(plan, Iterable):
+        try:
+            splits = list(plan.split(np.zeros((n, 1)), units.target, found))
+        except (ValueError, TypeError) as error:
+            if found is None and "groups" in str(error):
+                raise ValueError(f"{caller}: {plan!r} needs groups; give one label a unit as groups=.") from error
+            if units.target is None:
+                raise ValueError(f"{caller}: {plan!r} does not split units that have no target: {error}") from error
+            raise
+    made = "pairs (train, test)" if splits is plan else repr(plan)
+    return from_splits(splits, n, groups=found).replace_facts(call=f"lo.from_splits of {made}")
+
+
+def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64]) -> Plan:
+    """Convert a plan of rows to one of units that are several rows; ValueError if it leaves out parts of a unit."""
+    size = np.bincount(unit)
+    n = len(size)
+    key, first, entry = np.unique(plan.refit * n + unit[plan.index], return_index=True, return_inverse=True)
+    alike = (plan.weight == plan.weight[first][entry]) & (plan.held == plan.held[first][entry])
+    wrong = np.bincount(entry, alike) < size[key % n]
+    member = np.unique(unit, return_index=True)[1]
+    if wrong.any() or (plan.clusters is not None and np.any(plan.clusters != plan.clusters[member][unit])):
+        raise ValueError(
+            f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
+            "leaves with all its rows: give labels that agree within a unit."
+        )
+    return replace(
+        plan,
+        indptr=np.searchsorted(key, np.arange(plan.num_refits + 1) * n),
+        index=key % n,
+        weight=plan.weight[first],
+        held=plan.held[first],
+        num_units=n,
+        clusters=None if plan.clusters is None else plan.clusters[member],
+        blocks=None if plan.blocks is None else plan.blocks[member],
+        names=None,
+    )
+
+
+def _match_plan(
+    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
+) -> Plan:
+    """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
+    plan = _read_plan(caller, objective, plan, refit, groups)
     count, units = objective.num_units, objective.units
+    if units.rows is not None and plan.num_units not in (count, len(units.rows)):
+        plan = _of_units(caller, plan, units.row_names)
+    if units.rows is not None and plan.num_units == len(units.rows) > count:
+        plan = _by_units(caller, plan.match_labels(caller, units.row_names), np.asarray(units.rows))
     plan = _of_units(caller, plan, units.names)
+    if plan.of_cases:
+        cases = np.ones(count) if units.weight is None else np.asarray(units.weight)
+        left = cases[plan.index] * (1 - plan.weight)  # cases that leave, whole numbers but for rounding
+        whole = np.isclose(left, np.round(left), rtol=1e-9, atol=1e-9) & (cases[plan.index] % 1 == 0)
+        plan.check_held(caller, plan.held & (plan.weight > 0) & ~(whole & isinstance(objective, AbstractLinearPredictor)))
     if plan.num_units != count:
         labelled = (
             ""
@@ -436,9 +520,11 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
     return plan.only(units)
 
 
-def resolve_plan(caller: str, objective: AbstractObjective, plan: Plan, refit: AbstractRefit) -> Plan:
+def resolve_plan(
+    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
+) -> Plan:
     """Return the plan with the model's facts about its units: labels, which have a loss, and their dependence."""
-    plan, units = _match_plan(caller, objective, plan, refit), objective.units
+    plan, units = _match_plan(caller, objective, plan, refit, groups), objective.units
     held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")

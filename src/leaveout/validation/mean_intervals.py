@@ -51,7 +51,7 @@ def half_width(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: P
     if np.sum(np.isfinite(losses) & (weight > 0)) < 2:
         raise ValueError("interval: it needs two scored units or more.")
     if method == "naive":
-        return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight)
+        return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight, plan.of_cases)
     if method == "clusters" and plan.clusters is None:
         raise ValueError("interval: method='clusters' needs a plan of groups, such as lo.groups(labels).")
     if method == "blocks" and plan.clusters is None and plan.blocks is None:

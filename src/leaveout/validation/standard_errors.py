@@ -163,6 +163,8 @@ def independent(losses: NDArray[np.float64], weight: NDArray[np.float64], plan: 
         if count < MIN_BLOCKS:
             return missing(f"{count} blocks of {length} are fewer than {MIN_BLOCKS}")
         return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
+    if plan.of_cases:
+        return Independent(None, int(weight[seen].sum()), "cases independent; usually optimistic")
     return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
 
 
@@ -180,14 +182,21 @@ def standard_error(losses: NDArray[np.float64], weight: NDArray[np.float64], pla
     if not found.enough:
         return StandardError(np.nan, found.kind)
     if found.label is None:
-        return StandardError(naive(losses, weight), found.kind)
+        return StandardError(naive(losses, weight, plan.of_cases), found.kind)
     seen = np.isfinite(losses) & (weight > 0)
     group, pull = np.unique(found.label, return_inverse=True)[1], _pull(losses[None, seen], weight[seen])[0]
     return StandardError(float(_root(np.bincount(group, pull)[None])[0]), found.kind)
 
 
-def naive(losses: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
-    """Compute the standard error as if rows were independent; tolerances are stated in it."""
+def naive(losses: NDArray[np.float64], weight: NDArray[np.float64], cases: bool = False) -> float:
+    """Compute the standard error as if rows, or the cases that they stand for, were independent.
+
+    Tolerances are stated in that of rows.
+    """
+    if cases:
+        seen = np.isfinite(losses) & (weight > 0)
+        n, apart = weight[seen].sum(), losses[seen] - np.average(losses[seen], weights=weight[seen])
+        return float(np.sqrt(np.sum(weight[seen] * apart**2) / (n * (n - 1))))
     return float(naives(losses[None], weight)[0])
 
 

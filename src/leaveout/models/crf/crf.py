@@ -499,7 +499,7 @@ class CRF(AbstractObjective):
         }
         if self.drop == "label":
             return Units(self.steps.index, serial=True, **known)
-        return Units(**known)
+        return Units(**known, rows=np.repeat(np.arange(len(self.lengths)), self.lengths), row_names=self.steps.index)
 
     def _predict_new(self, fit, features, kind, offset):
         """Predict the labels of a host's new sentences, or their probabilities."""

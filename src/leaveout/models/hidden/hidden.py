@@ -404,6 +404,8 @@ class AbstractHiddenStates(AbstractObjective):
         names, seen = self.labels.units(self.drop), self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
         known: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
         known["observed"] = None if seen.all() else seen  # units with an observation to score
+        if self.drop == "sequence":
+            known |= {"rows": self.sequence, "row_names": self.labels.index}
         if self.local:
             return Units(names, **known)
         target = self.x[..., 0].ravel() if self.x.shape[-1] == 1 else None

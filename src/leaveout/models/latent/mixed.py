@@ -605,6 +605,7 @@ class Mixed(AbstractLatentModel):
         levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
         names, score = self.labels.index if rows else levels, self.data.response.scale(y)
         known: dict[str, Any] = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        known |= {} if rows else {"rows": self.code, "row_names": self.labels.index}
         return Units(names=names, target=y if rows else None, score=score, **known)
 
     def _predict_new(self, fit, data, kind, offset):
