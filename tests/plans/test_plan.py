@@ -101,8 +101,8 @@ def test_padded_batches_hold_every_entry():
         (lambda: lo.Plan([0, 1], [0], [np.nan], [True], 3), "finite"),
         (lambda: lo.Plan([0, 1], [7], [0], [True], 3), r"\[0, 3\)"),
         (lambda: lo.Plan([0, 1], [-1], [0], [True], 3), r"\[0, 3\)"),
-        (lambda: lo.Plan([0, 2], [1, 2], [0, 0.5], [True, True], 4), "refit 0 scores unit 2, which has weight 0.5"),
-        (lambda: lo.Plan([0, 2], [1, 2], [0.5, 0.2], [True, True], 4), "refit 0 scores unit 1, which has weight 0.5"),
+        (lambda: lo.Plan([0, 2], [1, 2], [0, 1.5], [True, True], 4), "refit 0 scores unit 2, which has weight 1.5"),
+        (lambda: lo.Plan([0, 2], [1, 2], [1.5, 2.0], [True, True], 4), "refit 0 scores unit 1, which has weight 1.5"),
         (lambda: lo.from_splits([(np.arange(-1, 3), np.array([4]))], 5), "outside"),
     ],
 )

@@ -423,7 +423,7 @@ def _read_plan(
     splits: Any = plan
     if not isinstance(plan, Iterable):
         try:
-            splits = list(plan.split(np.zeros((n, 1)), units.target, found))
+            splits = list(splits.split(np.zeros((n, 1)), units.target, found))
         except (ValueError, TypeError) as error:
             if found is None and "groups" in str(error):
                 raise ValueError(f"{caller}: {plan!r} needs groups; give one label a unit as groups=.") from error

@@ -405,7 +405,8 @@ class AbstractHiddenStates(AbstractObjective):
         known: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
         known["observed"] = None if seen.all() else seen  # units with an observation to score
         if self.drop == "sequence":
-            known |= {"rows": self.sequence, "row_names": self.labels.index}
+            chains: Any = self
+            known |= {"rows": chains.sequence, "row_names": chains.labels.index}
         if self.local:
             return Units(names, **known)
         target = self.x[..., 0].ravel() if self.x.shape[-1] == 1 else None
