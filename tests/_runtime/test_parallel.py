@@ -11,13 +11,10 @@ from pathlib import Path
 import joblib
 import numpy as np
 import pytest
-from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 
 import leaveout as lo
 from leaveout._runtime import parallel as _workers
-from leaveout.sklearn import cross_val_predict, cross_validate
 from leaveout.validation import batches as _walk
 
 N = 300
@@ -26,7 +23,6 @@ X = rng.standard_normal((N, 3))
 Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 FIT = lo.fit(lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0)))
 PLAN = lo.kfold(N, 60, seed=0)
-PIPELINE = make_pipeline(SelectKBest(k=2), LogisticRegression())
 HERE = os.getpid()
 
 
@@ -98,8 +94,6 @@ VERBS = {
     ).trials.to_numpy(),
     "a path": lambda: lo.path(FIT.objective, [0.1, 1.0], PLAN).table().to_numpy(),
     "nested": lambda: np.array([lo.nested(FIT, num_folds=4, repeats=2).high]),
-    "a pipeline": lambda: cross_validate(PIPELINE, X, Y, cv=8, scoring=["roc_auc", "accuracy"]),
-    "a pipeline's predictions": lambda: cross_val_predict(PIPELINE, X, Y, cv=8, method="predict_proba"),
     "leakage": lambda: lo.leakage.leakage_corrected(
         LogisticRegression(), X, Y, groups=np.arange(N) // 3, leakage=lo.leakage.RecordLeakage(0.05), loss="brier",
         injection=lo.leakage.Injection(num_levels=4, num_boot=20),
@@ -107,7 +101,7 @@ VERBS = {
 }  # fmt: skip
 
 
-SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "a pipeline's predictions", "leakage")
+SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "leakage")
 
 
 @pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow if verb in SLOW else ()) for verb in VERBS])

@@ -20,7 +20,7 @@ from ..interop.sklearn import READERS, HostObjective, describe, inner, learns, r
 from ..models.glm.losses import AbstractRounded, HuberScale
 from ._scoring import is_mean
 
-FEWEST_FOLDS = 10  # folds from which one fit is cheaper than the host's, as measured at twelve sizes
+FEWEST_FOLDS = 10  # folds from which one fit is cheaper than the host's, as measured at ten sizes
 SMALL_TABLE = 100_000  # entries that stay in cache, as a Newton step does not wait for memory; of larger tables twice the folds
 COLUMNS_PER_FOLD = 5  # columns whose Hessian costs as much as the passes of one of the host's fits
 FEWEST_SHARED = 5  # number of candidates that differ in their penalty alone from which half as many folds are enough

@@ -201,12 +201,14 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
         except ValueError as error:  # with one fold, it raises if this one fails
             if given["error_score"] == "raise" or "fits failed" not in str(error):
                 raise
-            warnings.warn(f"cross_validate: the fit of fold {k} failed: {error}", FitFailedWarning, stacklevel=2)
-            return {}
+            return {"failure": np.array(str(error))}
         return {name: np.asarray(values) for name, values in found.items()}
 
     parts = [found for _, found in steps(fold, range(len(splits)))]
-    names = next(filter(None, parts), None)
+    for k, part in enumerate(parts):
+        if "failure" in part:
+            warnings.warn(f"cross_validate: the fit of fold {k} failed: {part['failure']}", FitFailedWarning, stacklevel=2)
+    names = next((part for part in parts if "failure" not in part), None)
     if names is None:
         raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
     result: dict[str, Any] = {
