@@ -122,6 +122,10 @@ def fresh(folder):
 X = np.arange(12) % 5
 
 
+def test_the_compiler_knows_the_options_for_quick_compilation():
+    assert _jax._quick_compilation() == _jax.QUICK_COMPILATION
+
+
 def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     first = asked(fresh(folder), chain(X))
     kept = list(folder.iterdir())
