@@ -2094,4 +2094,11 @@ FAULTS = (
         "",
         "test_crfsuite",
     ),
+    Fault(
+        "sampled errors: refits without an error are flagged",
+        "Estimate.flagged",
+        " & ~np.isnan(self.error)",
+        "",
+        "validation/test_cross_validate",
+    ),
 )

@@ -149,3 +149,26 @@ def test_cases_are_whole():
     np.testing.assert_array_equal(ones.losses, rows.losses)
     with pytest.raises(ValueError, match=r"refit 0 scores unit 1, which has weight 0\.5"):
         lo.cross_validate(single, lo.Plan([0, 1], [1], [0.5], [True], 6))
+
+
+@pytest.mark.parametrize("refit", [lo.NoUpdate, lo.InfinitesimalJackknife])
+def test_errors_of_a_sample(refit):
+    """The sample's errors are those of all; the others' are not known, nor flagged; losses are the same."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 3))
+    fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson"))
+    plan = lo.leave_one_out(80)
+    every, some = lo.cross_validate(fit, plan, refit()), lo.cross_validate(fit, plan, refit(errors="sampled"))
+    asked = refit(errors="sampled").judged(80)
+    assert len(asked) == 30 and np.array_equal(np.flatnonzero(~np.isnan(some.error)), asked)
+    np.testing.assert_allclose(some.error[asked], every.error[asked], rtol=1e-6)
+    np.testing.assert_allclose(some.losses, every.losses, rtol=1e-12)
+    np.testing.assert_allclose(some.approximation_error, some.error[asked].mean())
+    assert "errors of 30 of 80 folds, sampled" in str(some) and "sampled" not in str(every).split("approximation")[1]
+    assert set(some.flagged()) <= set(every.flagged()) and set(some.audit.refit) <= set(asked)
+    few = lo.cross_validate(fit, lo.kfold(80, 10, seed=0), refit(errors="sampled"))
+    assert not np.isnan(few.error).any()
+    with pytest.raises(ValueError, match="own loss"):
+        lo.cross_validate(fit, plan, refit(errors="sampled"), evaluate="squared_error")
+    with pytest.raises(ValueError, match="errors must be"):
+        refit(errors="some")

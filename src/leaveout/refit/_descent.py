@@ -223,7 +223,7 @@ class RefitDescent:
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
             # largest ratio of steps at which a refit is judged after one step
             ready = (k > 0) | (contraction[lanes] <= 0.01)
-            done, beyond = self._accept(lanes, left, ready, enough)
+            done, beyond = self._accept(lanes, left, ready, enough, k == most - 1)
             done |= floor & (progress > 0.3) & ~beyond
             # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
             astray = (k == 0) & (progress > 0.5) & (self.dear and not self.fit.objective.convex)
@@ -263,18 +263,22 @@ class RefitDescent:
         known = np.isfinite(step).all(1)  # otherwise the step before is used
         self.step[lanes[known]] = step[known]
 
-    def _accept(self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough) -> tuple[np.ndarray, np.ndarray]:
+    def _accept(
+        self, lanes: np.ndarray, left: np.ndarray, ready: np.ndarray, enough: Enough, last: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
-        The steps decide first, then the curvature at the candidates.
+        The steps decide first, unless they are the last, then the curvature at the candidates.
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         self.distance_left[lanes] = left
         known = np.flatnonzero(np.isfinite(left) & ready)
-        near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))] if known.size else known
+        straight, near = last and not self._is_newton, known
+        if known.size and not straight:
+            near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))]
         if near.size and not self._is_newton:
             told = self._plain_distance(lanes[near]) + self.extra[lanes[near]]
-            farther, left = told > left[near], np.maximum(left[near], told)  # the others are near enough already
+            farther, left = straight | (told > left[near]), np.maximum(left[near], told)  # the others are near enough already
             self.distance_left[lanes[near]], beyond[near] = left, np.isinf(left)
             again = near[farther]
             done[near[~farther]] = True

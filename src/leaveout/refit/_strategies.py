@@ -29,6 +29,7 @@ from ._probes import alone, refit_by_probes
 from ._refit_batch import RefitBatch
 from ._wide import exactly, one_step, wide
 
+SAMPLED = 30  # refits whose errors are computed if they are sampled: their mean is then known to about a fifth
 CLOSE_ENOUGH = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
 
@@ -44,6 +45,23 @@ class AbstractRefit(Module):
     probes: ClassVar[bool] = False  # whether it estimates single rows by probes, if H is not formed and rows are sparse
     quadratic: ClassVar[bool] = False  # whether its first step reaches the minimiser of a quadratic
     iterates: ClassVar[bool] = False  # whether it iterates to the minimiser of each refit
+
+    def judged(self, num_refits: int) -> np.ndarray:
+        """Number the refits whose errors are computed: all, or a random sample if `errors` is "sampled".
+
+        Parameters
+        ----------
+        num_refits : int
+            The number of refits.
+
+        Returns
+        -------
+        array of int
+            The numbers, in order.
+        """
+        if getattr(self, "errors", "all") == "all" or num_refits <= SAMPLED:
+            return np.arange(num_refits)
+        return np.sort(np.random.default_rng(0).choice(num_refits, SAMPLED, replace=False))
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
@@ -93,10 +111,26 @@ class AbstractRefit(Module):
         return None
 
 
+def _check_errors(refit: "NoUpdate | InfinitesimalJackknife") -> None:
+    if refit.errors not in ("all", "sampled"):
+        raise ValueError(f"{type(refit).__name__}: errors must be 'all' or 'sampled'; got {refit.errors!r}.")
+
+
 class NoUpdate(AbstractRefit):
     """Keep θ̂ in every refit: the baseline that other strategies are compared with.
 
     The error of a refit is the change of its losses to a better candidate, plus the error of that candidate.
+
+    Parameters
+    ----------
+    errors : {"all", "sampled"}, default: "all"
+        Whether the errors of all refits are computed, or of a random sample of 30. Those of the others are NaN, and the error
+        of the mean is that of the sample.
+
+    Raises
+    ------
+    ValueError
+        If `errors` is another word.
 
     See Also
     --------
@@ -112,7 +146,11 @@ class NoUpdate(AbstractRefit):
     (0.0875, 0.3713)
     """
 
+    errors: str = "all"
     together = True
+
+    def __post_init__(self) -> None:
+        _check_errors(self)
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         return _at(fit, rows, np.zeros((len(rows.index), fit.num_params)), judge)
@@ -127,11 +165,14 @@ class InfinitesimalJackknife(AbstractRefit):
     ----------
     order : {1, 2}, default: 1
         Order of the expansion; θ₂ is used at order 2 only.
+    errors : {"all", "sampled"}, default: "all"
+        Whether the errors of all refits are computed, or of a random sample of 30. Those of the others are NaN, and the error
+        of the mean is that of the sample.
 
     Raises
     ------
     ValueError
-        If the order is another.
+        If the order is another, or `errors` another word.
 
     References
     ----------
@@ -149,8 +190,10 @@ class InfinitesimalJackknife(AbstractRefit):
     """
 
     order: int = 1
+    errors: str = "all"
 
     def __post_init__(self) -> None:
+        _check_errors(self)
         if self.order not in (1, 2):
             raise ValueError(f"InfinitesimalJackknife: order must be 1 or 2; got {self.order}.")
 
@@ -385,8 +428,8 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
     together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
     if together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
-        change = np.append(fit.influence, np.zeros((1, fit.num_params)), axis=0)
-        first = -np.array([d @ change[index] for index, d in zip(rows.index, delta, strict=True)])
+        places = np.minimum(rows.index, fit.objective.num_units - 1)  # δ is zero at padding
+        first = -np.array([d @ fit.influence[index] for index, d in zip(places, delta, strict=True)])
         if order == 1:
             return first
         if closed and model is not None and model.norms is None and model.design.outputs == 1:

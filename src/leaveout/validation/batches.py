@@ -56,10 +56,27 @@ class Refitter:
 
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
-        done = refit_active_set(self.refit, self.fit, rows, judge=self.losses is not None)
+        judged = np.isin(batch.refits, self.refit.judged(int(self.number)))
+        done = refit_active_set(self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all()))
+        if self.losses is not None:
+            done = replace(done, error=infinite_if_unknown(done)) if judged.all() else self._sample_errors(rows, done, judged)
         rows, done = fill_undetermined(self.fit, batch.rows, done)
         values = np.zeros(0) if self.losses is None else self.losses(rows, done)
         return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
+
+    def _sample_errors(self, rows: RefitRows, done: RefitBatch, judged: np.ndarray) -> RefitBatch:
+        """Return refits with the errors of those that are `judged`; the others have NaN."""
+        error, proved, result, gradients = np.full(len(judged), np.nan), np.zeros(len(judged), bool), np.array(done.result), 0.0
+        if judged.any():
+            found = refit_active_set(self.refit, self.fit, rows.take(np.flatnonzero(judged)), judge=True)
+            error[judged], result[judged], gradients = infinite_if_unknown(found), found.result, found.gradients
+            proved[judged] = False if found.proved is None else found.proved
+        return replace(done, error=error, proved=proved, result=result, gradients=gradients)
+
+
+def infinite_if_unknown(done: RefitBatch) -> np.ndarray:
+    """Return the errors, infinite where they could not be computed, as NaN is for errors that were not asked for."""
+    return np.where(np.isnan(done.error), np.inf, done.error)
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as pl
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
-from .batches import BatchRunner, Merge, blank, one_thread, put_losses
+from .batches import BatchRunner, Merge, blank, infinite_if_unknown, one_thread, put_losses
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Predictions, measure, measures
 from .metrics import Metric, ScoreName
@@ -136,6 +136,8 @@ def cross_validate(
     Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit, groups)
+    if evaluate is not None and getattr(refit, "errors", "all") == "sampled":
+        raise ValueError("cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out.")
     score, metrics, audit = find_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
     pooled = Predictions(plan, "response", judged=True) if metrics else None
     of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
@@ -560,7 +562,7 @@ class BatchSummary:
         known = told & np.isfinite(error)
         found = {
             "losses": values,
-            "error": np.where(known, error, np.inf),
+            "error": np.where(known | np.isnan(outcome.error), error, np.inf),  # NaN where it was not asked for
             "exists": exists,
             "moved": np.zeros(len(error)) if outcome.step_length is None else np.asarray(outcome.step_length),
         }
@@ -582,7 +584,7 @@ class BatchSummary:
         found |= {} if self.predictions is None else self.predictions.predict(asked.fit, rows, outcome, result)
         formed = asked.fit.predictors is None and outcome.common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
-            some = np.flatnonzero(exists)
+            some = np.flatnonzero(exists & ~np.isnan(found["error"]))
             move, wrong, proved = (found[name][some] for name in ("moved", "error", "proved"))
             orders = foremost_by_reason(batch.refits[some], move, wrong, proved, self.audit)
             found["places"] = np.unique(np.concatenate(orders))
@@ -629,8 +631,8 @@ class EstimateBuilder:
         return np.any((total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1)
 
     def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
-        """Add a batch of refits."""
-        self.merge(batch, self.tell(batch, outcome, values))
+        """Add a batch of refits, all of whose errors were asked for."""
+        self.merge(batch, self.tell(batch, replace(outcome, error=infinite_if_unknown(outcome)), values))
 
     def merge(self, batch: Batch, result: StepResult) -> None:
         """Add the results of a batch."""
@@ -649,7 +651,8 @@ class EstimateBuilder:
             self.predictions.merge(batch, result)
         self.gradients += float(result["gradients"])
         start = (lambda mine: result["start"][np.searchsorted(result["places"], mine)]) if "start" in result else None
-        self.candidates.add(refits[exists], result["moved"][exists], start)
+        audited = exists & ~np.isnan(result["error"])
+        self.candidates.add(refits[audited], result["moved"][audited], start)
         self.is_made[refits] = True
 
     @contextlib.contextmanager

@@ -57,7 +57,7 @@ class Estimate(PrintedResult):
     losses : ndarray
         One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score.
     error : ndarray, `[refits]`
-        The absolute error of each refit's summed loss against the exact refit.
+        The absolute error of each refit's summed loss against the exact refit; NaN if it was not asked for.
     result : ndarray of int, `[refits]`
         The codes of `lo.RESULTS`.
     proved : ndarray of bool, `[refits]`
@@ -275,6 +275,7 @@ class Estimate(PrintedResult):
         scored = np.ones(self.plan.num_refits) if self.joint else self._sum_by_refit(np.ones(len(self.losses)))
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
+        scored = np.where(np.isnan(self.error), 0.0, scored)  # the others have errors that were not asked for
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
     def sharing(self, draws: NDArray[np.float64], left: float, probes: float) -> "Estimate":
@@ -360,7 +361,8 @@ class Estimate(PrintedResult):
         # errors of single losses average out, so ten times as much of their standard deviation is allowed
         if self.mean_error is not None:
             allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
-        return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | ~(self.error <= allowed))
+        wide = ~(self.error <= allowed) & ~np.isnan(self.error)
+        return np.flatnonzero(~among(self.result, [RESULTS.successful, RESULTS.kink]) | wide)
 
     @property
     def scale(self) -> float:
@@ -548,7 +550,9 @@ class Estimate(PrintedResult):
             return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
-        known = f"± {self.approximation_error:.1g} on that mean, {how}"
+        known, asked = f"± {self.approximation_error:.1g} on that mean, {how}", int(np.sum(~np.isnan(self.error)))
+        if asked < total:
+            known += f"; errors of {asked} of {total} folds, sampled"
         return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
 
     def _metric(self, name: str) -> str:
