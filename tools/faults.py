@@ -682,6 +682,13 @@ FAULTS = (
         "ends = [(t, min(t + horizon + 1, n))",
         "test_plan",
     ),
+    Fault(
+        "the trials of a formula are lost",
+        "AbstractRegression._bind",
+        "size if weight is None else",
+        "weight if True else",
+        "test_formulas",
+    ),
     Fault("a whole row leaves with its cases", "Cases.plan", "1 - 1 / cases[unit]", "0.0 * cases[unit]", "test_cross_validate"),
     Fault(
         "a plan of rows may leave out parts of a subject",

@@ -1,6 +1,19 @@
-"""Calls of a formula that learn knots, means or spreads from all rows, which a refit of the same columns does not leave out."""
+"""Formulas, read by formulaic, and their calls that learn knots, means or spreads from all rows.
 
+A refit of the same columns does not leave out what such calls have learned; results say so.
+"""
+
+import contextlib
 import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from .arrays import pandas_of
+
+LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
+EVERY_COLUMN = re.compile(r"(?:^|[\s+])\.(?:$|[\s+-])")  # the dot of y ~ .
 
 # functions of patsy and formulaic that learn from the rows
 STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"
@@ -26,3 +39,70 @@ def _of(formula: str, call: re.Match[str]) -> str:
     given = formula[call.end() : end]
     fixed = all(f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound"))
     return "" if fixed else call[1] or call[2]
+
+
+class FormulaColumns(NamedTuple):
+    """Response and columns of a formula, formulaic's specification of these, and the table they are from."""
+
+    y: pd.Series
+    X: pd.DataFrame
+    spec: Any
+    data: pd.DataFrame
+
+    def of(self, value: Any) -> Any:
+        """Return a column of the table, if an argument is a name."""
+        return self.data[value] if isinstance(value, str) else value
+
+
+@contextlib.contextmanager
+def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
+    """Give formulaic's function that reads columns; ValueError that quotes the formula if it is not valid."""
+    try:
+        from formulaic import model_matrix
+        from formulaic.errors import FormulaicError
+    except ImportError:
+        raise ImportError(f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays.") from None
+    try:
+        yield model_matrix
+    except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
+        lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
+        raise ValueError(f"{caller}: formula {formula!r} cannot be read: {error}{lacking}") from error
+
+
+def frame_of(caller: str, data: Any) -> pd.DataFrame:
+    """Return the table of a formula as a DataFrame."""
+    data = pd.DataFrame(data) if isinstance(data, dict) else pandas_of(caller, "data", data)
+    if not isinstance(data, pd.DataFrame):
+        raise TypeError(f"{caller}: with a formula, data must be a DataFrame; got {type(data).__name__}.")
+    return data
+
+
+def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
+    """Read a formula `y ~ x + C(site)`; its columns have an `Intercept` unless it says otherwise."""
+    left, tilde, right = (part.strip() for part in formula.partition("~"))
+    if not tilde or not left or "|" in right:
+        way = "; (1 | group) is for lo.Mixed" if "|" in right else ""
+        raise ValueError(f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}.")
+    data = frame_of(caller, data)
+    with reading(caller, formula) as model_matrix:
+        own = data.drop(columns=left.strip("`")) if EVERY_COLUMN.search(right) else data
+        X = model_matrix(right, own, na_action="raise")
+        return FormulaColumns(response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data)
+
+
+def new_columns(caller: str, spec: Any, data: Any) -> pd.DataFrame:
+    """Return the columns of a formula for new rows, without the intercept."""
+    return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data))).drop(columns="Intercept", errors="ignore")
+
+
+def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
+    """Return the response: a column, an event of it, or a formula's result."""
+    event = LEVEL.match(remainder)
+    if remainder.strip("`") in data.columns:
+        return data[remainder.strip("`")]
+    if event and event[1] in data.columns:
+        return (data[event[1]].astype(str) == event[3]).astype(float)
+    found = model_matrix(f"0 + {remainder}", data, na_action="raise")
+    if found.shape[1] != 1:
+        raise ValueError(f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers")
+    return found.iloc[:, 0]

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, match_labels, numbers
+from ...data.formulas import new_columns, read_columns, stateful_remark
 from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign
@@ -61,13 +62,30 @@ class AbstractRegression(AbstractLinearPredictor):
     center: Float[np.ndarray, " features"] | None
     least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
 
-    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark):
+    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials=None, weights=None):
         """Read the data; `resolve` maps y to the loss, y in the loss's form, and the levels of an ordinal y."""
-        me = type(self).__name__
-        self.penalty, self.remark, self.cut, self.least_norm = penalties.resolve(penalty), remark, 0.0, False
+        me, read = type(self).__name__, None
+        if weights is not None and sample_weight is not None:
+            raise ValueError(f"{me}: give weights= or sample_weight=, two names of one argument, not both.")
+        sample_weight = weights if sample_weight is None else sample_weight
+        if isinstance(X, str):
+            remark = "; ".join(filter(None, (remark, stateful_remark(X))))
+            found = read_columns(me, X, y)
+            sample_weight, offset, trials = map(found.of, (sample_weight, offset, trials))
+            intercept = intercept and "Intercept" in found.X
+            X, y, read = (
+                found.X.drop(columns="Intercept", errors="ignore"),
+                found.y,
+                functools.partial(new_columns, me, found.spec),
+            )
+        self.penalty, self.cut, self.least_norm = penalties.resolve(penalty), 0.0, False
         self.center = None
-        self.labels, X, y, sample_weight, offset = match_labels(me, X=X, y=y, sample_weight=sample_weight, offset=offset)
+        given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
+        labels, X, y, sample_weight, offset, trials = match_labels(me, **given)
+        self.labels = labels if read is None else Names(labels.index, read)
         self.loss_function, y, self.levels = resolve(y)
+        y, event = _event(me, y, self.loss_function)
+        self.remark = "; ".join(filter(None, (remark, event)))
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(me, X, self.intercept)
         n = len(self.design)
@@ -75,7 +93,13 @@ class AbstractRegression(AbstractLinearPredictor):
         self.y = column(me, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
-        self.sample_weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
+        weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
+        if trials is not None:
+            size = column(me, "trials", trials, n)
+            if not isinstance(self.loss_function, losses.Binomial) or (size <= 0).any():
+                raise ValueError(f"{me}: trials must be positive, and are for binomial proportions y.")
+            weight = size if weight is None else as_stored(size * weight)
+        self.sample_weight = weight
         if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
             raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
         each = (len(self.classes),) if self.classes else ()
@@ -415,25 +439,32 @@ class GLM(AbstractRegression):
 
     Parameters
     ----------
-    X : array, DataFrame, sparse matrix or device array, shape (units, features)
-        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there.
-    y : array, shape (units,)
-        Responses, or labels of classes for "multinomial".
+    X : array, DataFrame, sparse matrix or device array, shape (units, features), or str
+        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there. Or a formula, such as
+        "y ~ x * site + bs(age, 4)", which formulaic reads. What its calls learn from all rows, such as knots, is not left out:
+        results say so.
+    y : array, shape (units,), or DataFrame
+        Responses, or labels of classes for "multinomial"; of a binary loss also two labels, the second of which is the event.
+        The table of a formula.
     loss : str, loss of lo.losses or callable
         Name such as "squared", "logistic", "poisson" or "multinomial"; an object; or a JAX function
         `(linear_predictor, y) -> scalar`.
     penalty : penalty of lo.penalties, callable or None, default: None
         Penalty on the coefficients; a callable is a JAX function of them. The intercept is not penalised.
-    sample_weight : array, shape (units,), optional
-        Weights s, zero or more. The default is one each.
-    offset : array, shape (units,) or (units, classes), optional
-        Constants o that are added to the linear predictors.
+    sample_weight : array, shape (units,), or str, optional
+        Weights s, zero or more, or the column of a formula's table. The default is one each.
+    offset : array, shape (units,) or (units, classes), or str, optional
+        Constants o that are added to the linear predictors, or the column of a formula's table.
     intercept : bool, default: True
         Whether there is an intercept.
     class_weight : {"balanced"} or None, default: None
         "balanced" multiplies the weights of each class by `Σw / (K Σ_class w)`, which is recomputed in every refit.
     remark : str, default: ""
         Sentence to print with results.
+    trials : array, shape (units,), or str, optional
+        Denominators m of binomial proportions y, which multiply the weights: the loss is that of one trial.
+    weights : array, shape (units,), or str, optional
+        Another name of `sample_weight`.
 
     Raises
     ------
@@ -465,24 +496,34 @@ class GLM(AbstractRegression):
     array([ 0.55, -0.07])
     >>> round(lo.cross_validate(fit, lo.leave_one_out(60)).mean, 3)
     1.427
+
+    A formula, whose response has two labels:
+
+    >>> import pandas as pd
+    >>> data = pd.DataFrame(X, columns=["dose", "age"]).assign(well=np.where(y > 1, "yes", "no"))
+    >>> model = lo.GLM("well ~ dose + age", data, "logistic")
+    >>> model.names, model.note
+    (('dose', 'age'), 'y is 1 where it is yes and 0 where it is no')
     """
 
     @float64
     def __init__(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | str,
+        y: Any,
         loss: str | losses.AbstractLoss | Callable[..., Any],
         penalty: penalties.AbstractPenalty | Callable[..., Any] | None = None,
         *,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | str | None = None,
+        offset: ArrayLike | str | None = None,
         intercept: bool = True,
         class_weight: Literal["balanced"] | None = None,
         remark: str = "",
+        trials: ArrayLike | str | None = None,
+        weights: ArrayLike | str | None = None,
     ):
         resolve = lambda y: (losses.resolve(loss), y, ())
-        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark)
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials, weights)
 
 
 class Regression(AbstractRegression):
@@ -495,23 +536,26 @@ class Regression(AbstractRegression):
 
     Parameters
     ----------
-    X : array, DataFrame or sparse matrix, shape (units, features)
-        Rows.
-    y : array, shape (units,)
-        Responses. For "ordinal" they are numbers or an ordered categorical; the thresholds take the place of an intercept.
+    X : array, DataFrame or sparse matrix, shape (units, features), or str
+        Rows, or a formula, as of `GLM`.
+    y : array, shape (units,), or DataFrame
+        Responses, or the table of a formula. For "ordinal" they are numbers or an ordered categorical; the thresholds take the
+        place of an intercept.
     loss : str or loss of lo.losses
         "negative_binomial", "beta", "ordinal", "gaussian", "gamma", "huber_scale", or an object such as
         `lo.losses.NegativeBinomialDispersion()`.
     penalty : penalty of lo.penalties or None, default: None
         Penalty on the coefficients. It must be smooth.
-    sample_weight : array, shape (units,), optional
-        Weights s, zero or more. The default is one each.
-    offset : array, shape (units,), optional
-        Constants o that are added to the linear predictors.
+    sample_weight : array, shape (units,), or str, optional
+        Weights s, zero or more, or the column of a formula's table. The default is one each.
+    offset : array, shape (units,), or str, optional
+        Constants o that are added to the linear predictors, or the column of a formula's table.
     intercept : bool, default: True
         Whether there is an intercept.
     remark : str, default: ""
         Sentence to print with results.
+    weights : array, shape (units,), or str, optional
+        Another name of `sample_weight`.
 
     Raises
     ------
@@ -539,19 +583,20 @@ class Regression(AbstractRegression):
     @float64
     def __init__(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | str,
+        y: Any,
         loss: str | losses.AbstractSharedLoss,
         penalty: penalties.AbstractPenalty | None = None,
         *,
-        sample_weight: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | str | None = None,
+        offset: ArrayLike | str | None = None,
         intercept: bool = True,
         remark: str = "",
+        weights: ArrayLike | str | None = None,
     ):
         ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
         resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
-        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark)
+        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark, None, weights)
 
 
 def _copy_to_memory(model: Any) -> Any:
@@ -564,6 +609,19 @@ def _copy_to_memory(model: Any) -> Any:
         if derived or type(model) not in (GLM, Regression) or model.num_features > PRODUCTS_FROM or model.penalty.has_kinks:
             vars(model)["design"] = as_stored(model.design)
     return model
+
+
+def _event(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, str]:
+    """Return the two labels of a binary y as zero and one, and a note that names them; any other y as it is."""
+    kind = pd.api.types.infer_dtype(y, skipna=True) if np.ndim(y) == 1 and isinstance(loss, losses.Binomial) else ""
+    if kind not in ("string", "categorical"):
+        return y, ""
+    found, levels = codes(caller, "y", y)
+    if len(levels) != 2:
+        raise ValueError(
+            f"{caller}: y has {len(levels)} labels, and this loss takes two, or numbers; the loss 'multinomial' takes more."
+        )
+    return found.astype(float), f"y is 1 where it is {levels[1]!s} and 0 where it is {levels[0]!s}"
 
 
 def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:

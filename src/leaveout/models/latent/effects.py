@@ -19,10 +19,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
+from ...data.formulas import frame_of, reading, response
 from .responses import ResponseRows
-
-INSTALL = "Mixed: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays, Mixed(X, y, groups=)."
-LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
 
 
 class Bar(NamedTuple):
@@ -216,27 +214,17 @@ class BoundFormula:
 
 def read_formula(formula: str, data: Any) -> BoundFormula:
     """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
-    try:
-        from formulaic import model_matrix
-        from formulaic.errors import FormulaicError
-    except ImportError:
-        raise ImportError(INSTALL) from None
     left, tilde, right = formula.partition("~")
     if not tilde or not left.strip():
         raise ValueError(f"Mixed: formula {formula!r} must name a response: 'y ~ x + (1 | group)'.")
     fixed, found = bars(right)
     if not found:
         raise ValueError(f"Mixed: formula {formula!r} has no random effects, as (1 | group); without any take lo.GLM.")
-    data = pandas_of("Mixed", "data", data)
-    if not isinstance(data, pd.DataFrame):
-        raise TypeError(f"Mixed: with a formula, data must be a DataFrame; got {type(data).__name__}.")
-    try:
+    data = frame_of("Mixed", data)
+    with reading("Mixed", formula) as model_matrix:
         X = model_matrix(fixed or "1", data, na_action="raise")
-        y = _response(left.strip(), data, model_matrix)
+        y = response(left.strip(), data, model_matrix)
         designs = [model_matrix(bar.effects, data, na_action="raise") for bar in found]
-    except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
-        lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
-        raise ValueError(f"Mixed: formula {formula!r} cannot be read: {error}{lacking}") from error
     groups = {bar.factor: factor_codes(data, bar.factor) for bar in found}
     blocks = []
     for bar, design in zip(found, designs, strict=True):
@@ -245,19 +233,6 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
         blocks.append(EffectBlock(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
     specs = tuple((bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True))
     return BoundFormula(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
-
-
-def _response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
-    """Return the response: a column, an event of it, or a formula's result."""
-    event = LEVEL.match(remainder)
-    if remainder.strip("`") in data.columns:
-        return data[remainder.strip("`")]
-    if event and event[1] in data.columns:
-        return (data[event[1]].astype(str) == event[3]).astype(float)
-    found = model_matrix(f"0 + {remainder}", data, na_action="raise")
-    if found.shape[1] != 1:
-        raise ValueError(f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers")
-    return found.iloc[:, 0]
 
 
 def align_groupings(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:

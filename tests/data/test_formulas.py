@@ -1,0 +1,87 @@
+"""Formulas of generalised linear models, against designs written out and statsmodels' own."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import leaveout as lo
+
+formulaic = pytest.importorskip("formulaic")
+
+
+def table(n=80):
+    rng = np.random.default_rng(0)
+    data = pd.DataFrame({"x": rng.normal(size=n), "age": rng.uniform(20, 80, n), "site": rng.choice(list("abc"), n)})
+    data["m"], data["w"], data["o"] = rng.integers(1, 9, n), rng.integers(1, 4, n), rng.normal(size=n)
+    data["share"] = rng.binomial(data["m"], 1 / (1 + np.exp(-data["x"]))) / data["m"]
+    data["well"] = np.where(data["x"] + rng.normal(size=n) > 0, "yes", "no")
+    data["count"] = rng.poisson(np.exp(0.3 * data["x"]))
+    return data.set_index(pd.Index([f"p{k}" for k in range(n)]))
+
+
+def test_a_formula_is_its_columns():
+    data, rng = table(), np.random.default_rng(1)
+    site = pd.get_dummies(data["site"], dtype=float)[["b", "c"]].to_numpy()
+    X = np.column_stack([data["x"], site, data[["x"]].to_numpy() * site])
+    plan = lo.kfold(80, 5, seed=0)
+    ours = lo.fit(lo.GLM("count ~ x * site", data, "poisson", offset="o", weights="w"))
+    plain = lo.fit(lo.GLM(X, data["count"].to_numpy(), "poisson", offset=data["o"], sample_weight=data["w"]))
+    np.testing.assert_allclose(lo.cross_predict(ours, plan), lo.cross_predict(plain, plan), rtol=1e-9)
+    assert ours.objective.names == ("x", "site[T.b]", "site[T.c]", "x:site[T.b]", "x:site[T.c]")
+    new = data.iloc[rng.permutation(80)[:7]]
+    predicted = lo.predict(ours, new, offset=new["o"])
+    eta = ours.parameters["intercept"] + X @ ours.parameters["coef"] + data["o"]
+    np.testing.assert_allclose(predicted, np.exp(eta[new.index]), rtol=1e-9)
+    dot = lo.GLM("x ~ .", data[["x", "age", "o"]], "squared")
+    assert dot.names == ("age", "o") and not lo.GLM("x ~ 0 + age", data, "squared").intercept
+    wide = lo.fit(lo.Regression("x ~ age", data, "gaussian", weights="w"))
+    arrays = lo.Regression(data[["age"]], data["x"], "gaussian", sample_weight=data["w"])
+    np.testing.assert_allclose(wide.vector, lo.fit(arrays).vector, atol=1e-8)
+    assert lo.Regression("count ~ x", dict(data), "ordinal").outputs > 1
+
+
+def test_formulas_agree_with_statsmodels():
+    sm, smf = pytest.importorskip("statsmodels.api"), pytest.importorskip("statsmodels.formula.api")
+    data = table()
+    family = sm.families.Binomial()
+    theirs = smf.glm("share ~ x + np.log(age) + C(site)", data, family=family, var_weights=data["m"]).fit(tol=1e-12)
+    ours = lo.fit(lo.GLM("share ~ x + np.log(age) + C(site)", data, "logistic", trials="m"))
+    named = dict(zip(ours.objective.names, ours.parameters["coef"], strict=True)) | {"Intercept": ours.parameters["intercept"]}
+    np.testing.assert_allclose([named[name] for name in theirs.params.index], theirs.params, rtol=1e-6)
+
+
+def test_labels_of_two_classes_are_named():
+    data = table()
+    fit = lo.fit(lo.GLM("well ~ x", data, "logistic"))
+    number = lo.fit(lo.GLM(data[["x"]], data["well"] == "yes", "logistic"))
+    np.testing.assert_array_equal(fit.vector, number.vector)
+    assert "y is 1 where it is yes and 0 where it is no" in str(lo.cross_validate(fit, 5))
+    event = lo.fit(lo.GLM("well[no] ~ x", data, "logistic"))
+    np.testing.assert_allclose(event.vector, -number.vector, atol=1e-8)
+    assert lo.GLM("site ~ x", data, "multinomial").classes == ("a", "b", "c")
+
+
+def test_what_bases_learn_from_all_rows_is_said():
+    data = table()
+    cv = lo.cross_validate(lo.fit(lo.GLM("count ~ bs(age, df=4)", data, "poisson")), 5)
+    assert "bs(...) stays as made of all rows" in str(cv)
+    fixed = "count ~ bs(age, knots=[50], lower_bound=0, upper_bound=100)"
+    assert "stays" not in str(lo.cross_validate(lo.fit(lo.GLM(fixed, data, "poisson")), 5))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda d: lo.GLM("count ~ nothing", d, "poisson"), ValueError, "formula 'count ~ nothing' cannot be read"),
+        (lambda d: lo.GLM("count ~ x + (1 | site)", d, "poisson"), ValueError, r"lo\.Mixed"),
+        (lambda d: lo.GLM("~ x", d, "poisson"), ValueError, "must name a response"),
+        (lambda d: lo.GLM("count ~ x", d.to_numpy(), "poisson"), TypeError, "data must be a DataFrame"),
+        (lambda d: lo.GLM("site ~ x", d, "logistic"), ValueError, "y has 3 labels"),
+        (lambda d: lo.GLM("count ~ x", d, "poisson", trials="m"), ValueError, "binomial proportions"),
+        (lambda d: lo.GLM("count ~ x", d, "poisson", weights="w", sample_weight="w"), ValueError, "two names of one"),
+        (lambda d: lo.GLM("count ~ x", d.assign(x=np.nan), "poisson"), ValueError, "dropna"),
+    ],
+)
+def test_what_formulas_refuse(make, error, message):
+    with pytest.raises(error, match=message):
+        make(table())
