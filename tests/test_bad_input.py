@@ -204,7 +204,7 @@ NOT_NUMBERS = {
 }
 PLACES = {
     "X": lambda value: lo.GLM(pd.DataFrame({"a": X[:, 0], "b": value}), Y, "logistic"),
-    "y": lambda value: lo.GLM(X, value, "logistic"),
+    "y": lambda value: lo.GLM(X, value, "squared"),
     "sample_weight": lambda value: lo.GLM(X, Y, "logistic", sample_weight=value),
     "offset": lambda value: lo.Regression(X, Y, "negative_binomial", offset=value),
     "time": lambda value: lo.Cox(X, value, Y),

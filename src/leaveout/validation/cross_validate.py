@@ -436,7 +436,7 @@ def _read_plan(
     return from_splits(splits, n, groups=found).replace_facts(call=f"lo.from_splits of {made}")
 
 
-def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64]) -> Plan:
+def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Plan:
     """Convert a plan of rows to one of units that are several rows; ValueError if it leaves out parts of a unit."""
     size = np.bincount(unit)
     n = len(size)
@@ -447,7 +447,7 @@ def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64]) -> Plan:
     if wrong.any() or (plan.clusters is not None and np.any(plan.clusters != plan.clusters[member][unit])):
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
-            "leaves with all its rows: give labels that agree within a unit."
+            f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {what}."
         )
     return replace(
         plan,
@@ -471,7 +471,9 @@ def _match_plan(
     if units.rows is not None and plan.num_units not in (count, len(units.rows)):
         plan = _of_units(caller, plan, units.row_names)
     if units.rows is not None and plan.num_units == len(units.rows) > count:
-        plan = _by_units(caller, plan.match_labels(caller, units.row_names), np.asarray(units.rows))
+        plan = _by_units(
+            caller, plan.match_labels(caller, units.row_names), np.asarray(units.rows), getattr(objective, "drop", "unit")
+        )
     plan = _of_units(caller, plan, units.names)
     if plan.of_cases:
         cases = np.ones(count) if units.weight is None else np.asarray(units.weight)
