@@ -62,7 +62,11 @@ def broken(value, where=(3, 1)):
         (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "must be a strategy"),
         (lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"), ValueError, "'response', 'link'"),
         (lambda: lo.cross_predict(fitted("separable"), lo.leave_one_out(40)), NotImplementedError, "has none"),
-        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), metric="r2"), ValueError, "metric must be among"),
+        (
+            lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), metric="gini"),
+            ValueError,
+            "metric must be among",
+        ),
         (lambda: lo.InfinitesimalJackknife(3), ValueError, "1 or 2"),
         (lambda: lo.Exact(tol=2.0), ValueError, "between 0 and 1"),
         (lambda: lo.Certified(rtol=0.0), ValueError, "between 0 and 1"),
@@ -325,7 +329,7 @@ def test_odd_arguments_are_refused_by_the_name_of_the_call():
 def test_measures_are_refused_before_anything_is_refitted(monkeypatch):
     monkeypatch.setattr("leaveout.validation.cross_validate.run_refits", lambda *_: pytest.fail("refitted"))
     fit, plan = fitted("logistic"), lo.kfold(60, 4)
-    for wrong in (dict(metric="r2"), dict(metric=["mse", "gini"]), dict(audit=-1), dict(evaluate="rmse")):
+    for wrong in (dict(metric="r3"), dict(metric=["mse", "gini"]), dict(audit=-1), dict(evaluate="rmse")):
         with pytest.raises(ValueError, match="cross_validate: "):
             lo.cross_validate(fit, plan, **wrong)
     with pytest.raises(ValueError, match="metric='auc' needs a response of classes"):

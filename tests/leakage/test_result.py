@@ -230,7 +230,7 @@ def test_results_are_compared_over_the_same_clusters():
     assert row["difference"] == pytest.approx(tree.estimate - ridge.estimate)
     paired = tree.spread.minus(ridge.spread)
     assert row["se_difference"] == pytest.approx(paired.error) and 0 < row["approximation_error"] < 1
-    assert 0.5 < row["worse"] <= 1 and row["se"] == pytest.approx(tree.se_data)
+    assert 0.5 < row["p_worse"] <= 1 and row["se"] == pytest.approx(tree.se_data)
     scores = [leakage_corrected(LogisticRegression(C=c), X, CLASS, scoring="roc_auc", cv=2, **COMMON) for c in (1e-4, 1.0)]
     assert lo.compare({"a": scores[0], "b": scores[1]})["mean"].is_monotonic_decreasing
     same = lo.compare({"a": ridge, "b": ridge})

@@ -273,7 +273,7 @@ def test_a_model_that_lacks_rows_is_not_ranked_first():
     assert table["mean"]["strong"] < table["mean"]["weak"] and table.difference["strong"] < 0 < 0.5
     assert list(table.index) == ["weak", "strong"] and table.missing.to_dict() == {"weak": 0, "strong": 1}
     assert table["mean"]["weak"] == pytest.approx(weak.per_unit()[rest].mean(), rel=1e-14)
-    assert table.worse["strong"] < 0.5
+    assert table.p_worse["strong"] < 0.5
     with pytest.warns(UserWarning, match="'a' has no loss of 2 held-out rows, 'b' has no loss of 1"):
         table = lo.compare({"a": lacking(strong, [hard, 0]), "b": lacking(weak, [1])})
     assert list(table.index) == ["b", "a"]

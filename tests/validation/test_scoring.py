@@ -11,6 +11,7 @@ import scipy
 from sklearn.linear_model import LinearRegression
 
 import leaveout as lo
+from leaveout.validation.compare import tail_index
 from tests.helpers import cox, glm, regression, toy_hmm
 
 N = 40
@@ -202,7 +203,7 @@ def test_what_cannot_be_compared_is_refused():
         lo.compare({"a": of("poisson"), "own": own})
     table = lo.compare({"a": of("poisson", evaluate="crps"), "b": of("squared", evaluate="crps")})
     assert list(table.index) == ["a", "b"] and "weight" not in table
-    assert table.worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))
+    assert table.p_worse["b"] == pytest.approx(scipy.stats.norm.cdf(table.difference["b"] / table.se_difference["b"]))
 
 
 def distance(X, y, power):
@@ -255,10 +256,10 @@ def test_models_that_differ_by_many_standard_errors_are_not_alike():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sure = lo.compare({"a": found, "b": worse(0.05 + 0.001 * rng.standard_normal(N))})
-    assert sure.worse["b"] > 0.999 and not any("alike" in str(each.message) for each in caught)
+    assert sure.p_worse["b"] > 0.999 and not any("alike" in str(each.message) for each in caught)
     with pytest.warns(UserWarning, match="'b' and 'a' differ by less than 4 in summed log density"):
         unsure = lo.compare({"a": found, "b": worse(0.05 + 0.5 * (-1.0) ** np.arange(N))})
-    assert 0.5 < unsure.worse["b"] < 0.97
+    assert 0.5 < unsure.p_worse["b"] < 0.97
 
 
 @pytest.mark.filterwarnings("ignore:compare. ")
@@ -269,14 +270,34 @@ def test_a_printed_comparison_keeps_its_columns():
     )
     table = lo.compare({f"ridge of penalty {a:g}": of(a) for a in (0.1, 10.0, 100.0)})
     first, *rows = str(table).splitlines()
-    assert first.split()[:5] == ["mean", "se", "difference", "se_difference", "worse"] and max(map(len, [first, *rows])) <= 80
+    assert first.split()[:5] == ["mean", "se", "difference", "se_difference", "p_worse"] and max(map(len, [first, *rows])) <= 80
     for name, row in zip(table.index, rows, strict=False):
-        shown = table.loc[name, ["mean", "se", "difference", "se_difference", "worse"]].astype(float)
+        shown = table.loc[name, ["mean", "se", "difference", "se_difference", "p_worse"]].astype(float)
         assert row.startswith(name)
         np.testing.assert_allclose(list(map(float, row.removeprefix(name).split()[:5])), shown, rtol=1e-5)
     assert "SE: rows independent" in repr(table) and "approximation_error" in repr(table)
     less = dataclasses.replace(of(1.0), losses=np.where(np.arange(N) == 3, np.nan, of(1.0).losses))
     assert "missing" in str(lo.compare({"a": of(1.0), "b": less})) and "missing" not in str(table)
+
+
+@pytest.mark.filterwarnings("ignore:compare. ")
+def test_a_comparison_says_what_r_and_arviz_say():
+    """Summed differences, zero or less; and why a difference is not normal, tails as ArviZ's Pareto k without its prior."""
+    fit, rng = lo.fit(glm("logistic")), np.random.default_rng(0)
+    found = lo.cross_validate(fit, lo.leave_one_out(60))
+    wide = dataclasses.replace(found, losses=found.losses + 1.0 + rng.standard_cauchy(60))
+    table = lo.compare({"a": found, "b": dataclasses.replace(found, losses=found.losses + 0.01), "c": wide})
+    apart = wide.losses - found.losses
+    assert list(table.diagnosis[["a", "b", "c"]]) == ["", "N < 100; |elpd_diff| < 4", "N < 100; heavy tails"]
+    assert table.elpd_diff["c"] == pytest.approx(-apart.sum()) and table.elpd_diff["a"] == table.se_diff["a"] == 0
+    assert table.se_diff["c"] == pytest.approx(np.sqrt(60) * apart.std(ddof=1)) and table.p_worse["b"] > 0.5
+    assert "diagnosis of c: N < 100; heavy tails" in str(table)
+    stats = pytest.importorskip("arviz.stats.stats")
+    x = np.sort(scipy.stats.genpareto.rvs(0.7, size=500, random_state=1))
+    count = int(3 * np.sqrt(500))
+    k, _ = stats._gpdfit(x[-count:] - x[-count - 1])
+    assert tail_index(x) == pytest.approx((k * (count + 10) - 5) / count)
+    assert "pareto_k" not in found.to_arviz()
 
 
 def logged():

@@ -25,13 +25,13 @@ LOSSES: dict[str, Heading] = {
     "approximation": ("± refit", ".0e"),
     "difference": ("diff.", ".4f"),
     "se_difference": ("SE", ".4f"),
-    "worse": ("P(worse)", ".2f"),
+    "p_worse": ("P(worse)", ".2f"),
     "weight": ("weight", ".2f"),
     "no_update": ("no upd.", ".4f"),
 }
 NAME, WIDE = 40, 400  # largest width of the name of a model, and of a table
 # columns over the units that all models score
-PAIR_COLUMNS = ("mean", "se", "difference", "se_difference", "worse", "weight", "kind")
+PAIR_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse", "weight", "kind")
 
 
 def compare_table(

@@ -7,11 +7,9 @@ take `sample_weight` the influence is by differences; a score that takes no weig
 """
 
 import functools
-import inspect
-import pickle
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,54 +21,10 @@ from ..interop.sklearn import usual_score
 from ..models.glm import losses
 from ..models.glm.losses import NAMED, AbstractLoss
 from ..optimize.fit import Fit
-from ..validation.metrics import (
-    LOSSES,
-    AbstractFunctional,
-    Called,
-    ConfusionCells,
-    Mean,
-    Measure,
-    Needs,
-    OfMeans,
-    Ranks,
-    of_function,
-    quietly,
-    squares,
-    surprise,
-)
+from ..validation.metrics import LOSSES, Called, Mean, Measure, Needs, squares, surprise
+from ..validation.scorers import LabelFunction, Picklable, function_name, of_scorer
 
 Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
-
-
-class Picklable:
-    """Function that is pickled if possible; otherwise its name is, and a call raises an error."""
-
-    def __init__(self, function: Callable):
-        self.function = function
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return self.function(*args, **named)
-
-    def __getstate__(self) -> dict[str, Any]:
-        try:
-            pickle.dumps(self.function)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            return {"function": UnpicklableStub(function_name(self.function))}
-        return {"function": self.function}
-
-
-@dataclass(frozen=True)
-class UnpicklableStub:
-    """Placeholder of a function that could not be pickled."""
-
-    name: str
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        raise TypeError(f"{self.name} was not kept when this was pickled; define it in a module, by def.")
-
-
-def function_name(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
 
 
 def _of_mean(y: NDArray, mu: NDArray, loss: losses.Poisson | losses.Gamma) -> NDArray:
@@ -135,19 +89,6 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
     return _own(LabelFunction(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss)
 
 
-@dataclass(frozen=True)
-class LabelFunction:
-    """Function of labels, called with the numbers of classes."""
-
-    function: Callable
-    labels: NDArray
-    both: bool = False  # whether predictions are labels too
-
-    def __call__(self, y: NDArray, prediction: NDArray, **named: Any) -> Any:
-        told = self.labels[prediction.astype(int)] if self.both else prediction
-        return self.function(self.labels[y.astype(int)], told, **named)
-
-
 def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None) -> Measure:
     """Examine a user's function by calls with perfect predictions, of the same records and of others.
 
@@ -198,27 +139,8 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
             f"scoring={what}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
             "predictions; a function of (estimator, X, y) cannot."
         )
-    metric, sign, given = scoring._score_func, scoring._sign, dict(scoring._kwargs)
-    name, known = name or ("neg_" if sign < 0 else "") + function_name(metric), of_function(metric)
-    low, high = (None, None) if known is None else (known.low, known.high)
-    if known is None and sign < 0 and getattr(metric, "__module__", "").startswith("sklearn.metrics"):
-        low = 0.0
-    if sign < 0:
-        low, high = None if high is None else -high, None if low is None else -low
-    methods = scoring._response_method
-    if classifies(estimator, y):
-        labels = np.unique(y)
-        needs = _needs(name, methods, estimator, len(labels))
-        functional = _of_classes(name, metric, given, needs, labels)
-    else:
-        needs = "response"
-        if methods != "predict" and "predict" not in methods:
-            raise TypeError(f"scoring={name} is of classes; {type(estimator).__name__} predicts numbers.")
-        if given or known is None or known.functional is None or known.classes:
-            functional = _generic(functools.partial(metric, **given), metric)
-        else:
-            functional = known.functional
-    return Measure(name, needs, replace(functional, scale=sign), True, low, high)
+    classes = np.unique(y) if classifies(estimator, y) else None
+    return of_scorer("scoring", name, scoring, classes, estimator)
 
 
 def classifies(estimator: Any, y: NDArray) -> bool:
@@ -242,72 +164,3 @@ def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDAr
     p = np.zeros((X.shape[0], len(labels)))
     p[:, np.searchsorted(labels, model.classes_)] = model.predict_proba(X)
     return p if needs == "probabilities" else p[:, 1]
-
-
-def _needs(name: str, methods: Any, estimator: Any, classes: int) -> Needs:
-    """Return the first of the methods that the estimator has."""
-    methods = (methods,) if isinstance(methods, str) else methods
-    there = [m for m in methods if isinstance(estimator, Fit) or hasattr(estimator, m)]
-    if not there:
-        raise TypeError(
-            f"scoring={name} needs {' or '.join(methods)}, which {type(estimator).__name__} has not; give scoring='accuracy' "
-            "or another of labels, or wrap it in CalibratedClassifierCV."
-        )
-    if there[0] == "predict":
-        return "label"
-    if classes > 2 and "predict_proba" not in there:
-        raise TypeError(f"scoring={name} of {classes} classes needs predict_proba; {type(estimator).__name__} has it not.")
-    return "probabilities" if classes > 2 else "decision" if there[0] == "decision_function" else "probability"
-
-
-def _of_classes(name: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> AbstractFunctional:
-    two, known = len(labels) == 2, of_function(metric)
-    functional = None if known is None else known.functional
-    if two:  # scikit-learn may need to know which class, given by a word, is the positive one
-        try:
-            quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
-        except ValueError as error:
-            raise ValueError(
-                f"scoring={name}: {error} Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), "
-                "or y of 0 and 1."
-            ) from error
-    flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
-    plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
-    if isinstance(functional, Mean) and known is not None and known.classes and not plain:
-        return functional
-    if isinstance(functional, Ranks):
-        if two or (plain.get("multi_class") == "ovr" and needs == "probabilities"):
-            average = plain.pop("average", "macro")
-            plain.pop("multi_class", None)
-            if not plain and average in ("macro", "weighted"):
-                return replace(functional, flipped=flipped, frequent=average == "weighted" and not two, strict=True)
-        if not two and "multi_class" not in given:
-            way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
-            raise ValueError(f"scoring={name} is of two classes; y has {len(labels)}: {way}.")
-    ask = functools.partial(metric, **given)
-    if needs != "label":
-        ask = functools.partial(_orient_predictions, ask=ask, flipped=flipped, needs=needs)
-    # 1024: cells of a table of classes above which influences are computed by weights
-    elif _takes_weights(metric) and len(labels) ** 2 <= 1024:
-        theirs = getattr(metric, "__module__", "").startswith("sklearn.")
-        table = ConfusionCells(metric if theirs else Picklable(metric), given, labels)
-        return OfMeans(table.cells, table)
-    return _generic(LabelFunction(ask, labels, needs == "label"), metric)
-
-
-def _takes_weights(function: Callable) -> bool:
-    try:
-        return "sample_weight" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
-    return Called(Picklable(ask), _takes_weights(metric))
-
-
-def _orient_predictions(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
-    """Turn predictions to the positive class, which may be the first."""
-    if flipped:
-        prediction = -prediction if needs == "decision" else 1 - prediction
-    return ask(y, prediction, **named)

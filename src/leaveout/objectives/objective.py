@@ -144,6 +144,8 @@ class Units:
         Response that predictions are compared with.
     response : array, optional
         Response that the loss is a function of, where it differs from `target`.
+    risk : array, shape (units, 3), optional
+        Stratum, place in the order of times, and event of each unit, where predictors order units by risk.
     kinds : tuple of str, default: ("response", "link")
         Kinds of predictions that the model makes.
     classes : int, default: 0
@@ -178,6 +180,7 @@ class Units:
     weight: Float[np.ndarray, " units"] | None = None  # weights in the mean loss, if units differ
     target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
     response: np.ndarray | None = None  # response that the loss is a function of, if that is not `target`
+    risk: Float[np.ndarray, "units 3"] | None = None  # stratum, place in time, event: of models of risks
     kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
     distribution: Callable[[], Distribution | None] = lambda: None  # predictive distribution of the target, computed on demand

@@ -21,7 +21,7 @@ from ..tuning.smooth import Smoothing
 from ..validation.compare import compare
 from ..validation.cross_validate import cross_validate
 from ..validation.estimate import Estimate
-from ..validation.metrics import METRICS
+from ..validation.scorers import more_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -330,7 +330,7 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     if name not in found.space:
         raise ValueError(f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}.")
     made = [trial for trial in found.all_trials if np.isfinite(trial.value)]
-    by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric and METRICS[found.metric].more_is_better else 1
+    by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric and more_is_better("plot", found.metric) else 1
     place = lambda trial: trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
     kept, rest = [trial for trial in made if not trial.message], [trial for trial in made if trial.message]
     at, value = np.array([place(trial) for trial in kept]), np.array([sign * trial.value for trial in kept])

@@ -292,7 +292,7 @@ def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, s
     best, second = table.iloc[0], table.iloc[1]
     plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
     score = first.score or "a loss that is not known by name"
-    sure = f"it is worse than {table.index[0]} with probability {second.worse:.2g}" if np.isfinite(second.worse) else ""
+    sure = f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}" if np.isfinite(second.p_worse) else ""
     return [
         (
             "Best" if table["missing"].any() else "Lowest mean",
@@ -347,10 +347,10 @@ def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
 
 
 def _differences(table: pd.DataFrame) -> Figure:
-    frame = table.iloc[1:][["difference", "se_difference", "worse"]].assign(model=list(map(str, table.index[1:])))
+    frame = table.iloc[1:][["difference", "se_difference", "p_worse"]].assign(model=list(map(str, table.index[1:])))
     half = frame["se_difference"].fillna(0.0)
     data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
-    told = tooltip(model="model", difference="difference", se_difference="standard error", worse="P(worse)")
+    told = tooltip(model="model", difference="difference", se_difference="standard error", p_worse="P(worse)")
     place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
     zero = layer({"values": [{"at": 0.0}]}, "rule", {"x": axis("at", "")}, color=GREY)
     layers = [zero, rules(data, "low", "high", BLUE, 1), layer(data, "point", place, filled=True, size=60, color=BLUE)]

@@ -41,8 +41,9 @@ from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
 from ..validation.cross_validate import begin_estimate, cross_validate, held_out, resolve_plan
 from ..validation.estimate import Estimate, PrintedResult
-from ..validation.held_out_predictions import Predictions, in_order, measurable, metric_value
-from ..validation.metrics import METRICS, Metric
+from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
+from ..validation.metrics import METRICS, AnyMetric
+from ..validation.scorers import measure_of, metric_name, more_is_better
 from ..validation.scoring import HeldOutLoss
 from .hypergradient import Build, LossSlopes, build_objective, criterion, smoothed_area
 from .path import path
@@ -139,19 +140,17 @@ def describe_hyper(hyper: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {number(value)}" for name, value in hyper.items())
 
 
-def sign(metric: Metric | None) -> int:
-    return -1 if metric is not None and METRICS[metric].more_is_better else 1
+def sign(metric: AnyMetric | None) -> int:
+    return -1 if metric is not None and more_is_better("tune", metric) else 1
 
 
-def measure_units(metric: Metric, fit: Fit, predictions: Predictions | None, units: Array) -> float:
+def measure_units(metric: AnyMetric, fit: Fit, predictions: Predictions | None, units: Array) -> float:
     """Compute a metric of held-out predictions of some units, with a minus sign if more is better; NaN if undefined."""
     assert predictions is not None
-    held = in_order(fit, predictions)
+    measure = measure_of("tune", fit, metric)
+    held = in_order(fit, predictions, measure)
     held = held.some(units[held.unit])
-    heavy = held.weight[held.unit] > 0
-    if not heavy.any() or (metric == "auc" and len(np.unique(held.target[heavy])) < 2):
-        return float("nan")
-    return sign(metric) * metric_value(metric, held).value
+    return sign(metric) * metric_value(measure, held).value if (held.weight[held.unit] > 0).any() else float("nan")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,7 +194,7 @@ class Tuning(PrintedResult):
     estimate: Estimate
     all_trials: tuple[Trial, ...]
     space: dict[str, Any]
-    metric: Metric | None
+    metric: AnyMetric | None
     seed: int
     how: SearchEnd
 
@@ -216,7 +215,7 @@ class Tuning(PrintedResult):
             e = trial.estimate
             known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
             known |= {} if e is None else {"approximation_error": _off(e)}
-            known |= {} if self.metric is None else {self.metric: sign(self.metric) * trial.value}
+            known |= {} if self.metric is None else {metric_name(self.metric): sign(self.metric) * trial.value}
             rows.append(trial.hyper | known | {"message": trial.message})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
 
@@ -281,7 +280,7 @@ class Tuning(PrintedResult):
                 if other and trial is not self.best and trial.estimate is not None:
                     off = e.approximation_error if np.isinf(_off(trial.estimate)) else _off(trial.estimate)
                     apart += trial.estimate.mean - off <= e.mean + e.approximation_error
-        of, owed = "loss" if self.metric is None else self.metric, self.optimism
+        of, owed = "loss" if self.metric is None else metric_name(self.metric), self.optimism
         if not np.isfinite(owed):
             choosing = "not told: the best of many estimates is a little lucky" if len(self._comparable) > 1 else ""
         elif owed <= 0:
@@ -361,7 +360,7 @@ class TrialStudy:
     plan: Plan
     refit: AbstractRefit
     most: int
-    metric: Metric | None
+    metric: AnyMetric | None
     start: dict[str, Any]
     seed: int
     nested: int
@@ -404,8 +403,8 @@ class TrialStudy:
         value, said = (estimate.mean, "") if exists else (float("nan"), missing)
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
-            measurable("tune", fit, self.metric)
-            predicted = held_out(fit, estimate.plan, self.refit, "response") if predicted is None else predicted
+            kind = prediction_kind({"": measure_of("tune", fit, self.metric)})
+            predicted = held_out(fit, estimate.plan, self.refit, kind) if predicted is None else predicted
             value = measure_units(self.metric, fit, predicted, np.ones(estimate.plan.num_units, bool))
         return self.add(Trial(hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more), fit)
 
@@ -455,7 +454,7 @@ def tune(
     sampler: Sampler = ...,
     *,
     trials: int = ...,
-    metric: Metric | None = ...,
+    metric: AnyMetric | None = ...,
     start: Mapping[str, Any] | None = ...,
     nested: int = ...,
     seed: int = ...,
@@ -470,7 +469,7 @@ def tune(
     sampler: Sampler = "gradient",
     *,
     trials: int = 50,
-    metric: Metric | None = None,
+    metric: AnyMetric | None = None,
     start: Mapping[str, Any] | None = None,
     nested: int = 1,
     seed: int = 0,
@@ -504,9 +503,10 @@ def tune(
         "path" tries `trials` values of one penalty.
     trials : int, default 50
         The most fits to make.
-    metric : str, optional
-        A metric of the pooled held-out predictions ("auc", "mse", …) to choose by instead of the loss. By gradient it can be
-        "auc": the search descends a smoothed area, and chooses by the area itself.
+    metric : str or scorer, optional
+        A metric of the held-out predictions ("auc", "mse", …, or one of scikit-learn's names or scorers, as in
+        `cross_validate`) to choose by instead of the loss. By gradient it can be "auc": the search descends a smoothed area,
+        and chooses by the area itself.
     start : mapping, optional
         The first hyperparameters of the descent; by default the geometric middle of the bounds.
     nested : int, default 1
@@ -585,8 +585,7 @@ def tune(
         raise ValueError(f"tune: nested must be a whole number, 0 or more; got {nested!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"tune: seed must be a whole number, 0 or more; got {seed!r}.")
-    if metric is not None and not (isinstance(metric, str) and metric in METRICS):
-        raise ValueError(f"tune: metric must be among {', '.join(METRICS)}; got {metric!r}.")
+    sign(metric)  # raises for one that is unknown
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
             came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)

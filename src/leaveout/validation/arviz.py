@@ -13,18 +13,18 @@ def elpd_data(losses: NDArray[np.float64], baseline: NDArray[np.float64], names:
     """Build ArviZ's `ELPDData` from the held-out and no-update −log densities of the units.
 
     `se` is the standard error of the mean. ArviZ takes sums over units, so means are multiplied by n. `p` is the sum of the
-    differences between held-out and no-update losses.
+    differences between held-out and no-update losses. There is no Pareto k, since nothing is sampled by importance.
     """
     made, n = _class(), len(losses)
     import xarray
 
     pointwise = xarray.DataArray(-losses, dims="unit", coords={"unit": np.asarray(names)})
     known = {"se": n * se, "n_samples": 1, "n_data_points": n, "warning": suspect, "scale": "log"}
-    elpd, p, shape = -float(losses.sum()), float(np.sum(losses - baseline)), xarray.zeros_like(pointwise)
+    elpd, p = -float(losses.sum()), float(np.sum(losses - baseline))
     if dataclasses.is_dataclass(made):
         new: Any = made
-        return new(kind="loo", elpd=elpd, p=p, good_k=0.7, elpd_i=pointwise, pareto_k=shape, **known)
-    old = {"elpd_loo": elpd, "p_loo": p, **known, "loo_i": pointwise.rename("loo_i"), "pareto_k": shape, "good_k": 0.7}
+        return new(kind="loo", elpd=elpd, p=p, elpd_i=pointwise, **known)
+    old = {"elpd_loo": elpd, "p_loo": p, **known, "loo_i": pointwise.rename("loo_i")}
     return made(data=list(old.values()), index=list(old))
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import os
+import textwrap
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,8 @@ FEW, CLOSE, SIGN = (
     3.0,
 )  # independent units, and a difference of summed log densities, below which standard errors of differences
 # are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
-MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "worse")  # columns that are always printed
+HEAVY = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
+MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse")  # columns that are always printed
 
 
 class ComparableMean(NamedTuple):
@@ -89,20 +91,28 @@ class Comparison(pd.DataFrame):
     def __repr__(self) -> str:
         """Print names, means, differences and their standard errors, and the other columns as far as they fit.
 
-        Columns that do not fit are named below the table.
+        Columns that do not fit are named below the table, and diagnoses stand there. Long names are cut.
         """
-        table_digits = 6  # digits of printed numbers
-        written = lambda names: pd.DataFrame(self)[names].to_string(float_format=lambda x: f"{x:.{table_digits}g}")
+        table_digits, table_width = 6, 80  # digits of printed numbers, and width of a terminal
+        plain = pd.DataFrame(self)
+        main = [name for name in MAIN_COLUMNS if name in self]
+        wide = len(plain[main].to_string(index=False, float_format=lambda x: f"{x:.{table_digits}g}").partition("\n")[0])
+        half = max(table_width - wide - 3, 8) // 2  # names are cut in the middle
+        plain.index = [name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}" for name in map(str, self.index)]
+        written = lambda names: plain[names].to_string(float_format=lambda x: f"{x:.{table_digits}g}")
         short = "missing" in self and bool(self["missing"].any())
         shown = [name for name in (*MAIN_COLUMNS, *(["missing"] if short else [])) if name in self]
-        others = [name for name in self.columns if name not in (*shown, "kind", "missing")]
-        table_width = 80  # width of a terminal
+        others = [name for name in self.columns if name not in (*shown, "kind", "missing", "diagnosis")]
+        others = [name for name in others if self[name].notna().any()]
         for name in others:
             if len(written([*shown, name]).partition("\n")[0]) <= table_width:
                 shown.append(name)
         left = [name for name in others if name not in shown]
-        kinds = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
-        return "\n".join([written(shown), *kinds, *([f"more columns: {', '.join(map(str, left))}"] if left else [])])
+        notes = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
+        doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
+        notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
+        notes += [f"more columns: {', '.join(map(str, left))}"] if left else []
+        return "\n".join([written(shown), *(textwrap.fill(note, table_width) for note in notes)])
 
     def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
@@ -147,8 +157,12 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     -------
     Comparison
         A DataFrame with one row a model, the best first. `mean` and `se` are the model's own. `difference` is that from the
-        lowest mean, and `se_difference` its standard error. `worse` is the probability that the model is worse than the
-        best, Φ(difference / se_difference). `approximation_error` is that of the difference, and `kind` describes the
+        lowest mean, and `se_difference` its standard error. `p_worse` is the probability that the model is worse than the
+        best, Φ(difference / se_difference). `elpd_diff` and `se_diff` are the difference of the summed log densities, zero or
+        less as in R's `loo_compare`, and its standard error; NaN for losses that are no log densities. `diagnosis` says why
+        the normal distribution of a difference is not to be trusted, "" if nothing is seen: "N < 100" independent units,
+        "|elpd_diff| < 4" of near-equal models, or "heavy tails" of the differences of units, whose generalised Pareto
+        distribution has k > 0.5, so no variance. `approximation_error` is that of the difference, and `kind` describes the
         standard error. Where losses are −log densities, `weight` is the weight of the model in the mixture of predictive
         densities with the lowest mean loss (stacking). For results of leakage, `approximation_error` is the Monte-Carlo
         error of the difference, over draws that both share.
@@ -172,7 +186,12 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
 
     References
     ----------
+    T. Sivula, M. Magnusson, A. A. Matamoros and A. Vehtari, Uncertainty in Bayesian leave-one-out cross-validation based model
+    comparison, 2020.
+
     Y. Yao, A. Vehtari, D. Simpson and A. Gelman, Using stacking to average Bayesian predictive distributions, 2018.
+
+    J. Zhang and M. A. Stephens, A new and efficient estimation method for the generalized Pareto distribution, 2009.
 
     Examples
     --------
@@ -223,7 +242,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
         values = {name: estimates[name].average(each) for name, each in common.items()} if same else common
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
-    rows = {}
+    rows, is_density = {}, estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY)
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
         paired, apart = estimate._standard_error(difference), estimate._mean(difference)
@@ -232,13 +251,16 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
             "se": own.value,
             "difference": apart,
             "se_difference": 0.0 if name == best else paired.value,
-            "worse": 0.5 if name == best else _worse(apart, paired.value),
+            "elpd_diff": -apart * (count := np.isfinite(difference).sum()) + 0.0 if is_density else np.nan,
+            "se_diff": (0.0 if name == best else paired.value * count) if is_density else np.nan,
+            "p_worse": 0.5 if name == best else _worse(apart, paired.value),
+            "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
             "missing": missing[name],
             "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
-    if estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY):
+    if is_density:
         table.insert(table.columns.get_loc("approximation_error"), "weight", _stacking_weights(values, estimates[best]._weight))
     _warn(table, estimates, values, best)
     found = Comparison(table.sort_values(["missing", "mean"]))
@@ -280,7 +302,7 @@ def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
     worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
-    found = {"mean": number.value, "se": se, "difference": apart, "se_difference": se_apart, "worse": worse}
+    found = {"mean": number.value, "se": se, "difference": apart, "se_difference": se_apart, "p_worse": worse}
     return found | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
 
 
@@ -319,6 +341,38 @@ def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str,
         fewest = min((each.units for each in found if each.enough), default=FEW)
         if fewest < FEW:
             told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
+
+
+def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
+    """List the reasons why the difference of two models may not be distributed normally."""
+    each = difference[np.isfinite(difference)]
+    units = len(each) if estimate.joint else independent(difference, estimate._weight, estimate.plan).units
+    tails = [tail_index(side) for side in (each - np.median(each), np.median(each) - each)]
+    found = {
+        f"N < {FEW}": units < FEW,
+        f"|elpd_diff| < {CLOSE:g}": is_density and abs(estimate._mean(difference)) * len(each) < CLOSE,
+        "heavy tails": max(tails) > HEAVY,
+    }
+    return "; ".join(why for why, holds in found.items() if holds)
+
+
+def tail_index(values: Array) -> float:
+    """Estimate the k of the generalised Pareto distribution of the upper tail, by Zhang and Stephens; −∞ for short tails.
+
+    Moments of order 1/k and above do not exist.
+    """
+    length = int(min(0.2 * len(values), 3 * np.sqrt(len(values))))  # of the tail, as Pareto smoothing takes it
+    ranked = np.sort(values)
+    x = ranked[len(ranked) - length :] - ranked[-length - 1] if length >= 5 else np.zeros(0)
+    x = x[x > 1e-12 * np.abs(ranked).max()]
+    if len(x) < 5:  # fewer show no tail
+        return -np.inf
+    grid = 30 + int(np.sqrt(len(x)))  # the authors' points and factor 3
+    theta = 1 / x[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * x[int(len(x) / 4 + 0.5) - 1])
+    k = np.log1p(-theta[:, None] * x).mean(1)
+    with np.errstate(all="ignore"):
+        likelihood = len(x) * (np.log(-theta / k) - k - 1)
+    return float(np.log1p(-(scipy.special.softmax(np.nan_to_num(likelihood, nan=-np.inf)) @ theta) * x).mean())
 
 
 def _worse(difference: float, se: float) -> float:

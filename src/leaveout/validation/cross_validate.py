@@ -11,7 +11,7 @@ both. After the last batch some refits are repeated exactly (`audit`), and refit
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -36,8 +36,8 @@ from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Merge, blank, infinite_if_unknown, one_thread, put_losses
 from .estimate import Estimate
-from .held_out_predictions import NO_LOSS_CODES, Predictions, measure, measures
-from .metrics import Metric, ScoreName
+from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
+from .metrics import AnyMetric, Measure, ScoreName
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
 MILD = (
@@ -58,7 +58,8 @@ def cross_validate(
     refit: AbstractRefit = DEFAULT_REFIT,
     *,
     evaluate: Evaluate | ScoreName | None = None,
-    metric: Metric | Sequence[Metric] = (),
+    metric: AnyMetric | Sequence[AnyMetric] | Mapping[str, AnyMetric] = (),
+    average: Average | None = None,
     audit: int = 5,
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
@@ -87,11 +88,21 @@ def cross_validate(
         around it to estimate the error of its value. The names are "log_density" (normalised; of discrete responses −log of
         a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model has them. Scores of one
         name compare models that were fitted by different losses.
-    metric : str or sequence of str, default ()
-        Metrics of the held-out predictions, kept in `Estimate.metrics`. "mse", "mae", "brier" and "accuracy" are means over
-        units, each averaged over the refits that score it. "auc" is that of all predictions together if every unit is scored
-        once, the mean over repeats of k-fold, and otherwise, or if no fold has more than 20 rows and each holds every class,
-        the mean over refits. `Estimate.metric_how` says which.
+    metric : str, scorer, callable, or a list or dict of them, default ()
+        Measures of the held-out predictions, kept in `Estimate.metrics` by name. A name is "auc", "accuracy", "brier", "mse",
+        "mae", "log_loss", "rmse", "mape", "pinball", "poisson_deviance", "gamma_deviance", "r2", "d2_poisson", "d2_gamma",
+        "average_precision", "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews", "kappa",
+        "concordance" (Harrell's, for `lo.Cox`), or one of `sklearn.metrics.get_scorer_names()`, in scikit-learn's sign. A
+        scorer is made by `sklearn.metrics.make_scorer`. A function `f(y, prediction)` gets the predicted mean, or the
+        predicted class where the response is of classes; it returns one number, or one a row. Its standard error is the
+        jackknife's, which is for functions that change smoothly with the rows, as a median does not.
+    average : {"pooled", "fold", "repeat"}, optional
+        "pooled" measures all held-out predictions together; a mean over rows is then the mean over units, each averaged over
+        the refits that score it. "fold" is the mean over refits of the measure of each one's predictions, and "repeat" the
+        mean over repeats of k-fold of that of each one's. By default measures are pooled, except for the area under the ROC
+        curve ("auc", "roc_auc"): it is pooled if every unit is scored once, the mean over repeats of k-fold, and otherwise,
+        or if no fold has more than 20 rows and each holds every class, the mean over refits. `Estimate.metric_how` says
+        which.
     audit : int, default 5
         The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
         them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is
@@ -138,18 +149,20 @@ def cross_validate(
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit, groups)
     if evaluate is not None and getattr(refit, "errors", "all") == "sampled":
         raise ValueError("cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out.")
-    score, metrics, audit = find_score(fit, evaluate), measures(fit, metric), count("cross_validate: audit", audit, 0)
-    pooled = Predictions(plan, "response", judged=True) if metrics else None
+    score, audit = find_score(fit, evaluate), count("cross_validate: audit", audit, 0)
+    by_name = measures("cross_validate", fit, metric, plan, average)
+    metrics, kind = tuple(by_name), prediction_kind(by_name)
+    pooled = Predictions(plan, kind, judged=True) if metrics else None
     of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
         gathered = run_refits(HeldOutLoss(fit, plan, score), refit, audit, pooled)
         with gathered.stoppable():
             if evaluate is not None and refit.in_standard_errors:
                 gathered.sharpen()
-            estimate = gathered.estimate(metrics, improve=refit.in_standard_errors)
+            estimate = gathered.estimate(by_name, average, improve=refit.in_standard_errors)
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
-    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "audit": str(audit)}
-    usual = {"evaluate": "None", "metric": "()", "audit": "5"}
+    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
+    parts["audit"], usual = str(audit), {"evaluate": "None", "metric": "()", "average": "None", "audit": "5"}
     estimate.labels["asked"] = ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
     loss = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
@@ -195,7 +208,7 @@ def scored_together(
     for each in every:
         if each.held_out_loss.evaluate is not None and refit.in_standard_errors:
             each.sharpen()
-    return [each.estimate((), improve=False) for each in every]
+    return [each.estimate({}, None, improve=False) for each in every]
 
 
 @float64
@@ -676,7 +689,7 @@ class EstimateBuilder:
         found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
         return self.finish(None, "none, since it was stopped")
 
-    def estimate(self, metrics: Sequence[str], improve: bool) -> Estimate:
+    def estimate(self, metrics: Mapping[str, Measure], average: Average | None, improve: bool) -> Estimate:
         """Return the complete estimate with its audit.
 
         If the audit finds a miss and `improve` is set, the refits judged in the same way are iterated to convergence.
@@ -685,7 +698,7 @@ class EstimateBuilder:
         found = self.finish(table, said)
         if self.predictions is None:
             return found
-        return replace(found, **measure(metrics, self.held_out_loss.fit, self.predictions))  # type: ignore[arg-type]
+        return replace(found, **measure(metrics, self.held_out_loss.fit, self.predictions, average))  # type: ignore[arg-type]
 
     def finish(self, table: pd.DataFrame | None, audit: str) -> Estimate:
         """Return the estimate with the table of an audit and a sentence about it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
 
 from .._runtime.providers import provided
@@ -68,6 +69,8 @@ class Estimate(PrintedResult):
         The losses with no update, in the order of `losses`.
     metrics, metric_se, metric_error : dict of str to float
         The metrics of the call, their standard errors, and the effect of the refits' errors on them.
+    metric_how, metric_limits : dict
+        How each metric is pooled or averaged; its bounds and the degrees of freedom of its standard error.
     audit : DataFrame or None
         The refits that were repeated exactly.
     elsewhere : ndarray or None
@@ -111,6 +114,8 @@ class Estimate(PrintedResult):
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
     metric_how: dict[str, str] = field(default_factory=dict)  # description of how each metric is averaged or pooled
+    # the bounds of each metric, and the degrees of freedom of its standard error
+    metric_limits: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     score: str = ""  # name of the loss, "" if it is not known
     response: np.ndarray | None = None  # response of the losses, if the model has one
     classes: bool = False  # whether `response` has numbers of classes
@@ -263,6 +268,42 @@ class Estimate(PrintedResult):
             half = half_width(self.per_unit(), self._weight, self.plan, level, method)
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
+
+    def metric_interval(self, level: float = 0.95) -> dict[str, Interval]:
+        """Compute an interval for each metric, on new units, of the models that were refitted.
+
+        It is Student's t over groups, or the normal distribution's where rows are independent, times the standard error. The
+        approximation error of the refits is added on both sides. No end passes a bound of the metric.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage of the intervals.
+
+        Returns
+        -------
+        dict of str to Interval
+            Named tuples `low`, `high`, `level`, `method` by the metrics' names; NaN where a metric has no standard error.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(50, 2))
+        >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=50) > 0) * 1.0, "logistic"))
+        >>> cv = lo.cross_validate(fit, lo.kfold(50, 5, seed=0), metric=["f1", "log_loss"])
+        >>> found = cv.metric_interval(0.9)["f1"]
+        >>> round(cv.metrics["f1"], 2), round(found.low, 2), round(found.high, 2)
+        (0.79, 0.69, 0.89)
+        """
+        tail, found = 0.5 + share("metric_interval: level", level) / 2, {}
+        for name, value in self.metrics.items():
+            low, high, freedom = self.metric_limits[name]
+            half = float(scipy.stats.t.ppf(tail, freedom)) * self.metric_se[name] + self.metric_error[name]
+            below, above = np.clip([value - half, value + half], low, high).tolist()
+            found[name] = Interval(below, above, level, "clusters" if np.isfinite(freedom) else "naive")
+        return found
 
     @property
     def approximation_error(self) -> float:

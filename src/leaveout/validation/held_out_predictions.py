@@ -1,18 +1,21 @@
 """Held-out predictions, collected as batches of refits arrive, and their measures: `cross_validate(..., metric=)`.
 
-    mse, mae, brier, accuracy    the mean over units of each one's mean over the refits that score it
-    auc                          not a mean over units: of predictions together, or the mean over parts of them. Parts are
-                                 repeats of k-fold, single refits where these hold every class, or all
+    pooled    the measure of all predictions together; of a mean over rows, the mean over units of each one's mean over the
+              refits that score it
+    fold      the mean over refits of the measure of each one's predictions
+    repeat    the mean over repeats of k-fold of the measure of each one's predictions together
 
+An area under the ROC curve is by default the mean over repeats of k-fold, over refits where these hold every class, or pooled.
 A metric of predictions that are averaged over refits would be that of an ensemble, which nobody fitted. Each metric has a
-standard error over independent units, from the influence of each unit, and a bound of the effect of the refits' errors, from
-the error of each prediction.
+standard error over independent units, from the influence of each unit or, for functions that are only called, from the measure
+without each unit (the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
 """
 
 import functools
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,16 +23,18 @@ from numpy.typing import NDArray
 
 from .._runtime.checkpoint import StepResult
 from .._runtime.results import NO_REFIT_CODES, among
-from ..objectives.objective import display_name
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch
-from .metrics import METRICS, Metric
+from .metrics import Called, Measure, Ranks
+from .scorers import measure_of
 from .scoring import predictions, reach
-from .standard_errors import average_by_unit, standard_error
+from .standard_errors import MIN_BLOCKS, average_by_unit, independent, standard_error
 
+Average = Literal["pooled", "fold", "repeat"]
 SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
 POOLING_NOTE = "pooled over held-out predictions"
+MOST_DELETED = 500  # groups of units that the jackknife leaves out: its standard error is then known to 3 %
 
 NO_LOSS_CODES = NO_REFIT_CODES[1:]  # codes of refits without any loss; undetermined refits mark units with a loss as `held`
 
@@ -100,130 +105,254 @@ class Predictions:
 class HeldOutPredictions(NamedTuple):
     """Held-out predictions, `[scored]`, in the order of units.
 
-    Each has its unit, part, target, prediction and the error of that. `weight` has the weight of every unit, and `parts` is a
-    description of the parts.
+    Each has its unit, refit, target, prediction and the error of that. `weight` has the weight of every unit.
     """
 
     unit: NDArray[np.int64]
-    part: NDArray[np.int64]
+    refit: NDArray[np.int64]
     target: np.ndarray
     prediction: NDArray[np.float64]
     off: NDArray[np.float64]
     weight: NDArray[np.float64]
-    parts: str
+    plan: Plan
 
     def some(self, chosen: NDArray) -> "HeldOutPredictions":
         """Select some of the predictions."""
-        unit, part, target, prediction, off = (each[chosen] for each in self[:5])
-        return HeldOutPredictions(unit, part, target, prediction, off, self.weight, self.parts)
+        unit, refit, target, prediction, off = (each[chosen] for each in self[:5])
+        return HeldOutPredictions(unit, refit, target, prediction, off, self.weight, self.plan)
 
 
 class Value(NamedTuple):
-    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a description."""
+    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a description.
+
+    `groups` has a number for each unit, if contributions are those of groups of units.
+    """
 
     value: float
     values: NDArray[np.float64]
     error: float
     how: str
+    groups: NDArray[np.int64] | None = None
 
 
-def measures(fit: Fit, metric: Any) -> tuple[Metric, ...]:
-    """Return the named metrics as a tuple; ValueError for an unknown name, or a metric that the model does not have."""
+def measures(caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | None = None) -> dict[str, Measure]:
+    """Return the measures by name; ValueError for one that is unknown, or that the model or the plan does not have.
+
+    A single measure may be a name, a scorer of scikit-learn's or a function of (y, prediction); several are a list or a dict.
+    """
+    if average is not None and average not in get_args(Average):
+        raise ValueError(f"{caller}: average must be 'pooled', 'fold' or 'repeat'; got {average!r}.")
+    if average == "repeat" and repeats(plan) is None:
+        raise ValueError(f"{caller}: average='repeat' needs a plan whose successive refits score every unit once.")
     several = isinstance(metric, Iterable) and not isinstance(metric, str)
-    metrics = () if metric is None else tuple(metric) if several else (metric,)
-    unknown = [name for name in metrics if name not in [*METRICS]]
-    if unknown:
-        raise ValueError(f"cross_validate: metric must be among {', '.join(METRICS)}; got {', '.join(map(str, unknown))}.")
-    for name in metrics:
-        measurable("cross_validate", fit, name)
-    return metrics
+    given = () if metric is None else metric if several else (metric,)
+    listed = [measure_of(caller, fit, each) for each in (given.values() if isinstance(given, Mapping) else given)]
+    names = list(given) if isinstance(given, Mapping) else [each.name for each in listed]
+    if len({*names}) < len(names):
+        raise ValueError(f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}.")
+    weight, times = fit.objective.units.weight, np.bincount(plan.index[plan.held])
+    uneven = weight is not None and np.ptp(np.asarray(weight)) > 0
+    uneven |= average in (None, "pooled") and np.ptp(times[times > 0]) > 0
+    for name, each in zip(names, listed, strict=True):
+        if uneven and not each.weighs:
+            raise ValueError(
+                f"{caller}: metric={name!r} takes no sample_weight, and units have different weights or are scored unequally "
+                "often; give average='fold' for the latter."
+            )
+    return dict(zip(names, listed, strict=True))
 
 
-def measurable(caller: str, fit: Fit, metric: str) -> None:
-    """Raise ValueError for a model without predictions, or a metric of classes if the response has none."""
-    units = fit.objective.units
-    if units.target is None:
-        raise ValueError(f"{caller}: metric needs a model with predictions and a target; got {display_name(fit.objective)}.")
-    if METRICS[metric].classes and not units.classes:
-        values = np.unique(np.asarray(units.target, np.float64))
-        if np.isfinite(values).sum() > 2:
-            raise ValueError(f"{caller}: metric={metric!r} needs a response of classes; this one is a number: 'mse' or 'mae'.")
+def prediction_kind(measures: Mapping[str, Measure]) -> str:
+    """Return the kind of predictions that measures take."""
+    return "link" if any(each.needs == "risk" for each in measures.values()) else "response"
 
 
-def measure(metrics: Sequence[str], fit: Fit, predictions: Predictions) -> dict[str, dict[str, Any]]:
+def measure(
+    measures: Mapping[str, Measure], fit: Fit, predictions: Predictions, average: Average | None
+) -> dict[str, dict[str, Any]]:
     """Compute metrics of predictions: the fields of an estimate that hold them, each by the metrics' names."""
-    held, plan = in_order(fit, predictions), predictions.plan
+    plan = predictions.plan
+    found = {name: metric_value(each, in_order(fit, predictions, each), average) for name, each in measures.items()}
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or np.bincount(plan.refit[plan.held]).max() <= SMALL
-    if "auc" in metrics and held.parts.endswith(POOLING_NOTE) and small:
+    pooled = [name for name, each in measures.items() if isinstance(each.functional, Ranks) and POOLING_NOTE in found[name].how]
+    if small and pooled:
         warnings.warn(
-            "cross_validate: an AUC pooled over small folds is biased downwards: predictions of different refits are ranked "
-            "against each other, and each refit leans away from the class it left out (a model of an intercept alone gets 0, "
-            "not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
+            f"cross_validate: {' and '.join(pooled)} pooled over small folds is biased downwards: predictions of different "
+            "refits are ranked against each other, and each refit leans away from the class it left out (of a model of an "
+            "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
             stacklevel=5,  # skips the frames of the precision's context
         )
-    found = {name: metric_value(name, held) for name in metrics}
+    of_units = {}
+    for name, each in found.items():
+        own = plan if each.groups is None else replace(plan, clusters=each.groups)
+        groups = independent(each.values, of_weight := _weight(fit, plan), own)
+        freedom = groups.units - 1.0 if groups.label is not None else np.inf
+        of_units[name] = standard_error(each.values, of_weight, own).value, freedom
+    bound = lambda end, none: none if end is None else end
     return {
         "metrics": {name: each.value for name, each in found.items()},
-        "metric_se": {name: standard_error(each.values, held.weight, plan).value for name, each in found.items()},
+        "metric_se": {name: se for name, (se, _) in of_units.items()},
         "metric_error": {name: each.error for name, each in found.items()},
-        "metric_how": {name: each.how for name, each in found.items()},
+        "metric_how": {
+            name: ", ".join(filter(None, (each.how, measures[name].title if measures[name].needs == "label" else "")))
+            for name, each in found.items()
+        },
+        "metric_limits": {
+            name: (bound(measures[name].low, -np.inf), bound(measures[name].high, np.inf), freedom)
+            for name, (_, freedom) in of_units.items()
+        },
     }
 
 
-def in_order(fit: Fit, predictions: Predictions) -> HeldOutPredictions:
-    """Collect the existing predictions in the order of units, with the part in which each is ranked.
+def _weight(fit: Fit, plan: Plan) -> NDArray[np.float64]:
+    weight = fit.objective.units.weight
+    return np.ones(plan.num_units) if weight is None else np.asarray(weight, np.float64)
 
-    Areas are means over parts.
-    """
+
+def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPredictions:
+    """Collect the existing predictions in the order of units, with targets in the form of the measure."""
     units, seen, plan = fit.objective.units, np.flatnonzero(predictions.existing), predictions.plan
     order = seen[np.argsort(predictions.unit[seen], kind="stable")]
     unit, refit = predictions.unit[order], predictions.refit[order]
-    weight = np.ones(plan.num_units) if units.weight is None else np.asarray(units.weight, np.float64)
-    target, repeat, together = np.asarray(units.target)[unit], repeats(plan), np.zeros_like(refit)
-    whole = _whole(refit, target, weight[unit], plan.num_refits)[np.unique(refit)]
-    if repeat is None:
-        part, parts = (refit, "refits") if whole.any() else (together, POOLING_NOTE)
-    elif whole.all() and np.bincount(plan.refit[plan.held]).max() <= SMALL and plan.clusters is None:
-        part, parts = refit, "folds"
-    else:
-        part, parts = (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (together, POOLING_NOTE)
-    return HeldOutPredictions(unit, part, target, predictions.values[order], predictions.off[order], weight, parts)
+    target = np.asarray(units.risk if measure.needs == "risk" else units.target)[unit]
+    values, off = predictions.values[order], predictions.off[order]
+    if measure.labels is not None:
+        target = measure.numbered(units, target)
+        if not units.classes:  # two numbers: the nearer is the label
+            low, high = map(float, measure.labels)
+            values, off = (values - low) / (high - low), off / (high - low)
+        elif values.ndim > 1 and values.shape[1] == 2:
+            values, off = values[:, 1], off[:, 1]
+    return HeldOutPredictions(unit, refit, target, values, off, _weight(fit, plan), plan)
 
 
-def metric_value(name: str, held: HeldOutPredictions) -> Value:
+def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) -> tuple[NDArray[np.int64], str]:
+    """Number the parts over which a measure is averaged, and describe them."""
+    together, plan, refit = np.zeros_like(held.refit), held.plan, held.refit
+    is_area = isinstance(measure.functional, Ranks) and measure.functional.of == "area"
+    if average == "fold":
+        return refit, "folds"
+    if average == "pooled" or (average is None and not is_area):
+        return together, POOLING_NOTE
+    repeat = repeats(plan)
+    if average is None:
+        whole = _whole(refit, held.target, held.weight[held.unit], plan.num_refits)[np.unique(refit)]
+        if repeat is None:
+            return (refit, "refits") if whole.any() else (together, POOLING_NOTE)
+        if whole.all() and np.bincount(plan.refit[plan.held]).max() <= SMALL and plan.clusters is None:
+            return refit, "folds"
+    assert repeat is not None
+    return (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (together, POOLING_NOTE)
+
+
+def metric_value(measure: Measure, held: HeldOutPredictions, average: Average | None = None) -> Value:
     """Compute a metric of held-out predictions."""
-    measure, n = METRICS[name], len(held.weight)
+    n = len(held.weight)
     of = lambda some, weight: measure.of_means(some.target, some.prediction, some.off, weight)
-    if measure.per_record:
-        found = of(held, held.weight[held.unit])
+    if measure.per_record and average in (None, "pooled"):
+        with np.errstate(all="ignore"):
+            found = of(held, held.weight[held.unit])
         values, error = (average_by_unit(held.unit, each, n) for each in found)
         there = np.bincount(held.unit, minlength=n) > 0
         mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
         how = "mean over units" + (", each its mean over refits" if len(held.unit) > there.sum() else "")
         return Value(mean(values), values, mean(error), how)
-    # The mean over all parts that hold every class; if none does, the measure of all together. A unit contributes its part of
-    # each, and a share of the part's difference from the mean, as contributions within a part of few rows of a class vary too
-    # little.
-    weight, sizes = held.weight[held.unit], np.bincount(held.part)
-    whole = _whole(held.part, held.target, weight, len(sizes))
-    rows = np.split(np.argsort(held.part, kind="stable"), np.cumsum(sizes)[:-1])
-    kept, lost = [own for own, one in zip(rows, whole, strict=True) if one], int(np.sum(~whole & (sizes > 0)))
-    if len(sizes) == 1 or not kept:
-        heavy = weight / np.bincount(held.unit, minlength=n)[held.unit]
-        values, off = of(held, heavy)
-        return Value(float(np.average(values, weights=heavy)), average_by_unit(held.unit, values, n), off, POOLING_NOTE)
-    each = [of(held.some(own), weight[own]) for own in kept]
-    areas = np.array([np.average(one, weights=weight[own]) for (one, _), own in zip(each, kept, strict=True)])
+    # The mean over all parts in which the measure is defined; of areas by default, if there are none, that of all together. A
+    # unit contributes its part of each, and a share of the part's difference from the mean, as contributions within a part of
+    # few rows of a class vary too little.
+    part, parts = divide(measure, held, average)
+    if (
+        parts != POOLING_NOTE
+        and average is None
+        and not _whole(part, held.target, held.weight[held.unit], part.max() + 1).any()
+    ):
+        part, parts = np.zeros_like(part), POOLING_NOTE
+    weight, sizes = held.weight[held.unit], np.bincount(part)
+    if parts == POOLING_NOTE:
+        weight = weight / np.bincount(held.unit, minlength=n)[held.unit]
+    rows = [own for own in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1]) if len(own)]
+    if isinstance(measure.functional, Called):
+        return _leave_groups_out(measure, held, rows, weight, parts)
+    by_part = [_of_part(measure, held.some(own), weight[own]) for own in rows]
+    each = [(*one, own) for one, own in zip(by_part, rows, strict=True) if one is not None]
+    if not each:
+        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {_described(measure, parts, 0, len(rows))}")
+    areas = np.array([np.average(one, weights=weight[own]) for one, _, own in each])
     value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)
-    for (one, _), own, part in zip(each, kept, areas, strict=True):
-        kinds = np.unique(held.target[own], return_inverse=True)[1]
+    for (one, _, own), at in zip(each, areas, strict=True):
+        kinds = np.unique(held.target[own] if measure.classes else own * 0, return_inverse=True)[1]
         share = np.bincount(kinds, weight[own]) / weight[own].sum()
-        apart = (part - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
-        pull[held.unit[own]] += (one - part + apart) / weight[own].sum() / len(kept)
+        apart = (at - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
+        pull += np.bincount(held.unit[own], weight[own] * (one - at + apart) / weight[own].sum() / len(each), n)
         seen[held.unit[own]] = True
-    values = np.where(seen, value + held.weight[seen].sum() * pull, np.nan)
-    how = f"mean over {len(kept)} {held.parts}" + (f" ({lost} more lack a class)" if lost else "")
-    return Value(value, values, float(np.mean([off for _, off in each])), how)
+    scale = held.weight[seen].sum() / np.where(held.weight > 0, held.weight, 1.0)
+    values = np.where(seen, value + scale * pull, np.nan)
+    return Value(value, values, float(np.mean([off for _, off, _ in each])), _described(measure, parts, len(each), len(rows)))
+
+
+def _of_part(measure: Measure, held: HeldOutPredictions, weight: NDArray[np.float64]) -> tuple[NDArray, float] | None:
+    """Compute the contributions of rows to the measure of a part, and its error; None where it is not defined."""
+    ranked = isinstance(measure.functional, Ranks)
+    if ranked and not _whole(held.unit * 0, held.target, weight, 1)[0]:
+        return None
+    if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:  # a share of the variance
+        return None
+    with np.errstate(all="ignore"):
+        values, error = measure.of_means(held.target, held.prediction, held.off, weight)
+        error = float(np.average(error, weights=weight)) if measure.per_record else error
+    return (values, error) if np.isfinite(np.average(values, weights=weight)) else None
+
+
+def _leave_groups_out(
+    measure: Measure, held: HeldOutPredictions, rows: list[NDArray[np.int64]], weight: NDArray[np.float64], parts: str
+) -> Value:
+    """Compute a measure that is only called, and the contributions of units from the measure without each group of units."""
+    functional, told, plan, n = measure.functional, measure.form(held.prediction), held.plan, len(held.weight)
+    assert functional is not None
+
+    def value(own: NDArray[np.int64]) -> float:
+        try:
+            return functional.value(held.target[own], told[own], weight[own]) if weight[own].sum() > 0 else np.nan
+        except (ValueError, ZeroDivisionError):  # such as a class that is missing
+            return np.nan
+
+    at = np.array([value(own) for own in rows])
+    kept = np.flatnonzero(np.isfinite(at))
+    how = _described(measure, parts, len(kept), len(rows))
+    if not len(kept):
+        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {how}")
+    seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
+    groups = plan.clusters if plan.clusters is not None else plan.blocks
+    code = np.arange(len(seen)) if groups is None else np.unique(groups[seen], return_inverse=True)[1]
+    count, ordered = int(code.max()) + 1, groups is None and plan.serial
+    if merged := count > MOST_DELETED:
+        spread = np.arange(count) * MOST_DELETED // count  # of a series successive steps, else at random
+        code, count = (spread if ordered else np.random.default_rng(0).permutation(spread))[code], MOST_DELETED
+    label = np.full(n, -1)
+    label[seen] = code
+    without = np.tile(at[kept, None], count)
+    for k, own in enumerate(rows[part] for part in kept):
+        mine = label[held.unit[own]]
+        for g in np.unique(mine[mine >= 0]):
+            without[k, g] = value(own[mine != g])
+    result, exists = float(at[kept].mean()), np.isfinite(without)
+    change = result - np.where(exists, without, 0.0).sum(0) / np.where(exists.any(0), exists.sum(0), np.nan)
+    values, share = np.full(n, np.nan), np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
+    few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
+    if few or not np.isfinite(change).all():
+        how += "; no SE, since " + ("it depends on few units, as a maximum does" if few else "it needs each of the units")
+    else:
+        values[seen] = result + (change * (1 - share) / share)[code]
+        how += f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
+    some = [(held.some(rows[k]), weight[rows[k]]) for k in kept]
+    error = float(np.mean([measure.error(one.target, one.prediction, one.off, heavy) for one, heavy in some]))
+    return Value(result, values, error, how, label if merged and not ordered else None)
+
+
+def _described(measure: Measure, parts: str, count: int, total: int) -> str:
+    ranked = isinstance(measure.functional, Ranks)
+    lacking = f" ({total - count} more {'lack a class' if ranked else 'do not define it'})" if count < total else ""
+    return parts + lacking if parts == POOLING_NOTE else f"mean over {count} {parts}{lacking}"
 
 
 def _whole(part: NDArray[np.int64], target: NDArray, weight: NDArray[np.float64], count: int) -> NDArray[np.bool_]:

@@ -24,25 +24,34 @@ The standard error of a measure follows from the influences by what depends on w
 
 import abc
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ..models.glm.distributions import BERNOULLI
-from ..objectives.objective import LOG_DENSITY
+from ..objectives.objective import LOG_DENSITY, Units
 
-Metric = Literal["auc", "accuracy", "brier", "mse", "mae"]
+Metric = Literal[
+    "auc", "accuracy", "brier", "mse", "mae", "log_loss", "rmse", "mape", "pinball", "poisson_deviance", "gamma_deviance", "r2",
+    "d2_poisson", "d2_gamma", "average_precision", "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews",
+    "kappa", "concordance",
+]  # fmt: skip
+AnyMetric = Metric | str | Callable[..., Any]  # a name, one of scikit-learn's names or scorers, or a function
 ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
-Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution"]
+Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution", "risk"]
 Numbers = NDArray[np.float64]
 NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
 SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
 LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
+GROUPS_MOVED = 100  # groups of rows that are moved within their errors where a measure must be computed anew for each
+LEAF = 256  # units whose pairs are compared one by one; more are halved
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,32 @@ class AbstractFunctional(abc.ABC):
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Any:
+        """Estimate how far errors `off` of predictions can move the value: the sum of what groups of rows can.
+
+        Of one row both ends are tried. m rows move with random signs; their joint move is √m times as large at most.
+        """
+        if not np.isfinite(off).all():
+            return np.inf
+        rng, value, total = np.random.default_rng(0), self.value(y, prediction, weight), 0.0
+        moving = rng.permutation(np.flatnonzero((off > 0).reshape(len(y), -1).any(1) & (weight > 0)))
+        for own in np.array_split(moving, min(GROUPS_MOVED, len(moving))) if len(moving) else ():
+            sign, ends = rng.choice((-1.0, 1.0), len(own)), []
+            for away in opposite_moves(y, off):
+                moved = prediction.copy()
+                moved[own] += (sign * away[own].T).T
+                if moved.ndim > 1:  # of several classes, whose probabilities sum to one
+                    moved[own] = np.clip(moved[own], 0.0, 1.0) / np.clip(moved[own], 0.0, 1.0).sum(1, keepdims=True)
+                ends.append(abs(self.value(y, moved, weight) - value))
+            total += np.sqrt(len(own)) * max(ends)
+        return total
+
+
+def opposite_moves(y: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
+    """Return moves of predictions by their errors, up and down; of several classes the true one moves against the others."""
+    away = off if off.ndim == 1 else np.where(np.eye(off.shape[1], dtype=bool)[y.astype(int)], off, -off)
+    return away, -away
+
 
 @dataclass(frozen=True)
 class Mean(AbstractFunctional):
@@ -80,6 +115,11 @@ class Mean(AbstractFunctional):
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
         return self.records(y, prediction[None])[0]
+
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        """Return the largest change of each row's loss at the ends of its prediction, which bounds that of a convex loss."""
+        here, *ends = (self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off)))
+        return np.max([np.abs(end - here) for end in ends], axis=0)
 
     def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
         """Return the value for a mean loss."""
@@ -112,6 +152,13 @@ class OfMeans(AbstractFunctional):
                     off[k] = SCORE_DIFFERENCE * SCORE_DIFFERENCE * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
                     slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
             yield self.scale * (self.combine(mean) + (each - mean) @ slope)
+
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+        """Sum the changes of the value as each of the means changes by as much as its rows can."""
+        here, *ends = (self.statistics(y, prediction + away) for away in (0 * off, *opposite_moves(y, off)))
+        mean, most = (weight @ each / weight.sum() for each in (here, np.max([np.abs(end - here) for end in ends], axis=0)))
+        moved = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
+        return abs(self.scale) * float(np.abs(np.array(moved) - self.combine(mean)).max(1).sum())
 
     def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
         """Return the value for a mean loss, if it is the first of the means, and the response, whose moments follow."""
@@ -148,6 +195,88 @@ class Ranks(AbstractFunctional):
         areas = parts @ weight / weight.sum()
         return self.scale * (share @ parts + (areas[y.astype(int)] - share @ areas))
 
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+        """Bound the change of the value: it is extreme where each class moves against the others."""
+        away = opposite_moves(y, off)[0] if off.ndim > 1 else np.where(y == y.max(), off, -off)
+        here, *ends = (self.value(y, prediction + move, weight) for move in (0 * away, away, -away))
+        return max(abs(end - here) for end in ends)
+
+
+@dataclass(frozen=True)
+class Concordance(AbstractFunctional):
+    """Harrell's share of comparable pairs whose unit of higher risk dies first; equal risks count one half.
+
+    y has the stratum, the place in time and the event of each unit. Comparable are two units of one stratum, the first of which
+    died before the other's place; one censored at the time of a death is behind it. With a_i the weight of the pairs of unit i
+    that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
+    """
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        good, pairs = ordered_pairs(y, prediction, prediction, weight)
+        value = weight @ good / (weight @ pairs)
+        return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
+
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+        """Bound the change of the value, by the pairs that the errors can turn."""
+        shares = []
+        for move in (0 * off, off, -off):
+            good, pairs = ordered_pairs(y, prediction + move, prediction - move, weight)
+            shares.append(weight @ good / (weight @ pairs))
+        return float(max(abs(each - shares[0]) for each in shares))
+
+
+def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -> Float[np.ndarray, "2 rows"]:
+    """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the first and as the later.
+
+    Each pair counts with both units. Units are sorted by time; the pairs of the earlier with the later half follow from sorted
+    risks, those within the halves likewise.
+    """
+    out, order = np.zeros((2, len(y))), np.lexsort((y[:, 1], y[:, 0]))
+    begins = np.append(np.flatnonzero(np.diff(y[order, 0], prepend=np.nan)), len(y))
+    ranges = [*itertools.pairwise(begins)]
+    while ranges:
+        start, stop = ranges.pop()
+        own = order[start:stop]
+        place = y[own, 1]
+        middle = np.searchsorted(place, place[len(own) // 2])
+        middle = middle or np.searchsorted(place, place[0], side="right")
+        if middle == len(own):  # all at one time: no pair is comparable
+            continue
+        if len(own) <= LEAF:
+            pair = (place[:, None] < place) & (y[own, 2] == 1)[:, None]
+            more = (first[own][:, None] > later[own]) + 0.5 * (first[own][:, None] == later[own])
+            for row, each in enumerate((pair * more, pair)):
+                out[row, own] += each @ weight[own] + weight[own] @ each
+            continue
+        ranges += [(start, start + middle), (start + middle, stop)]
+        early, late = own[:middle][y[own[:middle], 2] == 1], own[middle:]
+        out[0, early] += _below(first[early], weight[late], later[late]) * weight[late].sum()
+        out[0, late] += (1 - _below(later[late], weight[early], first[early])) * weight[early].sum()
+        out[1, early], out[1, late] = out[1, early] + weight[late].sum(), out[1, late] + weight[early].sum()
+    return out
+
+
+@dataclass(frozen=True)
+class Median(AbstractFunctional):
+    """Median of a loss of rows. The influence is (½ − 1[below]) over the density there, from the spacing of quantiles."""
+
+    function: Callable[[Numbers, Numbers], NDArray]
+    allows_negative_weights = False
+
+    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+        from sklearn.metrics import median_absolute_error
+
+        return self.scale * float(median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight))
+
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+        each, value = self.function(y, prediction), self.value(y, prediction, weight)
+        order = np.argsort(each)
+        share = np.cumsum(weight[order]) / weight.sum()
+        near = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))  # of the order of the median's own standard error
+        low, high = np.interp([0.5 - near, 0.5 + near], share, each[order])
+        below = np.where(each < abs(value), 1.0, np.where(each == abs(value), 0.5, 0.0))
+        return value + self.scale * (np.average(below, weights=weight) - below) * (high - low) / (2 * near)
+
 
 @dataclass(frozen=True)
 class Called(AbstractFunctional):
@@ -158,9 +287,10 @@ class Called(AbstractFunctional):
     allows_negative_weights = False
 
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
-        if self.weighs:
+        uneven = weight.min() < 0 or np.ptp(weight[weight != 0]) > 0
+        if self.weighs and uneven:
             return self.scale * float(quietly(self.function, y, prediction, sample_weight=weight))
-        if np.ptp(weight[weight != 0]) > 0 or weight.min() < 0:
+        if uneven:
             raise ValueError("it takes no sample_weight, so rows cannot be weighted.")
         seen = weight > 0
         return self.scale * float(quietly(self.function, y[seen], prediction[seen]))
@@ -186,8 +316,8 @@ class Measure:
 
     `needs` is the kind of prediction: the response, the probability of the second class, those of all classes, a decision
     value that grows with the second class, a label, or a whole distribution. Except for the response, y is the number of the
-    class. The measure lies between `low` and `high` (None: no bound). `error` bounds the changes of the rows' contributions
-    (or of the measure) by the errors of predicted means.
+    class. The measure lies between `low` and `high` (None: no bound). `parameters` are the keywords that the function of its
+    functional takes.
 
     The names are those as a metric, as the score of single units (with the `title` of these losses) and as a loss of leakage,
     and the name of scikit-learn's function. `mean_of` is the other score of whose mean the measure is a function.
@@ -201,16 +331,17 @@ class Measure:
     more_is_better: bool = False
     low: float | None = 0.0
     high: float | None = None
-    error: Callable[[Numbers, Numbers, Numbers, Numbers], Any] | None = None
     metrics: tuple[Metric, ...] = ()
     evaluate: ScoreName | None = None
     title: str = ""
     loss: str = ""
     function: str = ""
     mean_of: ScoreName | None = None
+    parameters: tuple[str, ...] = ()
     of_table: Callable[[Numbers], float] | None = None
     ratio: Callable[[Numbers, Numbers, Numbers, float], tuple[Numbers, Numbers]] | None = None
     way_out: str = ""  # advice where a model lacks it
+    labels: tuple[Any, ...] | None = None  # the classes of the model that is measured
 
     @property
     def per_record(self) -> bool:
@@ -234,13 +365,43 @@ class Measure:
 
     @property
     def classes(self) -> bool:
-        return self.needs != "response"
+        return self.needs not in ("response", "risk")
+
+    def numbered(self, units: Units, target: NDArray) -> Numbers:
+        """Number the classes of a fit's targets, if the measure is of classes."""
+        if self.labels is not None and not units.classes:
+            target = np.searchsorted(self.labels, target)
+        return np.asarray(target, np.float64)
+
+    def form(self, mean: NDArray) -> Numbers:
+        """Convert predicted means of the response, or probabilities of classes, to the predictions that the measure takes."""
+        if self.needs == "decision":
+            return np.asarray(scipy.special.logit(mean))
+        told = mean if self.needs != "label" else mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
+        return np.asarray(told, np.float64)
 
     def of_means(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> tuple[NDArray, Any]:
         """Compute contributions from predicted means of the response, and their errors from those of the means."""
-        assert self.functional is not None and self.error is not None
-        told = mean if self.needs != "label" else mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
-        return self.functional.pseudo(y, np.asarray(told, np.float64), weight), self.error(y, mean, off, weight)
+        assert self.functional is not None
+        return self.functional.pseudo(y, self.form(mean), weight), self.error(y, mean, off, weight)
+
+    def error(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> Any:
+        """Bound the changes of the rows' losses, or of another measure, by the errors of predicted means."""
+        functional = self.functional
+        assert functional is not None
+        if self.needs == "decision":
+            low, high = (np.abs(self.form(np.clip(mean + away, 0.0, 1.0)) - self.form(mean)) for away in (off, -off))
+            off = np.maximum(low, high)
+        if self.needs != "label":
+            return functional.error(y, self.form(mean), off, weight)
+        unsure, second = unsure_labels(mean, off)
+        if isinstance(functional, Mean):
+            return abs(functional.scale) * unsure.astype(float)
+        told, rows = self.form(mean), np.random.default_rng(0).permutation(np.flatnonzero(unsure))
+        value, moves = functional.value(y, told, weight), []
+        for i in rows[:GROUPS_MOVED]:
+            moves.append(abs(functional.value(y, np.where(np.arange(len(y)) == i, second, told), weight) - value))
+        return float(np.mean(moves)) * len(rows) if moves else 0.0
 
     def losses(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
         """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a mean over rows."""
@@ -308,17 +469,8 @@ def squares(y: NDArray, mu: NDArray) -> NDArray:
     return (y - mu) ** 2 if mu.ndim < 3 else ((np.eye(mu.shape[-1])[y.astype(int)] - mu) ** 2).sum(-1)
 
 
-def squares_error(y: NDArray, mu: NDArray, off: NDArray, weight: NDArray) -> NDArray:
-    r = np.abs((np.eye(mu.shape[1])[y.astype(int)] if mu.ndim > 1 else y) - mu)
-    return (2 * r * off + off**2).sum(tuple(range(1, mu.ndim)))
-
-
 def absolute(y: NDArray, mu: NDArray) -> NDArray:
     return np.abs(y - mu)
-
-
-def absolute_error(y: NDArray, mu: NDArray, off: NDArray, weight: NDArray) -> NDArray:
-    return off
 
 
 def right(y: NDArray, code: NDArray) -> NDArray:
@@ -329,13 +481,13 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
     return (y != code) * 1.0
 
 
-def label_error(y: NDArray, p: NDArray, off: NDArray, weight: NDArray) -> NDArray:
-    """Mark the rows whose most probable class may be another within the errors of probabilities."""
+def unsure_labels(p: NDArray, off: NDArray) -> tuple[NDArray[np.bool_], Numbers]:
+    """Mark the rows whose most probable class may be another within the errors of probabilities, and return that other."""
     if p.ndim == 1:
         p, off = np.c_[1 - p, p], np.c_[off, off]
     chosen = p.argmax(1)[:, None] == np.arange(p.shape[1])
-    best, others = np.where(chosen, p - off, -np.inf).max(1), np.where(chosen, -np.inf, p + off).max(1)
-    return (others >= best).astype(float)
+    best, others = np.where(chosen, p - off, -np.inf).max(1), np.where(chosen, -np.inf, p + off)
+    return others.max(1) >= best, others.argmax(1).astype(float)
 
 
 def surprise(y: NDArray, p: NDArray) -> NDArray:
@@ -372,6 +524,36 @@ def determination(mean: NDArray, centred: bool = False) -> float:
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
+def pinball(y: NDArray, mu: NDArray, alpha: float = 0.5) -> NDArray:
+    return np.maximum(alpha * (y - mu), (alpha - 1) * (y - mu))
+
+
+def poisson_deviance(y: NDArray, mu: NDArray) -> NDArray:
+    return 2 * (scipy.special.xlogy(y, y) - scipy.special.xlogy(y, mu) - y + mu)
+
+
+def gamma_deviance(y: NDArray, mu: NDArray) -> NDArray:
+    return 2 * (np.log(mu) - np.log(y) + y / mu - 1)
+
+
+def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
+    """Return the deviance, the response, and the y log y or −log y of the deviance from a constant mean."""
+    return np.stack([deviance(y, mu), y, scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)], axis=-1)
+
+
+def explained_deviance(mean: NDArray, deviance: Callable) -> float:
+    """Compute D², the share of the deviance from the mean that predictions explain."""
+    at_mean = scipy.special.xlogy(mean[1], mean[1]) if deviance is poisson_deviance else -np.log(mean[1])
+    return float(1 - mean[0] / (2 * (mean[2] - at_mean)))
+
+
+def in_top(y: NDArray, p: NDArray, k: int = 2) -> NDArray:
+    """Mark the rows whose class is among the k most probable, `[fits, rows]`; of equal ones the last, as in scikit-learn."""
+    p = np.stack([1 - p, p], axis=-1) if p.ndim < 3 else p
+    top = np.argsort(p, axis=-1, kind="stable")[..., ::-1][..., :k]
+    return (top == y.astype(int)[:, None]).any(-1) * 1.0
+
+
 def one_mean(y: NDArray, mu: NDArray, loss: Callable) -> NDArray:
     return loss(y, mu)[:, None]
 
@@ -391,23 +573,12 @@ def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> N
     return value + (beaten - value) / share
 
 
-def area_error(y: NDArray, p: NDArray, off: NDArray, weight: NDArray) -> float:
-    """Bound the change of an area by the errors of predictions; for several classes, the mean of each against the rest."""
-    if p.ndim > 1:
-        there = [k for k in range(p.shape[1]) if (y == k).any()]
-        return float(np.mean([area_error(y == k, p[:, k], off[:, k], weight) for k in there]))
-    positive = y == np.max(y)
-    away = np.where(positive, off, -off)
-    each = [_below(at, weight * ~positive)[positive] for at in (p, p + away, p - away)]
-    value, *moved = (float(np.average(one, weights=weight[positive])) for one in each)
-    return max(abs(one - value) for one in moved)
-
-
-def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
-    """Return the share of the weight `mass` whose predictions lie below each prediction; ties count one half."""
-    order, total = np.argsort(predictions, kind="stable"), max(mass.sum(), 1e-300)
+def _below(predictions: NDArray, mass: NDArray, others: NDArray | None = None) -> NDArray[np.float64]:
+    """Return the share of the weight `mass` of predictions (or `others`) below each prediction; ties count one half."""
+    others = predictions if others is None else others
+    order, total = np.argsort(others, kind="stable"), max(mass.sum(), 1e-300)
     summed = np.r_[0.0, np.cumsum(mass[order])]
-    ranked = predictions[order]
+    ranked = others[order]
     low, high = (np.searchsorted(ranked, predictions, side) for side in ("left", "right"))
     return 0.5 * (summed[low] + summed[high]) / total
 
@@ -496,14 +667,18 @@ def _score(
     return Measure(function, needs, functional, True, low, 1.0, function=function, **more)
 
 
+def _d2(name: Metric, deviance: Callable) -> Measure:
+    moments, share = (functools.partial(part, deviance=deviance) for part in (deviance_moments, explained_deviance))
+    return Measure(name, "response", OfMeans(moments, share), True, None, 1.0, metrics=(name,))  # type: ignore[arg-type]
+
+
 MEASURES = (
-    _score("roc_auc_score", "probability", Ranks("area"), error=area_error, metrics=("auc",)),
-    _score("accuracy_score", "label", Mean(right), error=label_error, metrics=("accuracy",)),
+    _score("roc_auc_score", "probability", Ranks("area"), metrics=("auc",)),
+    _score("accuracy_score", "label", Mean(right), metrics=("accuracy",)),
     Measure(
         "(y − ŷ)²",
         "response",
         Mean(squares),
-        error=squares_error,
         metrics=("brier", "mse"),
         evaluate="squared_error",
         title="squared error",
@@ -514,7 +689,6 @@ MEASURES = (
         "|y − ŷ|",
         "response",
         Mean(absolute),
-        error=absolute_error,
         metrics=("mae",),
         evaluate="absolute_error",
         title="absolute error",
@@ -526,7 +700,6 @@ MEASURES = (
         "label",
         Mean(wrong),
         high=1.0,
-        error=label_error,
         evaluate="zero_one",
         title="share of wrong classes",
         loss="zero_one",
@@ -544,6 +717,7 @@ MEASURES = (
         "−log p̂(y)",
         "probabilities",
         Mean(bounded_surprise),
+        metrics=("log_loss",),
         evaluate="log_density",
         title=LOG_DENSITY,
         function="log_loss",
@@ -563,6 +737,7 @@ MEASURES = (
         "root of the mean square",
         "response",
         OfMeans(functools.partial(one_mean, loss=squares), root),
+        metrics=("rmse",),
         function="root_mean_squared_error",
         mean_of="squared_error",
     ),
@@ -573,23 +748,34 @@ MEASURES = (
         OfMeans(functools.partial(one_mean, loss=squared_logs), root),
         function="root_mean_squared_log_error",
     ),
-    Measure("relative error", "response", Mean(relative), function="mean_absolute_percentage_error"),
-    _score("r2_score", "response", OfMeans(moments, determination), None, mean_of="squared_error"),
+    Measure("relative error", "response", Mean(relative), metrics=("mape",), function="mean_absolute_percentage_error"),
+    Measure("pinball", "response", Mean(pinball), metrics=("pinball",), function="mean_pinball_loss", parameters=("alpha",)),
+    Measure(
+        "Poisson deviance", "response", Mean(poisson_deviance), metrics=("poisson_deviance",), function="mean_poisson_deviance"
+    ),
+    Measure("gamma deviance", "response", Mean(gamma_deviance), metrics=("gamma_deviance",), function="mean_gamma_deviance"),
+    Measure("median of |y − ŷ|", "response", Median(absolute), function="median_absolute_error"),
+    _score("r2_score", "response", OfMeans(moments, determination), None, metrics=("r2",), mean_of="squared_error"),
+    _d2("d2_poisson", poisson_deviance),
+    _d2("d2_gamma", gamma_deviance),
     _score("explained_variance_score", "response", OfMeans(moments, functools.partial(determination, centred=True)), None),
-    *(_score(f"d2_{of}_score", "response", low=None) for of in ("absolute_error", "pinball", "tweedie", "log_loss", "brier")),
-    _score("average_precision_score", "probability", Ranks("precision")),
-    _score("balanced_accuracy_score", "label", of_table=balanced),
-    _score("top_k_accuracy_score", "label"),
+    *(_score(f"d2_{of}_score", "response", low=None) for of in ("absolute_error", "pinball", "tweedie")),
+    *(_score(f"d2_{of}_score", "probabilities", low=None) for of in ("log_loss", "brier")),
+    _score("average_precision_score", "probability", Ranks("precision"), metrics=("average_precision",)),
+    _score("balanced_accuracy_score", "label", metrics=("balanced_accuracy",), of_table=balanced),
+    _score("top_k_accuracy_score", "probabilities", Mean(in_top), metrics=("top_k",), parameters=("k",)),
     _score("precision_score", "label", ratio=lambda t, a, b, beta: (t, b)),
     _score("recall_score", "label", ratio=lambda t, a, b, beta: (t, a)),
-    _score("f1_score", "label", ratio=lambda t, a, b, beta: (2 * t, a + b)),
+    _score("f1_score", "label", metrics=("f1", "f1_macro", "f1_weighted"), ratio=lambda t, a, b, beta: (2 * t, a + b)),
     _score("fbeta_score", "label", ratio=lambda t, a, b, beta: ((1 + beta**2) * t, beta**2 * a + b)),
     _score("jaccard_score", "label", ratio=lambda t, a, b, beta: (t, a + b - t)),
-    _score("matthews_corrcoef", "label", low=-1.0, of_table=matthews),
-    _score("cohen_kappa_score", "label", low=-1.0),
+    _score("matthews_corrcoef", "label", low=-1.0, metrics=("matthews",), of_table=matthews),
+    _score("cohen_kappa_score", "label", low=-1.0, metrics=("kappa",)),
+    Measure("concordance", "risk", Concordance(), True, 0.0, 1.0, metrics=("concordance",)),
 )
 METRICS: dict[str, Measure] = {name: measure for measure in MEASURES for name in measure.metrics}
 SCORES = {measure.evaluate: measure for measure in MEASURES if measure.evaluate}
+AVERAGES = {"f1_macro": "macro", "f1_weighted": "weighted"}  # names of one entry that differ in their average over classes
 LOSSES = {measure.loss: measure for measure in MEASURES if measure.loss}
 FUNCTIONS = {measure.function: measure for measure in MEASURES if measure.function}
 
@@ -597,4 +783,4 @@ FUNCTIONS = {measure.function: measure for measure in MEASURES if measure.functi
 def of_function(metric: Any) -> Measure | None:
     """Return the measure that a function of scikit-learn's computes; None if it is not in the table."""
     theirs = getattr(metric, "__module__", "").startswith("sklearn.metrics")
-    return FUNCTIONS.get(metric.__name__) if theirs else None
+    return FUNCTIONS.get(getattr(metric, "__name__", "")) if theirs else None

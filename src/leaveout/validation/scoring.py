@@ -129,7 +129,7 @@ def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> 
     if not isinstance(evaluate, str) or evaluate not in names:
         raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(names)}; got {evaluate!r}.")
     measure = SCORES[evaluate]
-    if measure.error is None:
+    if measure.way_out:  # a score of the whole distribution
         if evaluate == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
             return None
         known = units.distribution()
