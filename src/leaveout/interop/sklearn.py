@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike
 from sklearn import linear_model, svm
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.cross_decomposition import PLSRegression
+from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -27,6 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import match_labels
 from ..models.glm.active_coefficients import kinks
+from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
@@ -62,7 +65,8 @@ class HostObjective:
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
     # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
     average: bool | Literal["rows"] = False
-    whole: bool = False  # whether the intercept is penalised too
+    # constant column whose coefficient, the intercept over it, is penalised as the others are; 0 if the intercept is free
+    whole: float = 0.0
     choice_note: str = ""  # name of the choice that was made on all rows
     standardises: bool = False  # whether every refit standardises the columns by the rows that it sees
     l1: float = 0.0
@@ -75,7 +79,7 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
     Raises TypeError if it is not supported.
     """
     name = type(estimator).__name__
-    reader = READERS.get(type(estimator))
+    reader = _components if num_component_steps(estimator) else READERS.get(type(estimator))
     if reader is None:
         raise TypeError(f"from_sklearn: {name} is not supported. Supported are {', '.join(SUPPORTED_ESTIMATORS)}.")
     if name.endswith("CV"):
@@ -132,8 +136,6 @@ def _logistic(estimator: Any) -> HostObjective:
     ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
     if len(ratios) > 1:
         raise TypeError("from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes.")
-    if estimator.solver == "liblinear" and (estimator.fit_intercept or len(getattr(estimator, "classes_", ())) > 2):
-        raise TypeError("from_sklearn: liblinear penalises the intercept and fits one class against the rest; use lbfgs.")
     each = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
     if searched and (len(each) > 1 or not estimator.refit):
         raise TypeError("from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True.")
@@ -142,26 +144,33 @@ def _logistic(estimator: Any) -> HostObjective:
     known = HostObjective(
         "logistic", whole * (1 - ratio), estimator.fit_intercept, True, estimator.class_weight, choice_note=chosen
     )
-    return replace(known, l1=whole * ratio)
+    constant = estimator.solver == "liblinear" and estimator.fit_intercept
+    return replace(known, l1=whole * ratio, whole=float(estimator.intercept_scaling) if constant else 0.0)
 
 
 def _support_vectors(estimator: Any) -> HostObjective:
-    if estimator.penalty != "l2" or estimator.intercept_scaling != 1:
-        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and intercept_scaling=1.")
+    if estimator.penalty != "l2":
+        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2'.")
     loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
-    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=True)
+    return HostObjective(
+        loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=estimator.intercept_scaling
+    )
 
 
 def _support_vector_regression(estimator: Any) -> HostObjective:
-    if estimator.loss != "epsilon_insensitive" or estimator.intercept_scaling != 1:
-        raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive' and intercept_scaling=1.")
+    if estimator.loss != "epsilon_insensitive":
+        raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
     loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
-    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=True)
+    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=estimator.intercept_scaling)
 
 
 def _quantile(estimator: Any) -> HostObjective:
     loss = Quantile(estimator.quantile, width=1.0)
     return HostObjective(loss, 0.0, estimator.fit_intercept, average=True, l1=float(estimator.alpha))
+
+
+def _components(estimator: Any) -> HostObjective:
+    return HostObjective("components", 0.0, intercept=True)
 
 
 def _describe_sgd(estimator: Any) -> HostObjective:
@@ -204,8 +213,9 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     svm.LinearSVR: _support_vector_regression,
     linear_model.SGDClassifier: _describe_sgd,
     linear_model.SGDRegressor: _describe_sgd,
+    PLSRegression: _components,
 }
-AROUND = "a Pipeline, TransformedTargetRegressor or search around one of them"
+AROUND = "LinearRegression after PCA, and a Pipeline, TransformedTargetRegressor or search around one of them"
 SUPPORTED_ESTIMATORS = (*(kind.__name__ for kind in READERS), AROUND)
 
 
@@ -222,12 +232,13 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     """Take a fitted estimator of scikit-learn, on the data it was fitted on.
 
     The linear estimators are LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary and multinomial; l2 or no
-    penalty, for two classes l1 and elastic net too; class_weight fixed or balanced), PoissonRegressor, GammaRegressor,
-    TweedieRegressor, HuberRegressor (its scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1),
-    LinearSVC (two classes; its intercept, which it penalises, is the last of `coef`), QuantileRegressor, LinearSVR and
-    LinearSVC(loss="hinge") (their kinks are rounded, which the result says; θ̂ is then near the host's own), SGDClassifier and
-    SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they chose (the choice is not
-    left out); with `positive=True` where they have it.
+    penalty, for two classes l1 and elastic net too; class_weight fixed or balanced; the intercept that liblinear penalises is
+    the last of `coef`, over `intercept_scaling`), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its
+    scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept as
+    liblinear's), PLSRegression and LinearRegression after PCA (every fold exact, by cross-products), QuantileRegressor,
+    LinearSVR and LinearSVC(loss="hinge") (their kinks are rounded, which the result says; θ̂ is then near the host's own),
+    SGDClassifier and SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they chose
+    (the choice is not left out); with `positive=True` where they have it.
 
     If its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
     minimum, and a warning says how far that is.
@@ -275,9 +286,9 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     442
     """
     objective, theta = read(estimator, X, y, sample_weight)
-    if isinstance(objective.loss_function, AbstractRounded):
+    if isinstance(getattr(objective, "loss_function", None), AbstractRounded):
         return _beside(objective, theta)
-    if objective.center is not None:  # its own intercept has lost digits beside the means of the columns
+    if getattr(objective, "center", None) is not None:  # its own intercept has lost digits beside the means of the columns
         return fit(objective, theta, num_starts=1)
 
     def stopped() -> bool:
@@ -285,7 +296,8 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
         _, columns, target, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
         last, columns, target, _ = open_host(estimator, _columns(estimator, columns), target)
         more = {} if weight is None else {"sample_weight": weight}
-        return is_repeated(lambda: clone(last).fit(columns, target, **more).coef_, last.coef_)
+        coef = lambda host: inner(host).coef_
+        return is_repeated(lambda: coef(clone(last).fit(columns, target, **more)), coef(last))
 
     return fit_at_host("from_sklearn", objective, theta, stopped)
 
@@ -313,7 +325,7 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
 
 def read(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
-) -> tuple[GLM | Regression, dict[str, np.ndarray]]:
+) -> tuple[Any, dict[str, np.ndarray]]:
     """Read the objective of a fitted estimator, and its parameters.
 
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
@@ -332,6 +344,11 @@ def read(
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed rows keep their labels
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.choice_note)))
+    if isinstance(estimator, PLSRegression | Pipeline):
+        if sample_weight is not None:
+            raise TypeError("from_sklearn: regressions on components take no sample_weight.")
+        model = _component_model(estimator, X, np.asarray(y), remark)
+        return model.reading(functools.partial(_new, fitted), labels.index, names), _component_parameters(estimator)
     center = _center(host, X)
     X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
@@ -392,18 +409,44 @@ def _new(estimator: Any, X: Any) -> Any:
         if missing and not isinstance(estimator, Pipeline):  # transformers of a pipeline select their own columns
             raise ValueError(f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
         X = X if missing else X[list(known)]
-    return _new(estimator.steps[-1][1], _transform_rows(estimator, X)) if isinstance(estimator, Pipeline) else X
+    if not isinstance(estimator, Pipeline) or num_component_steps(estimator) == len(estimator.steps):
+        return X
+    return _new(_last(estimator), _transform_rows(estimator, X))
 
 
 def _transform_rows(estimator: Pipeline, X: Any) -> Any:
-    return estimator[:-1].transform(X) if len(estimator.steps) > 1 else X
+    before = estimator.steps[: -(num_component_steps(estimator) or 1)]
+    return Pipeline(before).transform(X) if before else X
+
+
+def num_component_steps(estimator: Any) -> int:
+    """Count the last steps of a pipeline that make least squares on principal components; zero if they do not.
+
+    They are PCA and LinearRegression, and a StandardScaler before them. Components that are only approximate do not count.
+    """
+    if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
+        return 0
+    *before, pca, last = (step for _, step in estimator.steps)
+    if type(pca) is not PCA or type(last) is not linear_model.LinearRegression or pca.n_components == "mle":
+        return 0
+    if getattr(pca, "_fit_svd_solver", pca.svd_solver) == "randomized" or last.positive or not last.fit_intercept:
+        return 0
+    return 3 if before and type(before[-1]) is StandardScaler else 2
+
+
+def _last(estimator: Pipeline) -> Any:
+    """Return the last step of a pipeline, or the last steps that are one model."""
+    count = num_component_steps(estimator)
+    return Pipeline(estimator.steps[-count:]) if count else estimator.steps[-1][1]
 
 
 def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
     """Open a fitted host down to its linear estimator."""
     if isinstance(estimator, Pipeline):
         check_is_fitted(estimator)
-        inner = open_host(estimator.steps[-1][1], _transform_rows(estimator, X), y)
+        if num_component_steps(estimator) == len(estimator.steps):
+            return HostFit(estimator, X, y)
+        inner = open_host(_last(estimator), _transform_rows(estimator, X), y)
         said = (
             "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
             "(lo.sklearn.cross_validate fits them anew in every fold)"
@@ -475,8 +518,8 @@ def rescales(estimator: Any) -> bool:
 
 
 def _prepares(estimator: Pipeline) -> bool:
-    """Tell whether a transformer of a pipeline learns from rows."""
-    return _learn(step for _, step in estimator.steps[:-1])
+    """Tell whether a transformer of a pipeline, before its model, learns from rows."""
+    return _learn(step for _, step in estimator.steps[: -(num_component_steps(estimator) or 1)])
 
 
 def _learn(steps: Iterable[Any]) -> bool:
@@ -486,20 +529,65 @@ def _learn(steps: Iterable[Any]) -> bool:
 def with_parameters(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
     """Copy a fitted host with other parameters, named as in `Fit.parameters`."""
     host = copy.copy(estimator)
-    if isinstance(host, Pipeline):
+    if count := num_component_steps(host):
+        host.steps = [*host.steps[:-count], *_one_component(host.steps[-count:], parameters)]
+    elif isinstance(host, Pipeline):
         name, last = host.steps[-1]
         host.steps = [*host.steps[:-1], (name, with_parameters(last, parameters))]
     elif isinstance(host, TransformedTargetRegressor):
         host.regressor_ = with_parameters(host.regressor_, parameters)
     else:
         coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
-        if isinstance(host, svm.LinearSVC | svm.LinearSVR) and host.fit_intercept:
-            coef, intercept = coef[:-1], coef[-1]
+        if (solver := type(host) in READERS and describe(host)) and solver.whole and solver.intercept:
+            coef, intercept = coef[:-1], coef[-1] * solver.whole
+        if isinstance(host, PLSRegression):
+            intercept = intercept + coef @ host._x_mean
         host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
         host.intercept_ = intercept.reshape(np.shape(host.intercept_))[()]
         if "scale" in parameters:
             host.scale_ = float(parameters["scale"])
     return host
+
+
+def _one_component(steps: list[tuple[str, Any]], parameters: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
+    """Copy the steps of a regression on components for other parameters: its components are then the predictors themselves."""
+    *scaler, (_, pca), (_, last) = own = [(name, copy.copy(step)) for name, step in steps]
+    for _, step in scaler:
+        step.with_mean = step.with_std = False
+        step.scale_ = step.mean_ = None
+    coef = np.atleast_2d(parameters["coef"])
+    pca.components_, pca.mean_, pca.whiten, pca.n_components_ = coef, np.zeros(coef.shape[1]), False, len(coef)
+    last.coef_ = np.eye(len(coef)) if np.ndim(last.coef_) > 1 else np.ones(1)
+    last.intercept_, last.n_features_in_ = np.asarray(parameters["intercept"])[()], len(coef)
+    return own
+
+
+def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> AbstractComponents:
+    """Read a regression on components."""
+    if isinstance(estimator, PLSRegression):
+        own = {"scales": estimator.scale, "tol": estimator.tol, "max_iter": estimator.max_iter, "remark": remark}
+        return PartialLeastSquares(X, y, estimator.n_components, **own)
+    *scaler, (_, pca), (_, last) = estimator.steps
+    scales = bool(scaler) and scaler[0][1].with_std
+    cut = 0.0 if pca.whiten else float(getattr(last, "tol", 0.0))
+    return PrincipalComponents(X, y, pca.n_components, scales=scales, cut=cut, remark=remark)
+
+
+def _component_parameters(estimator: Any) -> dict[str, np.ndarray]:
+    """Return the coefficients of the columns themselves."""
+    if isinstance(estimator, PLSRegression):
+        coef, middle, level = estimator.coef_, estimator._x_mean, estimator.intercept_
+        flat = estimator._predict_1d
+    else:
+        *scaler, (_, pca), (_, last) = estimator.steps
+        axes, flat = pca.components_, np.ndim(last.coef_) == 1
+        coef = np.atleast_2d(last.coef_) @ (axes / np.sqrt(pca.explained_variance_)[:, None] if pca.whiten else axes)
+        middle, level = pca.mean_, last.intercept_
+        for _, step in scaler:
+            spread = step.scale_ if step.with_std else 1.0
+            coef, middle = coef / spread, middle * spread + (step.mean_ if step.with_mean else 0.0)
+    found = {"coef": coef, "intercept": level - coef @ middle}
+    return {name: value[0] for name, value in found.items()} if flat else found
 
 
 def _columns(estimator: Any, X: Any) -> Any:
@@ -528,14 +616,14 @@ def _objective(
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
     if host.whole and host.intercept:
-        X, own["intercept"] = _with_ones(X), False
+        X, own["intercept"] = _with_constant(X, host.whole), False
     if not host.labels:
         return glm(X, np.ravel(y), host.loss, penalty, **own)
     classes = estimator.classes_
     unknown = ~np.isin(y, classes)
     if unknown.any():
         raise ValueError(f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
-    if len(classes) > 2 and (host.loss != "logistic" or host.average):
+    if len(classes) > 2 and (host.loss != "logistic" or host.average or host.whole):
         raise TypeError(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
             f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
@@ -556,12 +644,12 @@ def _objective(
     return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
 
 
-def _with_ones(X: Any) -> Any:
+def _with_constant(X: Any, value: float) -> Any:
     """Append a constant column."""
     if isinstance(X, pd.DataFrame):
-        return pd.concat([X, pd.Series(1.0, X.index, name="intercept")], axis=1)
-    ones = np.ones((np.shape(X)[0], 1))
-    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
+        return pd.concat([X, pd.Series(value, X.index, name="intercept")], axis=1)
+    constant = np.full((np.shape(X)[0], 1), value)
+    return scipy.sparse.hstack([X, constant], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, constant])
 
 
 def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> dict[str, np.ndarray]:
@@ -575,7 +663,7 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any
             "it was fitted on other data."
         )
     if ones:
-        return {"coef": np.append(coef, intercept)}
+        return {"coef": np.append(coef, intercept / host.whole)}
     if coef.size == objective.num_features:
         coef, intercept = coef.ravel(), intercept.ravel()[0] if intercept.ndim else intercept
     found = {"coef": coef, "intercept": np.asarray(intercept)}

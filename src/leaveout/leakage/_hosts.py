@@ -285,8 +285,8 @@ def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure:
         return None  # no sum over rows that all folds share
     if host.loss == "squared" and not measure.classes:
         return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
-    if classes and host.ridge != 0 and (host.loss == "logistic" or (host.loss == "squared_hinge" and host.whole)):
-        return MarginFits(host.loss, data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
+    if classes and host.ridge != 0 and (host.loss, host.whole) in (("logistic", 0), ("squared_hinge", 1)):
+        return MarginFits(str(host.loss), data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
     return None
 
 

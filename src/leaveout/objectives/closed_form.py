@@ -230,7 +230,7 @@ class AbstractClosedForm(AbstractObjective):
 
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "lanes width"], kind: str, state: State = None
-    ) -> Float[np.ndarray, "lanes width"]:
+    ) -> Float[np.ndarray, "lanes width ..."]:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -300,6 +300,29 @@ class AbstractClosedForm(AbstractObjective):
     @property
     def pointwise(self) -> bool:
         return type(self).losses is not AbstractClosedForm.losses
+
+
+class AbstractSolved(AbstractClosedForm):
+    """Model whose parameters are a known function of the weights, θ̂(w): F(θ, w) = ½ ‖θ − θ̂(w)‖², and no refit iterates."""
+
+    @abc.abstractmethod
+    def solve(
+        self, index: Int[np.ndarray, "lanes width"], weight: Float[np.ndarray, "lanes width"], changed: bool = False
+    ) -> Points:
+        """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others one.
+
+        `index == num_units` is padding. If `changed`, the data are changed in their last digits, to see what rounding does.
+        """
+
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
+        weights = np.broadcast_to(weights, (len(theta), self.num_units))
+        touched = weights != 1
+        order = np.argsort(~touched, axis=1, kind="stable")[:, : touched.sum(1).max(initial=0)]
+        left = theta - self.solve(order, np.take_along_axis(weights, order, 1))
+        return 0.5 * np.sum(left**2, axis=1), left, None
+
+    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
+        return np.broadcast_to(np.eye(theta.shape[1]), (len(theta), theta.shape[1], theta.shape[1]))
 
 
 @dataclass(eq=False)
@@ -407,7 +430,7 @@ class ClosedFormBatch:
 
         return self._by_group(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
 
-    def predictions(self, theta: Points, lanes: Lanes, kind: str) -> Float[np.ndarray, "lanes width"]:
+    def predictions(self, theta: Points, lanes: Lanes, kind: str) -> Float[np.ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
         one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._start_states(some)),)

@@ -8,7 +8,7 @@ refitted as arrays, and their errors are proved (`_linear`). All other models go
 import abc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..linalg.design import Predictors
 from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes, weights_of
+from ..objectives.closed_form import AbstractSolved
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, Points, ravel, unravel
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, solve_once
@@ -222,6 +223,8 @@ class NewtonStep(AbstractRefit):
         return Settling(stack, CLOSE_ENOUGH * scale, hurry=True).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
+        if isinstance(fit.objective, AbstractSolved):
+            return _solved(fit, rows)
         if wide(fit) is not None:
             return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
@@ -256,6 +259,8 @@ class Exact(AbstractRefit):
         share("Exact: tol", self.tol)
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
+        if isinstance(fit.objective, AbstractSolved):
+            return _solved(fit, rows)
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
@@ -318,6 +323,8 @@ class Certified(AbstractRefit):
         return Settling(stack, self.rtol * scale, hurry=False).run()
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
+        if isinstance(fit.objective, AbstractSolved):
+            return _solved(fit, rows)
         if wide(fit) is not None:
             return refit_by_probes(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
@@ -331,6 +338,27 @@ class Certified(AbstractRefit):
         lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]))
         # share of the tolerance below which errors are not told apart
         return _batch_of(state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores)
+
+
+def _solved(fit: Fit, rows: RefitRows) -> RefitBatch:
+    """Return refits that are known functions of the weights; their error is what a change of the last digits does to them."""
+    model: Any = fit.objective
+    theta, other = (model.solve(rows.index, rows.weight, changed) for changed in (False, True))
+    ones = np.broadcast_to(1.0, (len(theta), model.num_units))
+    scores, apart = (np.where(rows.held, model.losses(at, ones, rows.index, rows.held), 0.0) for at in (theta, other))
+    safety = 10.0  # of a single draw of the last digits
+    radius = safety * np.linalg.norm(theta - other, axis=1)
+    result = np.where(np.isfinite(radius), RESULTS.successful, RESULTS.nonfinite)
+    ball = lambda: (theta - fit.vector, radius)
+    return RefitBatch(
+        lambda: theta,
+        safety * np.abs(scores - apart).sum(1),
+        result,
+        scores,
+        None,
+        ball,
+        np.linalg.norm(theta - fit.vector, axis=1),
+    )
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:

@@ -16,7 +16,17 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import _routing_enabled
 
-from ..interop.sklearn import READERS, HostObjective, describe, inner, learns, rescales, searches, usual_score
+from ..interop.sklearn import (
+    READERS,
+    HostObjective,
+    describe,
+    inner,
+    learns,
+    num_component_steps,
+    rescales,
+    searches,
+    usual_score,
+)
 from ..models.glm.losses import AbstractRounded, HuberScale
 from ._scoring import is_mean
 
@@ -122,8 +132,10 @@ def inner_step(estimator: Any) -> Any:
 
 def num_columns(estimator: Any, X: Any) -> int:
     """Count the columns that reach the linear model; transformers see two rows for that."""
-    if isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
-        return int(np.shape(clone(estimator[:-1]).fit_transform(_safe_indexing(X, [0, 1])))[1])
+    if isinstance(estimator, Pipeline) and len(estimator.steps) > (num_component_steps(estimator) or 1):
+        return int(
+            np.shape(clone(estimator[: -(num_component_steps(estimator) or 1)]).fit_transform(_safe_indexing(X, [0, 1])))[1]
+        )
     return int((X if hasattr(X, "shape") else np.asarray(X)).shape[1])
 
 

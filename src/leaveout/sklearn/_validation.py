@@ -446,7 +446,7 @@ def folds_of(
         raise NoOneFit("its solver stops before the minimum")
     for one in seen:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if anew and not is_rescaled(found):
+    if learns(host) and not frozen and not is_rescaled(found):  # the fitted host tells whether its components are approximate
         raise NoOneFit("transformers learn from the rows of each fold")
     return replace(folds, seconds=time.perf_counter() - began), host
 
