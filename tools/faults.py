@@ -1438,8 +1438,22 @@ FAULTS = (
     Fault(
         "Cox: a death left out stays at risk beside those of its time",
         "UnitScores._tie_terms",
-        "(m - 1) * (at_risk - risk)",
-        "(m - 1) * at_risk",
+        "(c - 1) * (at_risk - risk)",
+        "(c - 1) * at_risk",
+        "test_cox",
+    ),
+    Fault(
+        "Cox: those who die together count once, whatever their weight",
+        "Cox.look",
+        "found.mean * ties[0]",
+        "ties[0]",
+        "test_cox",
+    ),
+    Fault(
+        "Cox: a unit is at risk at its entry",
+        "_risk_sets",
+        "np.searchsorted(events, [leaves, enters])",
+        'np.stack([np.searchsorted(events, leaves), np.searchsorted(events, enters, side="right")])',
         "test_cox",
     ),
     Fault(

@@ -23,6 +23,23 @@ def cox(theta, w, data):
     return jnp.sum(dies * (log_risk - eta)) + 0.5 * alpha * theta @ theta
 
 
+def partial_likelihood(theta, keep, X, time, event, *, ties="efron", sample_weight=None, entry=None, strata=None):
+    """−log partial likelihood of the units in `keep` from lists of all risk sets; those who die together share a weight."""
+    keep, died, eta, total = np.asarray(keep, bool), np.asarray(event, bool), X @ theta, 0.0
+    s = np.ones(len(X)) if sample_weight is None else sample_weight
+    entered = np.full(len(X), -np.inf) if entry is None else entry
+    stratum = np.zeros(len(X)) if strata is None else strata
+    for label, t in itertools.product(np.unique(stratum), np.unique(time)):
+        at_risk = keep & (stratum == label) & (entered < t) & (t <= time)
+        dies = at_risk & (time == t) & died
+        count, risk = dies.sum(), s * np.exp(eta)
+        total -= (s * eta)[dies].sum()
+        for k in range(count):
+            share = k / count if ties == "efron" else 0.0
+            total += s[dies].mean() * np.log(risk[at_risk].sum() - share * risk[dies].sum())
+    return total
+
+
 def _rows(unit):
     """F and the units' losses of a sum over rows, from the loss of all rows."""
 

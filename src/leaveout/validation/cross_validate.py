@@ -422,7 +422,8 @@ def _read_plan(
             raise TypeError(
                 f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
             )
-        return plan if isinstance(plan, Plan) else plan.plan(caller, n, units.weight)
+        weight = getattr(objective, "sample_weight", None) if units.weight is None else units.weight
+        return plan if isinstance(plan, Plan) else plan.plan(caller, n, weight)
     found = None if groups is None else _match_plan(caller, objective, plan_of_groups(groups), refit).clusters
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
         if found is not None:

@@ -1,25 +1,31 @@
 """Cox's partial likelihood, which is not a sum over rows, since a unit that leaves also leaves the risk sets of others.
 
-    F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o,
+    F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),      η = Xβ + o,
 
-over the times t of events (within strata): S_t = Σ w_i e^{η_i} over those at risk, D_t the same over those who die at t,
-m_t = Σ w_i of these. Ties by Breslow have E = 0; by Efron
+over the times t of events (within strata), where ω_i = w_i s_i, with case weights s: S_t = Σ ω_i e^{η_i} over those at risk,
+D_t the same over those who die at t, m_t = Σ ω_i of these and c_t = Σ w_i, their number. Ties by Breslow have E = 0; by Efron
 
-    E(m, ρ) = Σ_{l<m} log(1 − lρ/m) = m log(ρ/m) + log Γ(m/ρ + 1) − log Γ(m/ρ − m + 1),
+    E(c, ρ) = Σ_{l<c} log(1 − lρ/c) = c log(ρ/c) + log Γ(c/ρ + 1) − log Γ(c/ρ − c + 1),
 
-whose right-hand side is smooth in m, so weights may go from one to zero.
+whose right-hand side is smooth in c, so weights may go from one to zero. Those who die at t share their mean weight m/c, as in
+R's survival.
+
+At risk at t are those with entry < t ≤ time. Without entry times S_t is a running sum. With them a unit is at risk at a range
+of the times. Each range is made of a few nodes of a binary tree over the times, and S_t is a sum over the nodes above t: sums
+of positive terms, as differences of running sums would cancel.
 
 A unit's held-out loss is that of Verweij and van Houwelingen (1993): the fall of the log partial likelihood of all, at the
 coefficients fitted without the unit, when the unit is taken out. A fixed number of passes computes it for all units.
 
-A unit takes r = e^η out of the risk sets up to its own time, so without it the log partial likelihood of all falls by
+A unit takes r = ω e^η out of the risk sets up to its own time, so without it the log partial likelihood of all falls by
 
-    s_o = d_o (V − V' − η_o) − Σ_rows log(1 − r_o / A_row)
+    s_o = d_o (V − V' − ω_o η_o) − Σ_rows (m/c) log(1 − r_o / A_row)
 
 where V and V' are the contributions of the deaths at the unit's own time with and without it. Every death at another time at
-which the unit was at risk is a row: A = S − (l/m) D for the l-th of m tied deaths, with l = 0 by Breslow. In order of time A
-falls. While it is above 64 r, logarithms are expanded as Σ_k r^k/k Σ A^{−k}, with running inner sums over all rows. After that
-they are computed pair by pair: the r of those at risk add up to A, so no row has more than 64 pairs.
+which the unit was at risk is a row: A = S − (l/c) D for the l-th of c tied deaths, with l = 0 by Breslow. Without entry times A
+falls in order of time. While it is above 64 r, logarithms are expanded as Σ_k r^k/k Σ A^{−k}, with running inner sums over all
+rows. After that they are computed pair by pair: the r of those at risk add up to A, so no row has more than 64 pairs. With
+entry times every unit is left out by a pass of its own.
 """
 
 from collections.abc import Callable
@@ -31,14 +37,14 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime.jax import static
+from ..._runtime.jax import cached_on, static
 from ...data.arrays import Names, codes, index_of, match_labels
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs, Matrices, Parameters, Units, Vector, as_stored, float64
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows
-from .partial_likelihood import Sums, efron, log_rest, running
+from .partial_likelihood import Ranges, Sums, efron, log_rest, running
 
 LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it may double as θ changes
 
@@ -46,11 +52,12 @@ LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it
 class Cox(AbstractClosedForm):
     """Cox's proportional-hazards model, by its partial likelihood.
 
-        F(β, w) = −Σ_i w_i d_i η_i + Σ_t [ m_t log S_t + E(m_t, D_t / S_t) ] + R(β),      η = Xβ + o
+        F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),      η = Xβ + o
 
-    The sum goes over the times t of events, S_t is the sum of w_i e^{η_i} over those at risk, D_t over those who die at t, and
-    m_t is the weight of these. E corrects for ties. A unit's loss is the fall of the log partial likelihood of all when the
-    unit is taken out. `fit(...).parameters` is `{"coef"}`.
+    The sum goes over the times t of events, ω are the weights times `sample_weight`, S_t is the sum of ω_i e^{η_i} over those
+    at risk, D_t over those who die at t, c_t and m_t are the number and the weight of these. E corrects for ties. A unit's loss
+    is the fall of the log partial likelihood of all when the unit is taken out, with all of its weight. `fit(...).parameters`
+    is `{"coef"}`.
 
     Parameters
     ----------
@@ -68,13 +75,20 @@ class Cox(AbstractClosedForm):
         Labels of strata, each of which has a baseline hazard of its own.
     offset : array, shape (units,), optional
         Constants o that are added to the linear predictors.
+    sample_weight : array, shape (units,), optional
+        Weights of cases, positive. By Breslow a weight of two means the same unit twice. By Efron those who die at the same
+        time share their mean weight, as in R's survival.
+    entry : array, shape (units,), optional
+        Times from which on, but not at which, units are at risk, each less than its `time`. A subject whose covariates change
+        has several rows, one behind another; leave it out by `lo.groups(subject)`.
     remark : str, default: ""
         Sentence to print with results.
 
     Raises
     ------
     ValueError
-        If values are missing or infinite, times are negative, or there is no event.
+        If values are missing or infinite, times are negative or not after entry, weights are not positive, or there is no
+        event.
     TypeError
         If X is sparse, or the penalty has kinks.
 
@@ -95,6 +109,7 @@ class Cox(AbstractClosedForm):
 
     design: Float[np.ndarray, "units features"]
     offset: Float[np.ndarray, " units"] | None
+    sample_weight: Float[np.ndarray, " units"] | None
     event: Float[np.ndarray, " units"]
     order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
     first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
@@ -102,6 +117,7 @@ class Cox(AbstractClosedForm):
     group: Int[np.ndarray, " units"]  # number of the time at which a unit dies; the number of times if it does not
     dead: Int[np.ndarray, " deaths"]  # units that die, by time
     begin: Int[np.ndarray, " times"]  # the beginning of each time among these
+    spans: Int[np.ndarray, "2 units"] | None  # with entry times, the range of times at which each unit is at risk
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -119,12 +135,15 @@ class Cox(AbstractClosedForm):
         ties: Literal["efron", "breslow"] = "efron",
         strata: ArrayLike | None = None,
         offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        entry: ArrayLike | None = None,
         remark: str = "",
     ):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
-        self.labels, X, time, event, strata, offset = match_labels(
-            "Cox", X=X, time=time, event=event, strata=strata, offset=offset
+        given = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
+        self.labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
+            "Cox", **given, sample_weight=sample_weight, entry=entry
         )
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
@@ -137,12 +156,19 @@ class Cox(AbstractClosedForm):
         if not np.isin(self.event, (0, 1)).all() or not self.event.any():
             raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
         self.offset = None if offset is None else column("Cox", "offset", offset, n)
+        self.sample_weight = None if sample_weight is None else column("Cox", "sample_weight", sample_weight, n)
+        if self.sample_weight is not None and (self.sample_weight <= 0).any():
+            raise ValueError("Cox: sample_weight must be positive: leave other rows out of the data.")
+        begins = None if entry is None else column("Cox", "entry", entry, n)
+        if begins is not None and (begins >= times).any():
+            row = int(np.argmax(begins >= times))
+            raise ValueError(f"Cox: entry must be before time; row {row} enters at {begins[row]:g} and ends at {times[row]:g}.")
         self.penalty, self.ties, self.remark = penalties.smooth("Cox", penalty), ties, remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
-        self.order, self.first, self.last, self.group = _risk_sets(times, self.event == 1, stratum)
+        self.order, self.first, self.last, self.group, self.spans = _risk_sets(times, begins, self.event == 1, stratum)
         self.dead = self.order[self.event[self.order] == 1]
         self.begin = np.searchsorted(self.group[self.dead], np.arange(len(self.first)))
 
@@ -202,10 +228,10 @@ class Cox(AbstractClosedForm):
         found = self.sums(theta, weights)
         ties, by_risk, by_dying = self._slopes(found)
         penalty, slope, _ = penalties.derivatives(self.penalty, theta)
-        kappa = np.broadcast_to(self.penalty.times(weights, weights), len(theta))
-        contributions = found.deaths * (np.log(found.at_risk) + found.shift) + ties[0]
-        value = contributions.sum(1) - np.sum(weights * self.event * found.eta, axis=1)
-        pushed = found.risk * self._over_units(by_risk, by_dying) - weights * self.event
+        kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
+        contributions = found.deaths * (np.log(found.at_risk) + found.shift) + found.mean * ties[0]
+        value = contributions.sum(1) - np.sum(found.cases * self.event * found.eta, axis=1)
+        pushed = found.risk * self._over_units(by_risk, by_dying) - found.cases * self.event
         return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, None
 
     @np.errstate(all="ignore")
@@ -213,7 +239,7 @@ class Cox(AbstractClosedForm):
         found = self.sums(theta, weights)
         ties, by_risk, by_dying = self._slopes(found)
         pulled = found.risk * self._over_units(by_risk, by_dying)
-        kappa = np.broadcast_to(self.penalty.times(weights, weights), len(theta))
+        kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
         own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
         for k, (by_risks, by_both, by_deaths) in enumerate(zip(*self._curvatures(found, ties), strict=True)):
             at_risk, dying = self._moments(found.risk[k])
@@ -226,15 +252,20 @@ class Cox(AbstractClosedForm):
         found = self.sums(theta[None], np.ones((1, self.num_units)))
         ties, by_risk, by_dying = self._slopes(found, ones=False)
         m, at_risk, dying = found.deaths, found.at_risk, found.dying
-        each = at_risk / dying * ties[2] + ties[3]  # the derivative of E_z by m, where z is m S/D
-        by_weight = 1 / at_risk + ties[1] / dying + m / dying * each, -at_risk / dying**2 * (ties[1] + m * each)
+        each = m / dying * (at_risk / dying * ties[2] + ties[3])  # m/D times the derivative of E_z by c, where z is c S/D
+        by_weight = 1 / at_risk + ties[1] / dying, -at_risk / dying**2 * ties[1]  # derivatives by m; those by c are:
+        by_count = each, -at_risk / dying * each
         by_risks, by_both, by_deaths = self._curvatures(found, ties)
         of_risk, of_dying = self._moments(found.risk[0])
         entered = self._over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
-        died = self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
-        own = found.risk * self._over_units(by_risk, by_dying) - self.event
-        shared = penalties.derivatives(self.penalty, theta[None])[1] * isinstance(self.penalty, penalties.PerWeight)
-        return own.T * self.design + (found.risk * entered + died).T + shared
+        died = found.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
+        died += self._at_deaths(by_count[0] * of_risk + by_count[1] * of_dying)
+        own = found.risk * self._over_units(by_risk, by_dying) - found.cases * self.event
+        slopes = own.T * self.design + (found.risk * entered + died).T
+        if not isinstance(self.penalty, penalties.PerWeight):
+            return slopes
+        grown = np.ones((self.num_units, 1)) if self.penalty.rows else found.cases.T
+        return slopes + grown * penalties.derivatives(self.penalty, theta[None])[1]
 
     def sums(self, theta: Points, weights: Weights) -> Sums:
         """Compute the sums of which the partial likelihood is made.
@@ -254,13 +285,19 @@ class Cox(AbstractClosedForm):
         eta = theta @ self.design.T
         eta = eta if self.offset is None else eta + self.offset
         shift = eta.max(1, keepdims=True)
-        risk = np.exp(eta - shift) * weights
-        deaths = self._of_dying(weights)
-        at_risk, dying = (np.where(deaths > 0, part, 1.0) for part in (self._of_risk(risk), self._of_dying(risk)))
-        return Sums(eta, shift, risk, deaths, at_risk, dying)
+        cases = self._cases(weights)
+        risk = np.exp(eta - shift) * cases
+        count, deaths = self._of_dying(weights), self._of_dying(cases)
+        at_risk, dying = (np.where(count > 0, part, 1.0) for part in (self._of_risk(risk), self._of_dying(risk)))
+        return Sums(eta, shift, cases, risk, count, deaths, at_risk, dying)
+
+    def _cases(self, weights: Float[np.ndarray, "*sums units"]) -> Float[np.ndarray, "*sums units"]:
+        return weights if self.sample_weight is None else weights * self.sample_weight
 
     def _of_risk(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
         """Sums over those at risk at each time."""
+        if self.spans is not None:
+            return _ranges(self).sums(values)
         return running(values[:, self.order], self._opens)[:, self.last - 1]
 
     def _of_dying(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
@@ -277,6 +314,8 @@ class Cox(AbstractClosedForm):
         self, of_risk: Float[np.ndarray, "sums times"], of_dying: Float[np.ndarray, "sums times"]
     ) -> Float[np.ndarray, "sums units"]:
         """Sums, for each unit, over the times at which it is at risk, with what belongs to the time of its death."""
+        if self.spans is not None:
+            return _ranges(self).back(of_risk) + self._at_deaths(of_dying)
         placed, found = np.zeros((len(of_risk), self.num_units)), np.empty((len(of_risk), self.num_units))
         placed[:, self.last - 1] = of_risk
         found[:, self.order] = running(placed, self._opens, back=True)
@@ -298,29 +337,30 @@ class Cox(AbstractClosedForm):
 
         Of a single death E is zero whatever its risk, but its derivatives by weights are not: these need `ones=False`.
         """
-        m, at_risk, dying = sums.deaths, sums.at_risk, sums.dying
+        c, m, at_risk, dying = sums.number, sums.deaths, sums.at_risk, sums.dying
         ties = np.zeros((4, *m.shape))
-        some = (m > 0) & (m != 1 if ones else True) & (self.ties == "efron")
-        ties[:, some] = efron(m[some], m[some] * at_risk[some] / dying[some])
+        some = (c > 0) & (c != 1 if ones else True) & (self.ties == "efron")
+        ties[:, some] = efron(c[some], c[some] * at_risk[some] / dying[some])
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
     def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[Float[np.ndarray, "refits times"], ...]:
         """Second derivatives of F by S, by S and D, and by D."""
-        m, at_risk, dying = sums.deaths, sums.at_risk, sums.dying
-        z, bend = m * at_risk / dying, (m / dying) ** 2 * ties[2]
+        c, m, at_risk, dying = sums.number, sums.deaths, sums.at_risk, sums.dying
+        z, bend = c * at_risk / dying, c * m / dying**2 * ties[2]
         both = -(m / dying**2) * (ties[1] + z * ties[2])
-        return bend - m / at_risk**2, both, (2 * ties[1] + z * ties[2]) * z / dying**2
+        return bend - m / at_risk**2, both, (2 * ties[1] + z * ties[2]) * m * at_risk / dying**3
 
     @property
     def costs(self) -> Costs:
-        return Costs(runs=None if isinstance(self.penalty, penalties.PerWeight) else self._alone)
+        by_runs = self.spans is None and not isinstance(self.penalty, penalties.PerWeight)
+        return Costs(runs=self._alone if by_runs else None)
 
     def _alone(self, theta: Vector, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
         return alone(self, theta, first) if length.max() == 1 else None
 
     def _penalty_curvature(self, theta):
         ones = np.ones(self.num_units)
-        return self.penalty.times(ones, ones) * np.diag(penalties.derivatives(self.penalty, theta[None])[2][0])
+        return self.penalty.times(ones, self._cases(ones)) * np.diag(penalties.derivatives(self.penalty, theta[None])[2][0])
 
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
@@ -331,7 +371,8 @@ class Cox(AbstractClosedForm):
 
     @property
     def units(self) -> Units:
-        order = np.stack([np.asarray(self.group), np.asarray(self.event)], axis=1)
+        told = [self.group, self.event, *([] if self.sample_weight is None else [self.sample_weight])]
+        order = np.stack([*told, *([] if self.spans is None else self.spans)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
         known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
         return Units(names=self.labels.index, score="−log partial likelihood", response=order, risk=self._places(), **known)
@@ -367,19 +408,26 @@ class Cox(AbstractClosedForm):
         return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
 
 
-def _risk_sets(time: np.ndarray, dies: np.ndarray, stratum: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the order of the units, the range of it that is at risk at each time of events, and each unit's time."""
-    order = np.lexsort((-time, stratum))
-    keys = np.c_[stratum, -time]  # a lexicographic order over units: at risk are those of the stratum not later in it
-    events, group = np.unique(keys[dies], axis=0, return_inverse=True)
+def _risk_sets(
+    time: np.ndarray, entry: np.ndarray | None, dies: np.ndarray, stratum: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the order of the units, the range of it that is at risk at each time of events, and each unit's time and range."""
+    values, rank = np.unique(-np.concatenate([time, time if entry is None else entry]), return_inverse=True)
+    leaves, enters = stratum * len(values) + np.ravel(rank).reshape(2, -1)  # by stratum, then from the latest time on
+    order = np.argsort(leaves, kind="stable")
+    events, group = np.unique(leaves[dies], return_inverse=True)
     places = np.full(len(time), len(events))
     places[dies] = np.ravel(group)
-    begins = np.searchsorted(stratum[order], np.arange(stratum.max() + 1))
-    ends = np.append(begins[1:], len(time))
-    within = [-time[order[a:b]] for a, b in zip(begins, ends, strict=True)]  # rising
-    own = events[:, 0].astype(int)
-    last = [begins[s] + np.searchsorted(within[s], t, side="right") for s, t in zip(own, events[:, 1], strict=True)]
-    return order, begins[own], np.array(last), places
+    first = np.searchsorted(leaves[order], events // len(values) * len(values))
+    last = np.searchsorted(leaves[order], events, side="right")
+    return order, first, last, places, None if entry is None else np.searchsorted(events, [leaves, enters])
+
+
+@cached_on
+def _ranges(cox: Cox) -> Ranges:
+    """Ranges of the times at which units are at risk."""
+    assert cox.spans is not None
+    return Ranges(cox.spans, len(cox.first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,7 +436,8 @@ class UnitScores:
 
     cox: Cox
     time: Int[np.ndarray, " rows"]
-    share: Float[np.ndarray, " rows"]  # l/m
+    share: Float[np.ndarray, " rows"]  # l/c
+    mean: Float[np.ndarray, " rows"]  # m/c
     opens: Bool[np.ndarray, " rows"]  # whether a stratum begins
     last: Int[np.ndarray, " units"]  # last row that is expanded; −1 if none is
     unit: Int[np.ndarray, " pairs"]
@@ -401,23 +450,26 @@ class UnitScores:
         cox = self.cox
         found = cox.sums(theta[None], np.ones((1, cox.num_units)))
         risk, at = found.risk[0], found.at_risk[0, self.time] - self.share * found.dying[0, self.time]
-        joint = cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0] + self._expand(risk, at)
+        own = found.cases[0] * (cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0])
+        joint = own + self._expand(risk, at)
         joint[self.tied] += self._tie_terms(found)
-        pairs = np.bincount(self.unit, -log_rest(risk[self.unit] / at[self.row]), len(joint))
+        pairs = np.bincount(self.unit, -self.mean[self.row] * log_rest(risk[self.unit] / at[self.row]), len(joint))
         return None, (joint + pairs)[self.units]
 
     def _tie_terms(self, found: Sums) -> Float[np.ndarray, " tied"]:
-        """Compute V − V' − log S, the part due to the others that die at the same time."""
+        """Compute V − V' − ω log S, the part due to the others that die at the same time."""
         time, risk = self.cox.group[self.tied], found.risk[0, self.tied]
-        m, at_risk, dying = found.deaths[0, time], found.at_risk[0, time], found.dying[0, time]
-        others = -(m - 1) * log_rest(risk / at_risk)
+        c, m, at_risk, dying = found.number[0, time], found.deaths[0, time], found.at_risk[0, time], found.dying[0, time]
+        rest = m - found.cases[0, self.tied]
+        others = -rest * log_rest(risk / at_risk)
         if self.cox.ties == "breslow":
             return others
-        return others + efron(m, m * at_risk / dying)[0] - efron(m - 1, (m - 1) * (at_risk - risk) / (dying - risk))[0]
+        without = efron(c - 1, (c - 1) * (at_risk - risk) / (dying - risk))[0]
+        return others + m / c * efron(c, c * at_risk / dying)[0] - rest / (c - 1) * without
 
     def _expand(self, risk: Float[np.ndarray, " units"], at: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " units"]:
-        """Compute −Σ log(1 − r/A) over the rows up to the last that is expanded."""
-        power, inverse, total = np.ones_like(risk), np.ones_like(at), np.zeros_like(risk)
+        """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
+        power, inverse, total = np.ones_like(risk), self.mean, np.zeros_like(risk)
         terms = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
         for k in range(1, terms + 1):
             power, inverse = power * risk, inverse / at
@@ -429,7 +481,7 @@ class UnitScores:
 def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScores:
     """Return the rows of a model, from the last stratum to the first, and each unit's expanded rows, at some θ."""
     sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
-    risk, count, place = sums.risk[0], sums.deaths[0].astype(int), np.argsort(cox.order)
+    risk, count, place = sums.risk[0], sums.number[0].astype(int), np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]
@@ -450,4 +502,4 @@ def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScor
     row = np.arange(len(unit)) - np.repeat(np.cumsum(pairs) - pairs - low, pairs)
     tied = np.flatnonzero((cox.event == 1) & (np.append(count, 0)[cox.group] > 1))
     last = np.where(low > start, low - 1, -1)
-    return UnitScores(cox, time, share, opens, last, unit, row, tied, units)
+    return UnitScores(cox, time, share, sums.mean[0, time], opens, last, unit, row, tied, units)

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy import sparse
 from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
@@ -11,16 +12,53 @@ from scipy.special import gammaln, polygamma, psi
 class Sums(NamedTuple):
     """Sums of the partial likelihood of a batch of refits.
 
-    Units have η and r e^−shift. Times of events have the weight of those who die, and the sums of r at risk and of the dying,
-    which are one where all who die are left out.
+    Units have η, the weight of their cases and r e^−shift. Times of events have the number of those who die, their weight, and
+    the sums of r at risk and of the dying, which are one where all who die are left out.
     """
 
     eta: Float[np.ndarray, "refits units"]
     shift: Float[np.ndarray, "refits 1"]
+    cases: Float[np.ndarray, "refits units"]
     risk: Float[np.ndarray, "refits units"]
+    number: Float[np.ndarray, "refits times"]
     deaths: Float[np.ndarray, "refits times"]
     at_risk: Float[np.ndarray, "refits times"]
     dying: Float[np.ndarray, "refits times"]
+
+    @property
+    def mean(self) -> Float[np.ndarray, "refits times"]:
+        """Mean weight of those who die at each time."""
+        return np.divide(self.deaths, self.number, out=np.zeros_like(self.deaths), where=self.number > 0)
+
+
+class Ranges:
+    """Sums over units whose range holds a time, and over the times of each range, without differences.
+
+    Every range is made of nodes of a binary tree over the times, two of a level at most.
+    """
+
+    def __init__(self, ranges: Int[np.ndarray, "2 units"], times: int):
+        low, high = ranges + times  # the leaves of the tree are the nodes from `times` on, and half of a number is above it
+        high, everyone, nodes, units = np.maximum(low, high), np.arange(ranges.shape[1]), [], []
+        while (low < high).any():
+            for node, own in ((low, (low < high) & (low % 2 == 1)), (high - 1, (low < high) & (high % 2 == 1))):
+                nodes.append(node[own])
+                units.append(everyone[own])
+            low, high = (low + 1) // 2, high // 2
+        place = np.concatenate(nodes), np.concatenate(units)
+        self.parts = sparse.csr_array((np.ones(len(place[0])), place), shape=(2 * times, ranges.shape[1]))
+        above = times + np.arange(times)
+        levels = [above >> k for k in range(int(above[-1]).bit_length())]
+        at, node = np.tile(np.arange(times), len(levels)), np.concatenate(levels)
+        self.above = sparse.csr_array((np.ones(len(at)), (at, node)), shape=(times, 2 * times))
+
+    def sums(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
+        """Compute sums over the units whose range holds each time."""
+        return (self.above @ (self.parts @ values.T)).T
+
+    def back(self, values: Float[np.ndarray, "sums times"]) -> Float[np.ndarray, "sums units"]:
+        """Compute sums over the times of each unit's range."""
+        return (self.parts.T @ (self.above.T @ values.T)).T
 
 
 def running(
