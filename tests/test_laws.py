@@ -13,7 +13,7 @@ import leaveout as lo
 from tests.helpers import OBJECTIVES, fitted, glm, sample_mean, toy_hmm
 
 CRFS = ("conditional random field, sequences", "conditional random field, labels")
-MIXED = ("mixed, clusters", "mixed, rows", "mixed, crossed", "mixed, crossed rows")
+MIXED = ("mixed, clusters", "mixed, rows", "mixed, crossed", "mixed, restricted", "mixed, crossed rows")
 DEPENDENT = (
     "two functions",
     "Gaussian field",

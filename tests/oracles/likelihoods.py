@@ -170,3 +170,15 @@ def sequences(theta, w, data):
 
 def sequences_score(theta, w, data):
     return _sequences(theta, data)
+
+
+def restricted(X, y, V):
+    """The generalised least squares estimate, and minus the restricted log likelihood: minus the log density of y with β
+    integrated out under a flat prior.
+    """
+    inverse = np.linalg.inv(V)
+    information = X.T @ inverse @ X
+    beta = np.linalg.solve(information, X.T @ inverse @ y)
+    left, (n, p) = y - X @ beta, X.shape
+    logs = np.linalg.slogdet(V)[1] + np.linalg.slogdet(information)[1] + (n - p) * np.log(2 * np.pi)
+    return beta, 0.5 * (logs + left @ inverse @ left)

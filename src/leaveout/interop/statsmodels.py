@@ -65,8 +65,8 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
     NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose coefficients are differences from
     the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by "pirls",
-    with its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM by maximum likelihood,
-    `fit(reml=False)`, is taken as it was fitted. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
+    with its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM is taken as it
+    was fitted, by REML or by maximum likelihood. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
     are fitted by maximum likelihood (`lo.Mixed`).
 
     If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a warning says how far
@@ -294,11 +294,6 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     from ..models.latent.mixed import Mixed
 
     model = results.model
-    if model.reml:
-        raise ValueError(
-            "from_statsmodels: this MixedLM was fitted by REML, whose objective is another than the likelihood: fit it by "
-            "maximum likelihood, model.fit(reml=False)."
-        )
     if model.exog_vc.names:
         raise TypeError(
             "from_statsmodels: MixedLM with variance components (vc_formula) is not supported. Write them as effects: "
@@ -311,7 +306,8 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     code, levels = pd.factorize(np.asarray(model.groups), sort=True)
     block = EffectBlock("group", tuple(names), effects, (len(names),))
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.exog_names)))
-    objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop=drop)
+    method = "REML" if model.reml else "ML"
+    objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop, method)
     parameters = {
         "coef": np.asarray(results.fe_params),
         "covariance[group]": np.asarray(results.cov_re),

@@ -14,6 +14,7 @@ from leaveout.models.latent.effects import bars
 from leaveout.models.latent.quadrature import marginal_losses, marginal_means
 from leaveout.models.latent.responses import FAMILIES as RESPONSES, ResponseRows
 from tests.helpers import mixed
+from tests.oracles import likelihoods
 
 FAMILIES = {  # densities by SciPy, of the linear predictor and natural parameters
     "gaussian": lambda y, eta, P: stats.norm.logpdf(y, eta, P["scale"]),
@@ -267,6 +268,81 @@ def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score):
         np.testing.assert_allclose(away, fall, rtol=1e-8)
         want = model.losses(every, weights, units[:, None], np.ones((4, 1), bool))
         np.testing.assert_allclose(losses, want, rtol=1e-8)
+
+
+# REML
+
+
+@pytest.mark.parametrize("drop", ["row", "p"])
+@pytest.mark.parametrize("form", ["(1 + x | p)", "(1 + x | p) + (1 | h)"])
+def test_the_restricted_likelihood_is_that_of_dense_algebra(data, form, drop):
+    """By −log of the integral over β of the density, with slopes, cross derivatives, and weights of zero as deletion."""
+    model = lo.Mixed(f"gaussian ~ x + {form}", data, drop=drop, method="REML")
+    theta, P = somewhere(model)
+    X, y = np.column_stack([np.ones(len(data)), data.x]), data.gaussian.to_numpy()
+    code = np.arange(len(data)) if drop == "row" else data.p.to_numpy()
+
+    def restricted(P, seen):
+        V = P["scale"] ** 2 * np.eye(len(data))
+        for factor in model.factors:
+            Z = X[:, : factor.q]
+            V = V + (data[factor.name].to_numpy()[:, None] == data[factor.name].to_numpy()) * (
+                Z @ P[f"covariance[{factor.name}]"] @ Z.T
+            )
+        return likelihoods.restricted(X[seen], y[seen], V[np.ix_(seen, seen)])
+
+    for out in ([], [1, 3]):
+        beta, want = restricted(P, seen := ~np.isin(code, out))
+        at = model.parameters.unconstrained(P | {"coef": beta})
+        weights = np.ones((1, model.num_units))
+        weights[0, out] = 0.0
+        np.testing.assert_allclose(model.look(at[None], weights)[0], want, rtol=1e-10)
+        assert seen.sum() == len(data) - np.isin(code, out).sum()
+    weights = np.random.default_rng(0).uniform(0.2, 1.0, (1, model.num_units))
+    step = 1e-5 * np.eye(len(theta))
+    ends = [model.look(theta + sign * step, np.tile(weights, (len(theta), 1)))[0] for sign in (1, -1)]
+    np.testing.assert_allclose(model.look(theta[None], weights)[1][0], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-5)
+    moved = 1.0 + 1e-3 * np.array([[1.0], [-1.0]]) * np.eye(model.num_units)[3]
+    slopes = model.look(np.tile(theta, (2, 1)), moved)[1]
+    np.testing.assert_allclose(model.jacobian(theta)[3], (slopes[0] - slopes[1]) / 2e-3, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["(1 | p)", "(1 | p) + (1 | h)"])
+def test_restricted_refits_are_those_from_scratch(data, form):
+    fit, plan = lo.fit(lo.Mixed(f"gaussian ~ x + {form}", data, method="REML")), lo.kfold(len(data), 5, seed=0)
+    found = lo.fold_parameters(fit, plan, lo.Certified())
+    held = plan.index[plan.refit == 0]
+    scratch = lo.fit(lo.Mixed(f"gaussian ~ x + {form}", data.drop(index=held), method="REML")).parameters
+    for name, value in scratch.items():
+        np.testing.assert_allclose(found[name][0], value, rtol=1e-4, atol=1e-6)
+    joint = lo.Mixed(f"gaussian ~ x + {form}", data, method="REML", score="joint")
+    plain = lo.Mixed(f"gaussian ~ x + {form}", data, score="joint")
+    at = np.asarray(fit.vector)[None], np.where(np.isin(np.arange(len(data)), held), 0.0, 1.0)[None], held[None]
+    some = np.ones((1, len(held)), bool)
+    np.testing.assert_allclose(joint.losses(*at, some), plain.losses(*at, some), rtol=1e-12)
+
+
+def test_a_refit_whose_rows_leave_a_coefficient_open_is_flagged_under_reml():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"p": np.repeat(np.arange(10), 6), "only": np.repeat(np.arange(10) == 3, 6) * 1.0})
+    frame["y"] = rng.standard_normal(10)[frame.p] + rng.standard_normal(60)
+    fit = lo.fit(lo.Mixed("y ~ only + (1 | p)", frame, drop="p", method="REML"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cv = lo.cross_validate(fit, lo.leave_one_out(10))
+    assert cv.flagged().tolist() == [3]
+    assert np.isnan(cv.losses[3])
+
+
+def test_dyestuff_has_the_figures_of_lme4():
+    """Bates, lme4: Mixed-effects modeling with R, section 1.3; the residual variance is that within batches."""
+    yields = """1545 1440 1440 1520 1580 1540 1555 1490 1560 1495 1595 1550 1605 1510 1560
+                1445 1440 1595 1465 1545 1595 1630 1515 1635 1625 1520 1455 1450 1480 1445"""
+    frame = pd.DataFrame({"y": np.array(yields.split(), float), "batch": np.repeat(list("ABCDEF"), 5)})
+    fit = lo.fit(lo.Mixed("y ~ 1 + (1 | batch)", frame, method="REML"))
+    assert 2 * float(fit.value) == pytest.approx(319.6543, abs=1e-4)
+    assert np.sqrt(fit.parameters["covariance[batch]"][0, 0]) == pytest.approx(42.00, abs=0.01)
+    assert fit.parameters["scale"] == pytest.approx(np.sqrt(2451.25), rel=1e-6)
 
 
 # weights
@@ -571,6 +647,7 @@ def test_units_of_measurement_do_not_matter(data, scale):
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(gaussian=np.inf)), "NaN or infinite"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, "binomial"), "needs y"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, "cauchy"), "no family is called"),
+        (lambda d: lo.Mixed("binomial ~ x + (1 | p)", d, "binomial", method="REML"), "for a Gaussian response"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d, drop="h"), "drop must be one of 'row', 'p'"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=1), drop="p"), "has one level"),
         (lambda d: lo.Mixed("gaussian ~ x + (1 | p)", d.assign(p=np.arange(90))), "every level of p has one row"),
@@ -617,7 +694,8 @@ def test_statsmodels():
     fit = lo.from_statsmodels(results, drop="group")
     assert float(fit.value) == pytest.approx(-results.llf, rel=1e-9)
     np.testing.assert_allclose(fit.objective.coefficients(fit).se, results.bse_fe, rtol=1e-3)
-    with pytest.raises(ValueError, match="REML"):
-        lo.from_statsmodels(by_reml)
+    fit = lo.from_statsmodels(by_reml, drop="group")
+    assert float(fit.value) == pytest.approx(-by_reml.llf, rel=1e-9)
+    np.testing.assert_allclose(fit.objective.coefficients(fit).se, by_reml.bse_fe, rtol=1e-3)
     own = lo.fit(lo.Mixed("event ~ x + (1 | p)", frame, "binomial", drop="p"))
     np.testing.assert_allclose(lo.from_statsmodels(bayes, drop="p").parameters["coef"], own.parameters["coef"], rtol=1e-6)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,31 @@ from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, P
 from ...objectives.objective import Costs
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
+
+
+class DesignRegressions(NamedTuple):
+    """Regressions of the columns X of the design on the effects, given θ and w: effects U and residuals R = X − AU.
+
+    They minimise RᵀWR + UᵀU, so that XᵀV⁻¹X = XᵀWR, and, as U is at a minimum, d(XᵀV⁻¹X) = Rᵀ dW R − RᵀW dA U − Uᵀ dAᵀ WR.
+    Rows are in an order of the engine's own, except those of `eta`.
+    """
+
+    eta: Float[np.ndarray, "refits rows"]  # linear predictors at the modes
+    design: Float[np.ndarray, "rows coefficients"]
+    unit: Int[np.ndarray, " rows"]
+    outer: Float[np.ndarray, "refits rows"] | float  # weights outside of the integrals
+    weight: Float[np.ndarray, "refits rows"]  # W, the curvatures ℓ″ at the modes with the weights inside
+    effects: Float[np.ndarray, "couplings coefficients refits rows"]  # U at the effects of each row
+    residual: Float[np.ndarray, "coefficients refits rows"]
+
+    @property
+    def information(self) -> Float[np.ndarray, "refits coefficients coefficients"]:
+        """XᵀV⁻¹X."""
+        return np.moveaxis((self.residual * (self.weight * self.outer)) @ self.design, 0, 1)
+
+    def solved(self) -> Float[np.ndarray, "coefficients refits rows"]:
+        """Compute (XᵀV⁻¹X)⁻¹Rᵀ."""
+        return np.einsum("ljk,kli->jli", np.linalg.inv(self.information), self.residual)
 
 
 class AbstractEngine(abc.ABC):
@@ -44,8 +69,37 @@ class AbstractEngine(abc.ABC):
         """Covariance of all rows' predictors given β and all data, `[rows, rows]`; and wℓ″ of each row."""
 
     @abc.abstractmethod
-    def coefficients(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
-        """Information XᵀV⁻¹X on the coefficients given θ's other parts, V⁻¹ from ℓ″ at the modes; and η there, of each row."""
+    def regressions(self, theta: Points, weights: Weights, state: State = None) -> DesignRegressions:
+        """Regress the columns of the design on the effects."""
+
+    @abc.abstractmethod
+    def by_loadings(self, slopes: Float[np.ndarray, "couplings refits rows"]) -> Float[np.ndarray, "refits hyper"]:
+        """Slopes in the parameters of A, from those in the entries of A, of rows as in `regressions`."""
+
+    def restricted(self, theta: Points, weights: Weights, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response; it is infinite where X is collinear."""
+        collinear_share = 1e-13  # least eigenvalue of XᵀV⁻¹X, relative to the largest, that is not rounding
+        lanes, value, gradient = np.arange(len(theta)), np.empty(len(theta)), np.zeros_like(theta)
+        for some in np.array_split(lanes, 1 + len(theta) * self.data.design.size // RESTRICTED_ENTRIES):
+            at = self.regressions(theta[some], weights[some], None if state is None else state[some])
+            size = np.linalg.eigvalsh(at.information)
+            fine = (size > collinear_share * size[:, -1:]).all(1)
+            value[some] = np.where(fine, 0.5 * np.log(np.where(fine[:, None], size, 1.0)).sum(1), np.inf)
+            solved, weight = at.solved(), at.weight * at.outer
+            by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", at.effects, solved))
+            gradient[some, len(at.residual) : -1] = by_loadings
+            gradient[some, -1] = -np.sum(weight * np.sum(at.residual * solved, 0), 1)  # W = ω e^{−2τ}
+        return value, gradient
+
+    def restricted_by_weight(self, theta: Points, weights: Weights) -> Float[np.ndarray, "refits units"]:
+        """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
+        at = self.regressions(theta, weights)
+        inside = at.residual if isinstance(at.outer, float) else at.design.T[:, None]
+        each = 0.5 * at.weight * np.sum(inside * at.solved(), 0)
+        return np.array([np.bincount(at.unit, one, weights.shape[1]) for one in each])
+
+
+RESTRICTED_ENTRIES = 2**20  # numbers of rows, columns and refits whose regressions are in memory together
 
 
 def jacobian_by_differences(

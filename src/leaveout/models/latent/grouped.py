@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...objectives.objective import Costs
-from .base import AbstractEngine
+from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
-from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, forward, marginal_losses
+from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, backward, forward, marginal_losses
 from .responses import ResponseRows
 
 NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are computed together: about the size of a cache
@@ -247,15 +247,18 @@ class OneFactor(AbstractEngine):
         across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
         return across[np.ix_(back, back)], (found.omega * mode.orders[2])[0, back]
 
-    def coefficients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found, X = self.make_clusters(theta[None], np.ones((1, len(self.order)))), self.sorted.design
-        mode, total = found.mode(), self.rows.total
-        weighted = (found.omega * mode.orders[2]).T * X
-        pulled = np.stack([total(a * weighted.T) for a in found.a[:, 0]])
-        whitened = forward(mode.low, pulled)
-        eta = np.empty(len(self.order))
-        eta[self.order] = mode.eta[0]
-        return X.T @ weighted - np.einsum("qpg,qrg->pr", whitened, whitened), eta
+    def regressions(self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None) -> DesignRegressions:
+        found = self.make_clusters(theta, np.ones((1, len(self.order))) if self.apart else weights[:, self.order])
+        mode, of, X = found.mode(self._start(state, slice(None))), self.rows.cluster, self.sorted.design
+        weight, columns = found.omega * mode.orders[2], X.T[:, None]
+        pulled = self.rows.total(found.a[:, None] * (weight * columns))
+        effects = np.take(backward(mode.low, forward(mode.low, pulled)), of, -1)
+        residual = columns - np.sum(found.a[:, None] * effects, 0)
+        unit, outer = (of, weights[:, of]) if self.apart else (self.order, 1.0)
+        return DesignRegressions(mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual)
+
+    def by_loadings(self, slopes: np.ndarray) -> np.ndarray:
+        return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
     def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""

@@ -37,7 +37,7 @@ from jaxtyping import Float, Int
 from ...linalg.sparse_cholesky import FrontalFactor, Pattern, cholesky, pattern
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs
-from .base import AbstractEngine, jacobian_by_differences
+from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
@@ -429,11 +429,20 @@ class LaplaceEngine(AbstractEngine):
         at = self.whole(theta)
         return self.latent.covariance(at, np.arange(len(self.unit))), at.losses[2][0]
 
-    def coefficients(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
-        at, X = self.whole(theta), self.data.design
-        weighted = at.losses[2].T * X
-        pulled = np.concatenate([self.latent.pull(at.refits, column[None]) for column in weighted.T]).T
-        return X.T @ weighted - pulled.T @ at.solver.solve(pulled[None])[0], at.eta[0]
+    def regressions(self, theta: Points, weights: Weights, state: State = None) -> DesignRegressions:
+        at, X = self.mode(theta, weights, state), self.data.design
+        weight, columns = at.losses[2], X.T[:, None]
+        pulled = np.empty((*at.u.shape, len(columns)))
+        for k, column in enumerate(columns):
+            pulled[..., k] = self.latent.pull(at.refits, weight * column)
+        solved = np.moveaxis(at.solver.solve(pulled), -1, 0)
+        effects = np.stack([np.take(solved, k, axis=-1) for k in self.latent.incidence.index])
+        residual = columns - np.sum(at.refits.loadings[:, None] * effects, 0)
+        return DesignRegressions(at.eta, X, self.unit, 1.0, weight, effects, residual)
+
+    def by_loadings(self, slopes: Loadings) -> Float[np.ndarray, "lanes psi"]:
+        assert self.latent.by_psi is not None  # a field has no parameters in A
+        return self.latent.by_psi(slopes)
 
     @property
     def costs(self) -> Costs:

@@ -4,8 +4,9 @@
 
     F(θ, w) = −log ∫ Π_i p(y_i | u)^{w_i} dP(u),      θ = (β, Λ, the family's own)
 
-exact for Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite
-quadrature (`grouped`, `crossed`). Two questions are possible, and they differ:
+or, by REML of a Gaussian response, F + ½ log|XᵀV⁻¹X|, whose minimum over β is the restricted likelihood. F is exact for
+Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite quadrature
+(`grouped`, `crossed`). Two questions are possible, and they differ:
 
     drop="row"       a row is left out, and scored given the seen rows of its clusters: −log p(y_i | everything seen; θ)
     drop="patient"   a cluster is left out with all its rows, and scored as a new one
@@ -28,10 +29,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
-from ...objectives.closed_form import AbstractClosedForm, Points, State, Weights
+from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
 from ..glm.rows import all_finite, column, design, new_rows
-from .base import AbstractLatentModel
+from .base import AbstractLatentModel, jacobian_by_differences
 from .crossed import CrossedFactors
 from .effects import (
     EffectBlock,
@@ -59,8 +60,8 @@ class Mixed(AbstractLatentModel):
 
         y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
 
-    It is fitted by maximum likelihood, not REML. `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the family's
-    own: `scale`, `shape`, `dispersion`, `thresholds`.
+    It is fitted by maximum likelihood, or by REML. `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the
+    family's own: `scale`, `shape`, `dispersion`, `thresholds`.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ class Mixed(AbstractLatentModel):
     score : {"pointwise", "joint"}, optional
         Joint density of a cluster's rows (of rows: one number a refit), or one density a row, summed over those of a cluster.
         The default is "pointwise" for rows and "joint" for clusters.
+    method : {"ML", "REML"}, default: "ML"
+        Maximum likelihood or, for a Gaussian response, restricted maximum likelihood. Every refit is by the same method.
     quadrature : int, default: 1
         Number of nodes for each effect of a cluster; 1 is Laplace's approximation. More need a single grouping factor.
     groups : array, dict or DataFrame, optional
@@ -119,6 +122,7 @@ class Mixed(AbstractLatentModel):
     num: int = static()
     drop: str = static()
     joint: bool = static()
+    restricted: bool = static()
     quadrature: int = static()
     names: tuple[str, ...] = static()
     levels: tuple[Any, ...] = static()
@@ -134,6 +138,7 @@ class Mixed(AbstractLatentModel):
         *,
         drop: str = ROWS,
         score: Literal["pointwise", "joint"] | None = None,
+        method: Literal["ML", "REML"] = "ML",
         quadrature: int = 1,
         groups: Any = None,
         slopes: Any = None,
@@ -154,7 +159,7 @@ class Mixed(AbstractLatentModel):
                 groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials
             )
             blocks, known = given_blocks(named, slopes, np.shape(X)[0])
-        self._bind(X, y, family, blocks, known, drop, score, quadrature, offset, trials, intercept)
+        self._bind(X, y, family, blocks, known, drop, score, method, quadrature, offset, trials, intercept)
 
     @classmethod
     def of(
@@ -165,6 +170,7 @@ class Mixed(AbstractLatentModel):
         blocks: tuple[EffectBlock, ...],
         known: dict[str, tuple[np.ndarray, np.ndarray]],
         drop: str = ROWS,
+        method: str = "ML",
     ) -> Self:
         """Make a model from blocks of effects and the levels of their factors, for a host that reads them itself.
 
@@ -182,6 +188,8 @@ class Mixed(AbstractLatentModel):
             Code of each row, and the levels, by the name of the factor.
         drop : str, default: "row"
             Unit that is left out.
+        method : {"ML", "REML"}, default: "ML"
+            Maximum likelihood, or restricted maximum likelihood.
 
         Returns
         -------
@@ -190,10 +198,10 @@ class Mixed(AbstractLatentModel):
         """
         new = object.__new__(cls)
         object.__setattr__(new, "spec", None)
-        new._bind(X, y, family, blocks, known, drop, None, 1, None, None, False)
+        new._bind(X, y, family, blocks, known, drop, None, method, 1, None, None, False)
         return new
 
-    def _bind(self, X, y, family, blocks, facts, drop, score, quadrature, offset, trials, intercept):
+    def _bind(self, X, y, family, blocks, facts, drop, score, method, quadrature, offset, trials, intercept):
         self.labels, X, y, offset, trials = match_labels("Mixed", X=X, y=y, offset=offset, trials=trials)
         y, self.levels = _ordinal_levels(family, y)
         own = response(family, y)
@@ -203,6 +211,9 @@ class Mixed(AbstractLatentModel):
         n = len(X)
         y = column("Mixed", "y", y, n)
         own.check(y)
+        if method not in ("ML", "REML") or (method == "REML" and not own.quadratic):
+            raise ValueError(f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {own.title}.')
+        self.restricted = method == "REML"
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
         self.factors = self.whole = factors(blocks, facts)
@@ -359,14 +370,15 @@ class Mixed(AbstractLatentModel):
         """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows' scores at the modes, on τ."""
         del weights
         theta, own, data = np.asarray(theta, float), self.data.response, self.data
-        of_coefficients, eta = self.engine.coefficients(theta)
+        at = self.engine.regressions(theta[None], np.ones((1, self.num)))
+        eta = at.eta[0]
         parts = split(theta[None], data, self.factors)
         tau = parts.tau[0][:, None]
         weight = data.size * own.orders(eta, tau, data.y, (2,))[0]
         blocks = [factor.information(free[0], weight) for factor, free in zip(self.factors, parts.free, strict=True)]
         scores = own.shared_derivatives(eta, tau, data.y, (0,))[0] + own.constant(tau, data.y)[1]
         scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
-        found = scipy.linalg.block_diag(of_coefficients, *blocks, (data.size * scores) @ scores.T)
+        found = scipy.linalg.block_diag(at.information[0], *blocks, (data.size * scores) @ scores.T)
         return (DiagonalBlocks(np.arange(len(theta))[None], found[None]),)
 
     # variances at zero
@@ -468,6 +480,22 @@ class Mixed(AbstractLatentModel):
             return OneFactor.of(self.data, self.factors[0], self.quadrature, self.drop != ROWS)
         return CrossedFactors.of(self.data, self.factors, self.code)
 
+    def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
+        value, gradient, state = super().look(theta, weights, state)
+        if not self.restricted:
+            return value, gradient, state
+        fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + np.linalg.slogdet(self.transform)[1]
+        with np.errstate(all="ignore"):
+            more, slope = self.engine.restricted(np.asarray(theta, float), np.asarray(weights, float), state)
+        return value + more - fixed, gradient + slope, state
+
+    def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
+        found = super().jacobian(theta)
+        if not self.restricted:
+            return found
+        by_weight = lambda at, state: (self.engine.restricted_by_weight(at, np.ones((len(at), self.num))), None)
+        return found + jacobian_by_differences(by_weight, np.asarray(theta, float))
+
     def losses(
         self,
         theta: Points,
@@ -480,7 +508,8 @@ class Mixed(AbstractLatentModel):
         lane, place = np.nonzero(held)
         unit = index[lane, place]
         if self.drop == ROWS and self.joint:
-            return AbstractClosedForm.losses(self, theta, weights, index, held, state)
+            look = super().look  # of a density at the parameters of the refit
+            return look(theta, self._with_held(weights, index, held), state)[0] - look(theta, weights, state)[0]
         out = np.zeros(held.shape)
         out[lane, place] = self._unit_losses(theta, weights, lane, unit, state)
         return out
@@ -522,12 +551,13 @@ class Mixed(AbstractLatentModel):
         whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(np.asarray(held, bool))
         whole[refit, index[refit, place]] = 1.0
-        return self.look(theta, whole[:, :-1], state)[1] - self.look(theta, weights, state)[1]
+        look = super().look
+        return look(theta, whole[:, :-1], state)[1] - look(theta, weights, state)[1]
 
     @property
     def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
-        return self.engine.costs._replace(runs=self._runs if known else None)
+        return self.engine.costs._replace(runs=self._runs if known and not self.restricted else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
@@ -856,7 +886,8 @@ class Mixed(AbstractLatentModel):
         formulas = [] if self.spec is None else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
         said = stateful_remark(" + ".join(map(str, formulas)))
         said = f" {said[:1].upper()}{said[1:]}." if said else ""
-        return f'drop="{self.drop}": {what}. Marginal likelihood ({how}), no prior.{zero}{alone}{said}'
+        of = "Restricted" if self.restricted else "Marginal"
+        return f'drop="{self.drop}": {what}. {of} likelihood ({how}), no prior.{zero}{alone}{said}'
 
 
 def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
