@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
 
 from ..data.arrays import is_default_index
@@ -294,50 +295,60 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     from ..models.latent.mixed import Mixed
 
     model = results.model
-    if model.exog_vc.names:
-        raise TypeError(
-            "from_statsmodels: MixedLM with variance components (vc_formula) is not supported. Write them as effects: "
-            "lo.Mixed('y ~ x + (1 | group) + (1 | group:other)', data)."
-        )
-    effects = np.asarray(model.exog_re, np.float64)
-    given = list(getattr(model.data, "exog_re_names", None) or [])
-    names = ["Intercept" if name == "Group" else str(name) for name in given]
-    names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
-    code, levels = pd.factorize(np.asarray(model.groups), sort=True)
-    block = EffectBlock("group", tuple(names), effects, (len(names),))
+    parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
+    blocks, known = list[EffectBlock](), dict[str, tuple[np.ndarray, np.ndarray]]()
+    if model.k_re:
+        effects = np.asarray(model.exog_re, np.float64)
+        given = list(getattr(model.data, "exog_re_names", None) or [])
+        names = ["Intercept" if name == "Group" else str(name) for name in given]
+        names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
+        code, levels = pd.factorize(np.asarray(model.groups), sort=True)
+        blocks.append(EffectBlock("group", tuple(names), effects, (len(names),)))
+        known["group"], parameters["covariance[group]"] = (code, np.asarray(levels)), np.asarray(results.cov_re)
+    for k, (name, parts) in enumerate(zip(model.exog_vc.names, model.exog_vc.mats, strict=True)):
+        own = name if name not in known else f"{name} component"
+        places = np.concatenate([np.asarray(model.row_indices[label]) for label in model.group_labels])
+        columns = scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))[np.argsort(places)]
+        levels = [f"{label}:{j}" for label, part in zip(model.group_labels, parts, strict=True) for j in range(part.shape[1])]
+        block, known[own] = _component(own, columns, np.array(levels))
+        blocks.append(block)
+        parameters[f"covariance[{own}]"] = np.reshape(results.vcomp[k], (1, 1))
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.exog_names)))
     method = "REML" if model.reml else "ML"
-    objective = Mixed.of(X, model.endog, "gaussian", (block,), {"group": (code, np.asarray(levels))}, drop, method)
-    parameters = {
-        "coef": np.asarray(results.fe_params),
-        "covariance[group]": np.asarray(results.cov_re),
-        "scale": np.sqrt(float(results.scale)),
-    }
+    objective = Mixed.of(X, model.endog, "gaussian", tuple(blocks), known, drop, method)
     stopped = lambda: not getattr(results, "converged", True)
     return fit_at_host("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
 
 
+def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
+    """Return the block of a variance component, and the levels of its rows, from sparse columns of effects of one variance."""
+    from ..models.latent.effects import EffectBlock
+
+    columns.eliminate_zeros()
+    if (np.diff(columns.indptr) > 1).any():
+        raise TypeError(
+            f"from_statsmodels: rows of the component {name!r} have several effects that share a variance, which are no "
+            "levels of a factor. Write the model as a formula of lo.Mixed."
+        )
+    code, value = np.zeros(columns.shape[0], np.int64), np.zeros(columns.shape[0])
+    here = np.diff(columns.indptr) == 1
+    code[here], value[here] = columns.indices, columns.data
+    used, code = np.unique(code, return_inverse=True)
+    return EffectBlock(name, (name,), value[:, None], (1,)), (code, levels[used])
+
+
 def _mixed_bayesian(results: Any, drop: str) -> Fit:
     """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
-    from ..models.latent.effects import EffectBlock
     from ..models.latent.mixed import Mixed
 
     model = getattr(results, "model", results)
     columns, blocks, known = model.exog_vc.tocsc(), [], {}
     for k, name in enumerate(model.vcp_names):
-        own = columns[:, np.flatnonzero(np.asarray(model.ident) == k)].tocsr()
-        if (np.diff(own.indptr) > 1).any():
-            raise TypeError(
-                f"from_statsmodels: rows of the component {name!r} have several effects that share a variance, which are no "
-                "levels of a factor. Write the model as a formula of lo.Mixed."
-            )
-        code, value = np.zeros(own.shape[0], np.int64), np.zeros(own.shape[0])
-        here = np.diff(own.indptr) == 1
-        code[here], value[here] = own.indices, own.data
-        used, code = np.unique(code, return_inverse=True)
-        levels = np.asarray(model.vc_names)[np.asarray(model.ident) == k][used]
-        blocks.append(EffectBlock(str(name), (str(name),), value[:, None], (1,)))
-        known[str(name)] = (code, levels)
+        own = np.asarray(model.ident) == k
+        block, known[str(name)] = _component(
+            str(name), columns[:, np.flatnonzero(own)].tocsr(), np.asarray(model.vc_names)[own]
+        )
+        blocks.append(block)
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.fep_names)))
     return fit(Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop))
 

@@ -697,5 +697,18 @@ def test_statsmodels():
     fit = lo.from_statsmodels(by_reml, drop="group")
     assert float(fit.value) == pytest.approx(-by_reml.llf, rel=1e-9)
     np.testing.assert_allclose(fit.objective.coefficients(fit).se, by_reml.bse_fe, rtol=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = {"room": "0 + C(room)", "slope": "0 + x"}
+        frame["room"] = np.arange(200) % 3
+        frame["z"] = frame.y + rng.standard_normal((20, 3))[frame.p, frame.room]
+        components = api.mixedlm("z ~ x", frame, groups="p", re_formula="1", vc_formula=nested).fit(method="lbfgs")
+        several = api.mixedlm("y ~ x", frame, groups="p", vc_formula={"both": "0 + x + I(x**2)"}).fit(method="lbfgs")
+    fit = lo.from_statsmodels(components, drop="group")
+    assert float(fit.value) == pytest.approx(-components.llf, rel=1e-8)
+    by_hand = lo.fit(lo.Mixed("z ~ x + (1 + x || p) + (1 | p:room)", frame, method="REML"))
+    assert float(by_hand.value) == pytest.approx(-components.llf, rel=1e-7)
+    with pytest.raises(TypeError, match="several effects that share a variance"):
+        lo.from_statsmodels(several, drop="both")
     own = lo.fit(lo.Mixed("event ~ x + (1 | p)", frame, "binomial", drop="p"))
     np.testing.assert_allclose(lo.from_statsmodels(bayes, drop="p").parameters["coef"], own.parameters["coef"], rtol=1e-6)
