@@ -176,20 +176,6 @@ def test_cox_by_enumeration_with_units_out_and_twice(ties):
         np.testing.assert_allclose(model.loss(theta, jnp.asarray(counts, float)), total, rtol=1e-11)
 
 
-def test_efrons_correction_is_smooth_where_its_formulas_meet():
-    from leaveout.models.survival.partial_likelihood import efron
-
-    with jax.enable_x64(True):
-        m, dying = jnp.array([1.0, 2.0, 3.0, 5.0]), jnp.ones(4)
-        for size in (3.0, 5.0, 8.0, 20.0, 1e3, 1e7):
-            at_risk = size * dying
-            want = [sum(np.log1p(-k / n / size) for k in range(int(n))) for n in np.asarray(m)]
-            np.testing.assert_allclose(efron(m, at_risk, dying), want, rtol=1e-7, atol=1e-13)
-        slope = jax.vmap(jax.grad(lambda z: efron(jnp.array(2.0), z, jnp.array(1.0))))
-        sides = slope(jnp.array([11.0 - 1e-9, 11.0 + 1e-9]))  # m/ρ − m = 20
-        np.testing.assert_allclose(sides[0], sides[1], rtol=1e-9)
-
-
 @pytest.mark.slow
 def test_cox_leave_one_out_and_groups_on_transplant_patients():
     """The Stanford heart transplants: Verweij and van Houwelingen's losses by statsmodels' own refits."""
