@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import match_labels
 from ..models.glm.active_coefficients import kinks
-from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents
+from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents, SeveralTargets
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
 from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
@@ -344,9 +344,9 @@ def read(
     if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed rows keep their labels
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.choice_note)))
-    if isinstance(estimator, PLSRegression | Pipeline):
+    if isinstance(estimator, PLSRegression | Pipeline) or _has_several_targets(estimator):
         if sample_weight is not None:
-            raise TypeError("from_sklearn: regressions on components take no sample_weight.")
+            raise TypeError("from_sklearn: regressions on components or of several targets take no sample_weight.")
         model = _component_model(estimator, X, np.asarray(y), remark)
         return model.reading(functools.partial(_new, fitted), labels.index, names), _component_parameters(estimator)
     center = _center(host, X)
@@ -562,11 +562,22 @@ def _one_component(steps: list[tuple[str, Any]], parameters: dict[str, np.ndarra
     return own
 
 
+def _has_several_targets(estimator: Any) -> bool:
+    """Tell whether least squares, with a ridge or without, was fitted to several targets that have an intercept each."""
+    if type(estimator) not in (linear_model.LinearRegression, linear_model.Ridge) or estimator.positive:
+        return False
+    return estimator.fit_intercept and np.ndim(estimator.coef_) > 1 and len(estimator.coef_) > 1
+
+
 def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
         own = {"scales": estimator.scale, "tol": estimator.tol, "max_iter": estimator.max_iter, "remark": remark}
         return PartialLeastSquares(X, y, estimator.n_components, **own)
+    if not isinstance(estimator, Pipeline):
+        ridged = isinstance(estimator, linear_model.Ridge)
+        ridge, cut = (estimator.alpha, 0.0) if ridged else (0.0, float(getattr(estimator, "tol", 0.0)))
+        return SeveralTargets(X, y, ridge, cut=cut, remark=remark)
     *scaler, (_, pca), (_, last) = estimator.steps
     scales = bool(scaler) and scaler[0][1].with_std
     cut = 0.0 if pca.whiten else float(getattr(last, "tol", 0.0))
@@ -578,6 +589,8 @@ def _component_parameters(estimator: Any) -> dict[str, np.ndarray]:
     if isinstance(estimator, PLSRegression):
         coef, middle, level = estimator.coef_, estimator._x_mean, estimator.intercept_
         flat = estimator._predict_1d
+    elif not isinstance(estimator, Pipeline):
+        coef, middle, level, flat = estimator.coef_, np.zeros(estimator.n_features_in_), estimator.intercept_, False
     else:
         *scaler, (_, pca), (_, last) = estimator.steps
         axes, flat = pca.components_, np.ndim(last.coef_) == 1

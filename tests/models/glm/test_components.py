@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -66,6 +66,19 @@ def test_folds_are_the_hosts_refits(name, rows, columns, targets, folds):
     np.testing.assert_allclose(held[plan.index[plan.held][: len(predicted)]], predicted, rtol=1e-8)
     told = cv.error.max() / truth.mean()
     print(f"{name:16} {X.shape}, {targets} targets: off by {off.max() / truth.mean():.1e} of the mean loss, told {told:.1e}")
+
+
+@pytest.mark.parametrize("host", [LinearRegression(), Ridge(20.0), Ridge([0.1, 10.0, 1000.0])], ids=["none", "one", "each"])
+def test_several_targets_are_the_hosts_refits(host):
+    X, Y = data(60, 6, 3)
+    fit, plan = lo.from_sklearn(clone(host).fit(X, Y), X, Y), lo.kfold(60, 20)
+    cv, (truth, predicted) = lo.cross_validate(fit, plan), refits(host, X, Y, plan)
+    ours = np.array([cv.losses[plan.refit == k].sum() for k in range(20)])
+    off = np.abs(ours - truth)
+    assert (off <= cv.error + 1e-12 * truth).all()
+    print(f"{host}: off by {off.max() / truth.mean():.1e} of the mean loss, told {cv.error.max() / truth.mean():.1e}")
+    held = np.asarray(lo.cross_predict(fit, plan))
+    np.testing.assert_allclose(held[plan.index[plan.held]], predicted, rtol=1e-8)
 
 
 def test_columns_that_are_constant_in_a_fold():

@@ -298,8 +298,26 @@ class PrincipalComponents(AbstractComponents):
             kept = np.arange(power.shape[1]) <= np.sum(share <= self.count, axis=1)[:, None]
         floor = max(self.cut, np.finfo(float).eps * max(self.design.shape)) ** 2
         used = kept & (power > floor * power[:, :1])
-        inverse = np.where(used, 1.0 / np.where(used, power, 1.0), 0.0)
-        return axes @ (inverse[:, :, None] * (axes.swapaxes(1, 2) @ known.cross))
+        inverse = np.where(used[..., None], 1.0 / self._damped(np.where(used, power, 1.0)), 0.0)
+        return axes @ (inverse * (axes.swapaxes(1, 2) @ known.cross))
+
+    def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
+        """Eigenvalues by which covariances are divided."""
+        return power[..., None]
+
+
+class SeveralTargets(PrincipalComponents):
+    """Least squares of several targets at once, with a ridge or without, one for all targets or one for each."""
+
+    ridge: Float[np.ndarray, " ..."]
+
+    @float64
+    def __init__(self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float = 0.0, remark: str = ""):
+        self._bind(X, y, False, cut, remark)
+        self.count, self.ridge = None, as_stored(np.asarray(ridge, np.float64))
+
+    def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
+        return power[..., None] + self.ridge / _origin(self)[1].max() ** 2
 
 
 @cached_on
