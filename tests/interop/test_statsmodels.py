@@ -211,6 +211,21 @@ def test_proportional_hazards(ties):
         np.testing.assert_allclose(coef[k], host(w > 0).params, atol=1e-5)
 
 
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_proportional_hazards_from_an_entry_on(ties):
+    """Rows of PHReg are at risk at their entry too, which is here at times of events: 20 folds refitted by the host."""
+    time, event = np.ceil(9 * rng.exponential(1 / MEAN)), (rng.random(N) < 0.8).astype(float)
+    entry, strata = np.floor(time * rng.random(N)), rng.integers(0, 2, N)
+    cut = lambda k: sm.PHReg(
+        time[k], X[k][:, 1:], event[k], ties=ties, strata=strata[k], entry=entry[k], offset=X[k][:, 1] / 4
+    ).fit()
+    fit, plan = lo.from_statsmodels(cut(np.ones(N, bool))), lo.kfold(N, 20, seed=0)
+    assert fit.decrement < 1e-5
+    coef = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"]
+    for k, w in enumerate(plan.matrix()):
+        np.testing.assert_allclose(coef[k], cut(w > 0).params, atol=1e-5)
+
+
 def test_several_classes():
     kind = np.digitize(ETA + X[:, 2] + rng.logistic(size=N), [-0.5, 1.0])
     host = lambda keep: sm.MNLogit(kind[keep], X[keep]).fit(disp=0, tol=1e-12, method="newton")

@@ -275,8 +275,9 @@ def _beta(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regr
 
 
 def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, dict]:
-    if getattr(model, "entry", None) is not None:
-        raise TypeError("from_statsmodels: PHReg with entry times is not supported.")
+    entry = getattr(model, "entry", None)
+    if entry is not None:  # rows of PHReg are at risk at their entry too
+        entry = np.nextafter(np.asarray(entry, np.float64), -np.inf)
     # PHReg.exog is in the given order; its stratified copies are not
     objective = Cox(
         _frame(model),
@@ -285,6 +286,7 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
         ties=model.ties,
         strata=getattr(model, "strata", None),
         offset=getattr(model, "offset", None),
+        entry=entry,
     )
     return objective, {"coef": params}
 
