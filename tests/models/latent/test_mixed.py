@@ -330,6 +330,8 @@ def test_a_refit_whose_rows_leave_a_coefficient_open_is_flagged_under_reml():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cv = lo.cross_validate(fit, lo.leave_one_out(10))
+    weights, theta = np.where(np.arange(10) == 3, 0.0, 1.0)[None], np.array([fit.vector, [1.0, 1.0, 1e200, 800.0]])
+    assert not np.isfinite(fit.objective.look(theta, np.repeat(weights, 2, 0))[0]).any()
     assert cv.flagged().tolist() == [3]
     assert np.isnan(cv.losses[3])
 

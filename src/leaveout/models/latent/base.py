@@ -34,9 +34,13 @@ class DesignRegressions(NamedTuple):
         """XᵀV⁻¹X."""
         return np.moveaxis((self.residual * (self.weight * self.outer)) @ self.design, 0, 1)
 
-    def solved(self) -> Float[np.ndarray, "coefficients refits rows"]:
-        """Compute (XᵀV⁻¹X)⁻¹Rᵀ."""
-        return np.einsum("ljk,kli->jli", np.linalg.inv(self.information), self.residual)
+    def solve(self) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "coefficients refits rows"]]:
+        """Compute log|XᵀV⁻¹X|, infinite where X is collinear, and (XᵀV⁻¹X)⁻¹Rᵀ."""
+        information, collinear_share = self.information, 1e-13  # least eigenvalue, relative to the largest, beyond rounding
+        known = np.isfinite(information).all((1, 2), keepdims=True)
+        size, basis = np.linalg.eigh(np.where(known, information, 0.0))
+        logdet = np.where(size > collinear_share * size[:, -1:], np.log(size), np.inf).sum(1)
+        return logdet, np.einsum("ljk,kli->jli", (basis / size[:, None]) @ basis.swapaxes(1, 2), self.residual)
 
 
 class AbstractEngine(abc.ABC):
@@ -78,14 +82,11 @@ class AbstractEngine(abc.ABC):
 
     def restricted(self, theta: Points, weights: Weights, state: State) -> tuple[np.ndarray, np.ndarray]:
         """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response; it is infinite where X is collinear."""
-        collinear_share = 1e-13  # least eigenvalue of XᵀV⁻¹X, relative to the largest, that is not rounding
         lanes, value, gradient = np.arange(len(theta)), np.empty(len(theta)), np.zeros_like(theta)
         for some in np.array_split(lanes, 1 + len(theta) * self.data.design.size // RESTRICTED_ENTRIES):
             at = self.regressions(theta[some], weights[some], None if state is None else state[some])
-            size = np.linalg.eigvalsh(at.information)
-            fine = (size > collinear_share * size[:, -1:]).all(1)
-            value[some] = np.where(fine, 0.5 * np.log(np.where(fine[:, None], size, 1.0)).sum(1), np.inf)
-            solved, weight = at.solved(), at.weight * at.outer
+            logdet, solved = at.solve()
+            value[some], weight = 0.5 * logdet, at.weight * at.outer
             by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", at.effects, solved))
             gradient[some, len(at.residual) : -1] = by_loadings
             gradient[some, -1] = -np.sum(weight * np.sum(at.residual * solved, 0), 1)  # W = ω e^{−2τ}
@@ -95,7 +96,7 @@ class AbstractEngine(abc.ABC):
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         at = self.regressions(theta, weights)
         inside = at.residual if isinstance(at.outer, float) else at.design.T[:, None]
-        each = 0.5 * at.weight * np.sum(inside * at.solved(), 0)
+        each = 0.5 * at.weight * np.sum(inside * at.solve()[1], 0)
         return np.array([np.bincount(at.unit, one, weights.shape[1]) for one in each])
 
 
