@@ -224,7 +224,7 @@ class NewtonStep(AbstractRefit):
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if isinstance(fit.objective, AbstractSolved):
-            return _solved(fit, rows)
+            return _solved(fit, rows, judge)
         if wide(fit) is not None:
             return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
         if fit.predictors is not None:
@@ -260,7 +260,7 @@ class Exact(AbstractRefit):
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if isinstance(fit.objective, AbstractSolved):
-            return _solved(fit, rows)
+            return _solved(fit, rows, judge)
         if wide(fit) is not None:
             return exactly(fit, rows)
         if fit.predictors is not None:
@@ -324,7 +324,7 @@ class Certified(AbstractRefit):
 
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:
         if isinstance(fit.objective, AbstractSolved):
-            return _solved(fit, rows)
+            return _solved(fit, rows, judge)
         if wide(fit) is not None:
             return refit_by_probes(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
@@ -340,25 +340,20 @@ class Certified(AbstractRefit):
         return _batch_of(state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores)
 
 
-def _solved(fit: Fit, rows: RefitRows) -> RefitBatch:
+def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """Return refits that are known functions of the weights; their error is what a change of the last digits does to them."""
     model: Any = fit.objective
-    theta, other = (model.solve(rows.index, rows.weight, changed) for changed in (False, True))
+    theta = model.solve(rows.index, rows.weight)
+    other = model.solve(rows.index, rows.weight, True) if judge else theta
     ones = np.broadcast_to(1.0, (len(theta), model.num_units))
     scores, apart = (np.where(rows.held, model.losses(at, ones, rows.index, rows.held), 0.0) for at in (theta, other))
     safety = 10.0  # of a single draw of the last digits
-    radius = safety * np.linalg.norm(theta - other, axis=1)
-    result = np.where(np.isfinite(radius), RESULTS.successful, RESULTS.nonfinite)
+    radius, error = safety * np.linalg.norm(theta - other, axis=1), safety * np.abs(scores - apart).sum(1)
+    radius, error = (part if judge else np.full(len(theta), np.inf) for part in (radius, error))
+    result = np.where(np.isfinite(theta).all(1), RESULTS.successful, RESULTS.nonfinite)
     ball = lambda: (theta - fit.vector, radius)
-    return RefitBatch(
-        lambda: theta,
-        safety * np.abs(scores - apart).sum(1),
-        result,
-        scores,
-        None,
-        ball,
-        np.linalg.norm(theta - fit.vector, axis=1),
-    )
+    moved = np.linalg.norm(theta - fit.vector, axis=1)
+    return RefitBatch(lambda: theta, error, result, scores, None, ball, moved)
 
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
