@@ -190,6 +190,7 @@ NEW = pd.DataFrame(Z, columns=["a", "b", "c"], index=[f"new {k}" for k in range(
     city=np.resize(["Kiel", "Ulm"], len(Z)), time=np.linspace(1, 2, len(Z))
 )
 FIT = lo.fit(lo.GLM(FRAME[["a", "b", "c"]], FRAME.cost, "squared"))
+BINARY = lo.fit(lo.GLM(X, (Y > 0).astype(float), "logistic"))
 
 
 def test_columns_are_matched_by_name_and_rows_keep_theirs():
@@ -237,14 +238,23 @@ def test_new_rows_go_through_what_the_host_does():
     "make, error, message",
     [
         (lambda: lo.interval(lo.cross_validate(FIT, lo.leave_one_out(N)), Z), TypeError, r"must be a Fit.*Estimate.interval"),
-        (lambda: lo.interval(fitted("logistic"), Z), TypeError, "has classes.*lo.cross_predict"),
-        (lambda: lo.interval(fitted("multinomial"), Z), TypeError, "has classes"),
+        (lambda: lo.interval(fitted("ordinal"), Z), TypeError, "has classes, or two values only, without a probability"),
+        (lambda: lo.interval((FIT, lo.fit(lo.GLM(X, -Y, "squared"))), Z), ValueError, "of one response"),
+        (lambda: lo.interval((BINARY, BINARY), Z), TypeError, "two fits are of quantiles"),
+        (lambda: lo.interval(BINARY, Z, inverse=np.exp), TypeError, "not for classes"),
+        (lambda: lo.interval(BINARY, Z, score="entropy"), ValueError, "one of lac, aps, raps; got 'entropy'"),
+        (lambda: lo.interval(BINARY, Z, raps=(-1.0, 2)), ValueError, "zero or more"),
+        (lambda: lo.interval(FIT, Z, inverse=np.square), ValueError, "must be monotone"),
+        (lambda: lo.interval(FIT, Z, new_groups=LABELS[:15]), ValueError, "needs groups"),
+        (lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS), ValueError, "60 labels, but there are 15 rows"),
+        (lambda: lo.interval(FIT, Z, 0.8, groups=LABELS > 5, new_groups=["?"] * 15), ValueError, "a group of no unit"),
+        (lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS[:15]), ValueError, "there are 1 in group 0"),
         (lambda: lo.interval(fitted("hidden Markov"), Z), TypeError, "rows with a linear predictor.*got ToyHMM"),
         (lambda: lo.interval(fitted("Cox"), Z), TypeError, "got Cox"),
         (
             lambda: lo.interval(lo.from_sklearn(RidgeClassifier().fit(X, Y > 0), X, Y > 0), Z),
             TypeError,
-            "classes, or two values only",
+            "without a probability of each",
         ),
         (lambda: lo.interval(FIT, Z, 90), ValueError, "level must lie between 0 and 1; got 90"),
         (lambda: lo.interval(FIT, Z, method="naive"), ValueError, r"one of plus, minmax, cv\+; got 'naive'"),

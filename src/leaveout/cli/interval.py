@@ -67,7 +67,7 @@ def interval(
         "approximation": f"ends widened by {about['widened']:.1g} at most, {'proved' if about['proved'] else 'estimated'}",
         "note": about["note"],
     }
-    if model.target in others.frame.columns:
+    if model.target in others.frame.columns and "low" in table:
         response = others.frame[model.target]
         if pd.api.types.is_numeric_dtype(response) and response.notna().all():
             inside = response.between(table["low"].to_numpy(), table["high"].to_numpy())

@@ -1,4 +1,4 @@
-"""Intervals for a new response from the refits of one fit: jackknife+, jackknife-minmax and CV+.
+"""Intervals and sets for a new response from the refits of one fit: jackknife+, jackknife-minmax and CV+.
 
     R_i = |y_i − μ_k(i)(x_i)|, k(i) the refit that leaves unit i out, and of a new row x
 
@@ -8,26 +8,36 @@
 Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of Statistics 49, 2021): the
 least number with `level` of the weight at or below it, where each unit has weight 1/(n + 1) and infinity has the rest. For a
 row of a new group each of G groups has weight 1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023).
+For a row of a known group only the units of this group count (Vovk, Machine Learning 92, 2013).
+
+Of two quantiles, fits a and b, R_i = max(a_k(i)(x_i) − y_i, y_i − b_k(i)(x_i)), and the ends are those of a and of b (Gupta,
+Kuchibhotla & Ramdas, Pattern Recognition 127, 2022). Class c is in the set of x if the units whose score s_k(i)(x_i, y_i) is
+less than s_k(i)(x, c) have less than `level` of the weight (Romano, Sesia & Candès, NeurIPS 2020). Scores are
+
+    lac     1 − p_c
+    aps     Σ p_j of the classes that are not less probable than c, less u p_c
+    raps    the same and λ for each place of c behind the k-th (Angelopoulos, Bates, Malik & Jordan, ICLR 2021)
 
 The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most ‖x‖_{H⁻¹} ρ_k, a product of
 one number for each row and one for each refit. Every R_i and every μ_k(x) is widened by this, so the intervals contain those of
-the exact refits without additional memory.
+the exact refits without additional memory. So do the sets: own scores are taken at their upper bound, new ones at their lower.
 """
 
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
-from ..data.arrays import index_of, match_labels
+from ..data.arrays import codes, index_of, match_labels
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import AbstractRegression
@@ -43,9 +53,12 @@ Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
+Score = Literal["lac", "aps", "raps"]
+SCORES = get_args(Score)
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
+LARGEST_REACH = 300.0  # error of a linear predictor whose exponential is still a float64 when squared
 
 
 class Refits(NamedTuple):
@@ -66,28 +79,50 @@ class Means(NamedTuple):
     off: Float[Array, "..."]
 
 
+class Probabilities(NamedTuple):
+    """Bounds on the probabilities of classes by the exact refits, `[..., classes]`."""
+
+    low: Float[Array, "..."]
+    high: Float[Array, "..."]
+
+
+class Held(NamedTuple):
+    """Units that the refits leave out, the refit without each, and their shares of the weight."""
+
+    unit: Int[Array, " held"]
+    refit: Int[Array, " held"]
+    weight: Float[Array, " held"]
+
+
 @float64
 def interval(
-    fit: Fit,
+    fit: Fit | tuple[Fit, Fit],
     X_new: ArrayLike,
     level: float = 0.9,
     method: Method = "plus",
     *,
     groups: ArrayLike | None = None,
+    new_groups: ArrayLike | None = None,
     plan: Plan | None = None,
     offset: ArrayLike | None = None,
+    inverse: Callable[[Any], Any] | None = None,
+    score: Score = "lac",
+    raps: tuple[float, int] = (0.1, 2),
+    seed: int | None = None,
     refit: AbstractRefit = DEFAULT_REFIT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
-    """Compute prediction intervals for the responses of new rows, whatever their distribution.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution; sets, if these are classes.
 
     They are made from the held-out residuals of exact refits (jackknife+ and CV+). They are not intervals for the mean loss,
     which `Estimate.interval` gives, nor for the mean of the response or a coefficient.
 
     Parameters
     ----------
-    fit : Fit
-        The fit of a model whose response is a number; its units must be exchangeable, so not a series.
+    fit : Fit or (Fit, Fit)
+        The fit of a model whose response is a number or a class; its units must be exchangeable, so not a series. Two fits
+        are those of a low and a high quantile of one response: the intervals are then those of conformalised quantile
+        regression, whose width differs from row to row.
     X_new : array_like, `[rows, features]`
         The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name, and go through the
         formula or the transformers of the host.
@@ -98,12 +133,26 @@ def interval(
         about `level`. "minmax" is wider and covers at least `level`. "cv+" is "plus" over the folds of `plan`, ten random
         ones by default.
     groups : array_like, `[units]`, optional
-        One label a unit of the fit: whole groups are left out. The intervals then hold for rows of new groups, where rows of
-        one group are alike.
+        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for rows of new groups, where
+        rows of one group are alike.
+    new_groups : array_like, `[rows]`, optional
+        The group of each new row, among those of `groups`. The level then holds in each group: only its units count, left
+        out as by `method` or `plan`.
     plan : Plan, optional
         The plan; it holds out every unit once.
     offset : array_like, `[rows]`, optional
         The offset of the new rows, where the model has one.
+    inverse : callable, optional
+        A monotone function of arrays, from the response of the model to what the ends shall be in, such as `np.exp` for a
+        model of a logarithm. A TransformedTargetRegressor brings its own.
+    score : {"lac", "aps", "raps"}, default "lac"
+        The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones where the model is unsure;
+        "raps" is "aps" with fewer improbable classes.
+    raps : (float, int), default (0.1, 2)
+        λ and k of "raps". A class costs λ for each place behind the k-th. Choose them on other data.
+    seed : int, optional
+        With it "aps" and "raps" count a random share of the class's own probability, as their papers do, which makes sets
+        smaller and sometimes empty. The default counts it whole.
     refit : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
@@ -112,28 +161,32 @@ def interval(
     Returns
     -------
     DataFrame
-        `prediction`, `low` and `high` of every new row. The ends hold for exact refits: they are widened by the refits' errors,
-        where these are known. `attrs` contains the method, the guaranteed coverage, and the largest widening.
+        `prediction`, `low` and `high` of every new row; of two quantiles the prediction is half-way between them. For classes
+        one column a class, true where it is in the set. Ends and sets hold for exact refits: they are widened by the refits'
+        errors, where these are known. `attrs` contains the method, the guaranteed coverage, and the largest widening, of
+        the model's response or of a probability.
 
     Raises
     ------
     TypeError
-        If the response of the model is not a number.
+        If the response of the model is neither a number nor a class with a probability.
     ValueError
         If there are too few rows or groups for the level, the plan does not hold out every unit once, X_new does not match
-        the data of the fit, or `checkpoint` belongs to another run.
+        the data of the fit, `inverse` is not monotone, or `checkpoint` belongs to another run.
     Interrupted
         On Ctrl-C.
 
     Warns
     -----
     UserWarning
-        If a row lies outside the span of the data; its ends are infinite.
+        If a row lies outside the span of the data; its ends are infinite, its set is that of all classes.
 
     References
     ----------
     R. F. Barber, E. J. Candès, A. Ramdas and R. J. Tibshirani, Predictive inference with the jackknife+, Annals of
     Statistics 49, 2021.
+
+    Y. Romano, M. Sesia and E. J. Candès, Classification with valid and adaptive coverage, NeurIPS 2020.
 
     Examples
     --------
@@ -146,43 +199,94 @@ def interval(
        prediction  low  high
     0         0.3 -1.5   2.1
     1         1.2 -0.7   3.0
+
+    >>> kind = np.where(x[:, 0] + 0.5 * rng.normal(size=40) > 0, "tall", "small")
+    >>> fit = lo.fit(lo.GLM(x, kind, "multinomial", lo.penalties.Ridge(0.1)))
+    >>> lo.interval(fit, np.array([[0.1], [1.5]]))
+       small  tall
+    0   True  True
+    1  False  True
     """
-    objective = _regression(fit)
+    sides = tuple(fit) if isinstance(fit, tuple | list) else (fit,)
+    objectives = [_regression(each) for each in sides]
+    objective, classes = objectives[0], _classes(objectives[0])
+    if len(sides) > 2 or not all(np.array_equal(objective.y, other.y) for other in objectives):
+        raise ValueError("interval: two fits must be those of a low and a high quantile of one response.")
+    if len(sides) == 2 and any(map(_classes, objectives)):
+        raise TypeError("interval: two fits are of quantiles, which classes do not have; give one fit.")
+    if classes and inverse is not None:
+        raise TypeError("interval: inverse is for responses that are numbers, not for classes.")
     if not (isinstance(level, float | np.floating) and 0 < level < 1):
         raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
-    if method not in METHODS:
-        raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
-    plan = _plan(objective, method, groups, plan, refit)
-    _, X_new, offset = match_labels("interval", X_new=X_new, offset=offset)
-    design = objective.new_rows("interval", X_new)
-    shift = _shift("interval", objective, offset, len(design))
-    of = cache_key(fit, plan, refit, X_new=design, offset=shift, level=float(level), method=method)
+    for name, value, known in (("method", method, METHODS), ("score", score, SCORES)):
+        if value not in known:
+            raise ValueError(f"interval: {name} must be one of {', '.join(known)}; got {value!r}.")
+    if np.shape(raps) != (2,) or not (raps[0] >= 0 and raps[1] >= 0):
+        raise ValueError(f"interval: raps must be (λ, k), both zero or more; got {raps!r}.")
+    _, X_new, offset, new_groups = match_labels("interval", X_new=X_new, offset=offset, new_groups=new_groups)
+    designs = [each.new_rows("interval", X_new) for each in objectives]
+    rows = len(designs[0])
+    shifts = [_shift("interval", each, offset, rows) for each in objectives]
+    members = _members(objective, groups, new_groups, rows)
+    for each in objectives:  # the plan must suit both
+        chosen = _plan(each, method, None if members else groups, plan, refit)
+    parts = [
+        (where, _held(objective, chosen, level, of_group, units))
+        for where, units, of_group in members or [(np.arange(rows), np.ones(objective.num_units, bool), "")]
+    ]
+    count = objective.num_units
+    draws = np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
+    of = cache_key(sides[0], chosen, refit, X_new=designs, offset=shifts, level=float(level), method=method)
+    of |= {"score": (score, *map(float, raps), draws)} if classes else {}
+    of |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
+    of |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
+    result = np.zeros(((len(classes) or 2) + 1, rows))
     with stoppable("interval"), keeping("interval", checkpoint, of):
-        found = _refits(fit, plan, refit)
-        ends, parts = _ends(fit, plan, found, level, method), []
-        size = BLOCKS_AT_A_TIME * max(1, PREDICTIONS_AT_A_TIME // len(found.theta))
-        with Slow("new rows", len(design)) as bar:
-            for k in range(0, len(design), size):  # many rows at a time, which a checkpoint keeps
-                rows, own = design[k : k + size], None if shift is None else shift[k : k + size]
-                make = lambda rows=rows, own=own: {"ends": np.hstack([ends(mean) for mean in _means(fit, found, rows, own)])}
-                parts.append(read_or_make(make)["ends"])
-                bar.advance(len(rows))
-        low, high, widening = np.hstack(parts) if parts else np.zeros((3, 0))
-    loose = _rows_outside_span("interval", fit, design)
-    low, high = np.where(loose, -np.inf, low), np.where(loose, np.inf, high)
-    here = Refits(fit.vector[None], np.zeros(1), True)
-    whole = np.concatenate([mean.value[:, 0] for mean in _means(fit, here, design, shift)])
-    table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
-    one, grouped = np.diff(plan.indptr).max() == 1, plan.clusters is not None
+        every = list(map(functools.partial(_refits, plan=chosen, refit=refit), sides))
+        with Slow("new rows", rows) as bar:
+            for where, held in parts:
+                used, refit_of = np.unique(held.refit, return_inverse=True)
+                held = held._replace(refit=refit_of)
+                found = [Refits(each.theta[used], each.radius[used], each.proved) for each in every]
+                if classes:
+                    rule = functools.partial(_score, score=score, raps=raps)
+                    compute = _sets(sides[0], found[0], held, level, method, rule, draws[:count])
+                else:
+                    compute = _ends(sides, found, held, level, method)
+                size = max(1, PREDICTIONS_AT_A_TIME // (max(len(used), len(held.unit)) * max(1, len(classes))))
+                for k in range(0, len(where), size * BLOCKS_AT_A_TIME):  # many rows at a time, which a checkpoint keeps
+                    some = where[k : k + size * BLOCKS_AT_A_TIME]
+
+                    def make(some=some, compute=compute, found=found, size=size):
+                        blocks = np.split(some, range(size, len(some), size))
+                        given = list(zip(sides, found, designs, shifts, strict=True))
+                        predict = lambda block: [_predict_by_refits(*one, block) for one in given]
+                        return {"ends": np.hstack([compute(predict(block), draws[count + block]) for block in blocks])}
+
+                    result[:, some] = read_or_make(make)["ends"]
+                    bar.advance(len(some))
+    loose = np.any(list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0)
+    if classes:
+        table = pd.DataFrame((result[:-1] > 0).T | loose[:, None], index=index_of(X_new), columns=list(classes))
+    else:
+        low, high = np.where(loose, -np.inf, result[0]), np.where(loose, np.inf, result[1])
+        at_fits = [Refits(one.vector[None], np.zeros(1), True) for one in sides]
+        given = zip(sides, at_fits, designs, shifts, strict=True)
+        whole = np.mean([cast(Means, _predict_by_refits(*one, np.arange(rows))).value[:, 0] for one in given], axis=0)
+        table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
+        for back in (getattr(objective.labels.read, "inverse", None), inverse):
+            table = table if back is None else _transform(table, back)
+    one, grouped = np.diff(chosen.indptr).max() == 1, chosen.clusters is not None
     kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
-    lost = 0.0 if one or grouped else (2 / int(plan.held.sum())) ** 0.5
+    lost = 0.0 if one or grouped else (2 / int(chosen.held.sum())) ** 0.5
+    share = level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost)
     table.attrs |= {
         "level": level,
-        "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}",
-        "at_least": level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost),  # share of new responses
+        "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
+        "at_least": share if one or not members else 0.0,  # share of new responses; in groups no theorem is known for folds
         "note": objective.note,
-        "widened": float(widening.max(initial=0.0)),
-        "proved": found.proved,
+        "widened": float(result[-1].max(initial=0.0)),
+        "proved": all(each.proved for each in every),
     }
     return table
 
@@ -274,6 +378,8 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
         found = np.asarray(eta if kind == "link" else objective.loss_function.inverse_link(eta, *own))
     if found.ndim > 1:
         return pd.DataFrame(found, index=index_of(X_new), columns=list(objective.classes or objective.levels))
+    back = getattr(objective.labels.read, "inverse", None)
+    found = found if back is None or kind == "link" else back(found)
     return pd.Series(found, index=index_of(X_new), name="prediction")
 
 
@@ -291,12 +397,43 @@ def _regression(fit: Fit) -> AbstractRegression:
             f"{display_name(objective)}. lo.cross_predict(fit, plan) are its held-out predictions, lo.fold_parameters "
             "its refits."
         )
-    if objective.units.classes or len(np.unique(objective.y)) == 2:
+    if not _classes(objective) and (objective.units.classes or len(np.unique(objective.y)) == 2):
         raise TypeError(
-            f"interval: the response of {display_name(objective)} has classes, or two values only: an interval says nothing "
-            "of it. Its held-out probabilities are lo.cross_predict(fit, plan)."
+            f"interval: the response of {display_name(objective)} has classes, or two values only, without a probability of "
+            'each: sets of classes need loss="multinomial" or "logistic".'
         )
     return objective
+
+
+def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
+    """Return the classes whose probabilities the model predicts; none if its response is a number."""
+    if objective.classes or objective.own or objective.units.classes != 2 or not np.isin(objective.y, (0, 1)).all():
+        return objective.classes
+    return tuple(getattr(objective.labels.read, "classes", ())) or (0, 1)
+
+
+def _members(
+    objective: AbstractRegression, groups: ArrayLike | None, new_groups: ArrayLike | None, rows: int
+) -> list[tuple[Int[Array, " some"], Bool[Array, " units"], str]]:
+    """Return the new rows of each group, a mark of its units, and its name; nothing without groups of new rows."""
+    if new_groups is None:
+        return []
+    if groups is None:
+        raise ValueError("interval: new_groups needs groups, the label of each unit of the fit.")
+    wanted = objective.labels.index
+    units = np.arange(objective.num_units) if wanted is None else wanted.to_series()
+    _, _, groups = match_labels("interval", fit=units, groups=groups)
+    (own, names), (new, asked) = codes("interval", "groups", groups), codes("interval", "new_groups", new_groups)
+    for name, code, size in (("groups", own, objective.num_units), ("new_groups", new, rows)):
+        if len(code) != size:
+            raise ValueError(f"interval: {name} has {len(code)} labels, but there are {size} rows.")
+    known = names.tolist()
+    other = [label for label in asked.tolist() if label not in known]
+    if other:
+        raise ValueError(
+            f"interval: new_groups holds {other[0]!r}, of which the fit has no unit. groups alone is for new groups."
+        )
+    return [(np.flatnonzero(new == k), own == known.index(label), str(label)) for k, label in enumerate(asked.tolist())]
 
 
 def _plan(
@@ -354,35 +491,51 @@ def _warn(message: str, caller: str = "interval") -> None:
     warnings.warn(f"{caller}: {message}", stacklevel=5)
 
 
-def _means(fit: Fit, refits: Refits, design: Design, shift: Float[Array, " rows"] | None) -> Iterator[Means]:
-    """Predict rows by every refit, `[rows, refits]`, some rows at a time."""
-    objective, q = _regression(fit), design.shape[1]
-    size, coefficients, tau = max(1, PREDICTIONS_AT_A_TIME // len(refits.theta)), refits.theta[:, :q].T, refits.theta[:, q:]
-    length = _length(fit, design)
-    for k in range(0, len(design), size):
-        some = slice(k, k + size)
-        eta = design[some] @ coefficients
-        if shift is not None:
-            eta += shift[some, None]
-        yield _response(objective, eta, tau, np.multiply.outer(length[some], refits.radius))
+def _predict_by_refits(
+    fit: Fit, refits: Refits, design: Design, shift: Float[Array, "rows ..."] | None, some: Int[Array, " some"]
+) -> Means | Probabilities:
+    """Predict some rows by every refit, `[some, refits]`, or their classes, `[some, refits, classes]`."""
+    objective, q, x = _regression(fit), design.shape[1], design[some]
+    several = (len(objective.classes),) if objective.classes else ()
+    coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
+    eta = (x @ coefficients.T).reshape(len(some), len(refits.theta), *several)
+    if shift is not None:
+        eta += shift[some, None]
+    return _response(objective, eta, refits.theta[:, q:], np.multiply.outer(_length(fit, x), refits.radius))
+
+
+def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities:
+    """Predict the response of each unit by the refit without it."""
+    objective, theta = _regression(fit), refits.theta[held.refit]
+    x = objective.design[held.unit]
+    several = max(1, len(objective.classes))
+    parts = np.split(theta[:, : several * x.shape[1]], several, axis=1)
+    eta = np.stack([objective.lines.at(held.unit[:, None], part)[:, 0] for part in parts], -1)
+    eta = eta if objective.classes else eta[:, 0]
+    eta += 0.0 if objective.offset is None else objective.offset[held.unit]
+    return _response(objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[held.refit])
 
 
 def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
-    """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H."""
-    own = fit.num_params - design.shape[1]
+    """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H; the largest of any class."""
+    q, classes = design.shape[1], cast(AbstractRegression, fit.objective).classes
     size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
     some = (design[k : k + size] for k in range(0, len(design), size))
     parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in some]
-    return np.concatenate([np.linalg.norm(fit.whiten(np.pad(x, ((0, 0), (0, own))) if own else x), axis=1) for x in parts])
+    lengths = []
+    for before in range(0, q * max(1, len(classes)), q):
+        around = (0, 0), (before, fit.num_params - q - before)
+        lengths.append(np.concatenate([np.linalg.norm(fit.whiten(np.pad(x, around)), axis=1) for x in parts]))
+    return np.max(lengths, axis=0)
 
 
 def _response(
     objective: AbstractRegression,
-    eta: Float[Array, "*rows refits"],
+    eta: Float[Array, "..."],
     tau: Float[Array, "refits own"],
     reach: Float[Array, "..."],
-) -> Means:
-    """Return the means of predictors with errors `reach`."""
+) -> Means | Probabilities:
+    """Return the means, or the probabilities of classes, of predictors with errors `reach`."""
     link: Any = objective.loss_function.inverse_link
 
     def of(eta: Array) -> Array:
@@ -390,9 +543,16 @@ def _response(
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
     value = of(eta)
+    if objective.classes:  # each of two predictors may be off, so that the odds change by the square at most
+        odds = np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
+        return Probabilities(value / (value + (1 - value) * odds), value / (value + (1 - value) / odds))
     if value is eta:
         return Means(value, reach)
-    off = np.maximum(*(np.abs(of(eta + sign * reach) - value) for sign in (1, -1)))
+    ends = [of(eta - reach), of(eta + reach)]
+    if _classes(objective):
+        one, two = np.minimum(*ends), np.maximum(*ends)
+        return Probabilities(np.stack([1 - two, one], -1), np.stack([1 - one, two], -1))
+    off = np.maximum(*(np.abs(end - value) for end in ends))
     return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
 
 
@@ -420,29 +580,35 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
     return np.where(np.isnan(values), np.inf, values)
 
 
-def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> Callable[[Means], Array]:
-    """Return a function that computes the ends of new rows, and their largest widening, from predictions by every refit.
-
-    They follow from the refits' residuals of the units that they leave out; ValueError if these are too few.
-    """
-    objective = _regression(fit)
-    there = True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
-    unit, refit = plan.index[plan.held & there], plan.refit[plan.held & there]
+def _held(objective: AbstractRegression, plan: Plan, level: float, name: str, units: Bool[Array, " units"]) -> Held:
+    """Return the held-out units among the given ones; raise ValueError if they are too few for the level."""
+    there = plan.held & units[plan.index]
+    there &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
+    unit, refit = plan.index[there], plan.refit[there]
     group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
     size = np.bincount(group)
     if level * (1 - COUNT_ROUNDING) > len(size) / (len(size) + 1):
         what, least = "rows" if plan.clusters is None else "groups", int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
         raise ValueError(
-            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}. Lower it."
+            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}"
+            f"{f' in group {name}' if name else ''}. Lower it."
         )
-    x, theta = objective.design[unit], refits.theta[refit]
-    eta = objective.lines.at(unit[:, None], theta[:, : x.shape[1]])[:, 0]
-    eta += 0.0 if objective.offset is None else objective.offset[unit]
-    own = _response(objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[refit])
-    distance = _beyond(np.abs(objective.y[unit] - own.value) + own.off)
-    in_order = len(unit) == len(refits.theta) and (refit == np.arange(len(refit))).all()
-    weight = 1 / (len(size) + 1) / size[group]
-    most, by_unit = float(own.off.max(initial=0.0)), slice(None) if in_order else refit
+    return Held(unit, refit, 1 / (len(size) + 1) / size[group])
+
+
+def _ends(
+    sides: Sequence[Fit], refits: list[Refits], held: Held, level: float, method: str
+) -> Callable[[list[Any], Array], Array]:
+    """Return a function that computes the ends of new rows, and their largest widening, from predictions by every refit.
+
+    They follow from the refits' residuals of the units that they leave out. The sides are one fit, or two of quantiles.
+    """
+    y, weight = _regression(sides[0]).y[held.unit], held.weight
+    own = [cast(Means, _predict_held(*each, held)) for each in zip(sides, refits, strict=True)]
+    below, above = own[0].value - y + own[0].off, y - own[-1].value + own[-1].off
+    distance = _beyond(np.maximum(below, above))
+    in_order = len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
+    most, by_unit = max(float(each.off.max(initial=0.0)) for each in own), slice(None) if in_order else held.refit
 
     def quantile(values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
         """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
@@ -461,4 +627,74 @@ def _ends(fit: Fit, plan: Plan, refits: Refits, level: float, method: str) -> Ca
         values += distance
         return quantile(values)
 
-    return lambda mean: np.stack([-end(mean.off - mean.value), end(mean.off + mean.value), mean.off.max(1) + most])
+    def ends(means: list[Any], _: Array) -> Array:
+        low, high = means[0], means[-1]
+        return np.stack([-end(low.off - low.value), end(high.off + high.value), np.maximum(low.off, high.off).max(1) + most])
+
+    return ends
+
+
+def _sets(
+    fit: Fit, refits: Refits, held: Held, level: float, method: str, score: Callable[..., Array], draws: Float[Array, " units"]
+) -> Callable[[list[Any], Array], Array]:
+    """Return a function that computes which classes are in the sets of new rows, and their largest widening.
+
+    A class is in the set of a row unless too many units have a lower score than it.
+    """
+    objective, lost = _regression(fit), np.isnan(refits.theta[:, 0])
+    low, high = _predict_held(fit, refits, held)
+    of_class = score(high, low, draws[held.unit])  # the upper bound
+    own = np.take_along_axis(of_class, objective.y[held.unit].astype(int)[:, None], 1)[:, 0]
+    own[lost[held.refit]] = np.inf
+    most = float((high - low)[~lost[held.refit]].max(initial=0.0))
+
+    def sets(probabilities: list[Any], draws: Array) -> Array:
+        low, high = probabilities[0]
+        values = score(low, high, draws[:, None])
+        values[:, lost] = -np.inf
+        below = own[:, None] < (values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit])
+        alike = np.ptp(held.weight) == 0
+        share = below.sum(1) * held.weight[0] if alike else np.einsum("u,ruc->rc", held.weight, below)
+        return np.vstack([(share < level * (1 - COUNT_ROUNDING)).T, (high - low)[:, ~lost].max((1, 2), initial=0.0) + most])
+
+    return sets
+
+
+def _score(
+    low: Float[Array, "*rows classes"],
+    high: Float[Array, "*rows classes"],
+    draws: Float[Array, "..."],
+    *,
+    score: Score,
+    raps: tuple[float, int],
+) -> Float[Array, "*rows classes"]:
+    """Bound the score of every class from below, given bounds on the probabilities; from above, if these are swapped."""
+    if score == "lac":
+        return 1 - high
+    values = 1 - draws[..., None] * high
+    for c in range(low.shape[-1]):
+        mine = slice(c, c + 1)
+        less = low < high[..., mine]
+        less[..., c] = False
+        values[..., c] -= np.where(less, high, 0.0).sum(-1)
+        if score == "raps":
+            place = 1 + (low > high[..., mine]).sum(-1)
+            values[..., c] += raps[0] * np.maximum(place - raps[1], 0)
+    return values
+
+
+def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFrame:
+    """Map predictions and ends by a monotone function; ends that it does not map to a number are infinite."""
+    values = table.to_numpy()
+    known = np.isfinite(values)
+    mapped = np.full(values.shape, np.nan)
+    with np.errstate(all="ignore"):
+        mapped[known] = np.reshape(inverse(values[known]), -1)
+    step = np.diff(mapped[known][np.argsort(values[known])])
+    step = step[np.isfinite(step)]
+    rounding = 1e-9 * np.abs(step).sum()  # share of the range that counts as rounding
+    if (step < -rounding).any() and (step > rounding).any():
+        raise ValueError("interval: inverse must be monotone; between the ends it both rises and falls.")
+    middle, low, high = mapped.T if not (step < -rounding).any() else mapped.T[[0, 2, 1]]
+    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    return pd.DataFrame({"prediction": middle, "low": low, "high": high}, index=table.index)

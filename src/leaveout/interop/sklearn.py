@@ -6,7 +6,6 @@ parameters of a refit.
 """
 
 import copy
-import functools
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -356,7 +355,7 @@ def read(
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before version 1.7 scikit-learn cut at rounding
     names = names if len(names) == np.shape(X)[1] else ()
-    return objective.reading(functools.partial(_new, fitted), labels.index, names), _parameters(objective, host, estimator)
+    return objective.reading(HostRows(fitted), labels.index, names), _parameters(objective, host, estimator)
 
 
 def _center(host: HostObjective, X: Any) -> np.ndarray | None:
@@ -394,15 +393,41 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else ()
 
 
+@dataclass(frozen=True)
+class HostRows:
+    """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a transformed target."""
+
+    estimator: Any
+
+    def __call__(self, X: Any) -> Any:
+        return _new(self.estimator, X)
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        return tuple(np.asarray(getattr(self.estimator, "classes_", ())).tolist())
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """Transform predictions of the regression back to the estimator's own response."""
+        return _inverse(self.estimator, values)
+
+
+def _inverse(estimator: Any, values: np.ndarray) -> np.ndarray:
+    if searches(estimator):
+        return _inverse(estimator.best_estimator_, values)
+    if isinstance(estimator, Pipeline):
+        return _inverse(estimator.steps[-1][1], values)
+    if isinstance(estimator, TransformedTargetRegressor):
+        inside = _inverse(estimator.regressor_, values).reshape(-1, 1)
+        return np.ravel(estimator.transformer_.inverse_transform(inside))
+    return values
+
+
 def _new(estimator: Any, X: Any) -> Any:
     """Read rows to predict, in the form that the regression at the end of an estimator takes."""
     if searches(estimator):
         return _new(estimator.best_estimator_, X)
     if isinstance(estimator, TransformedTargetRegressor):
-        raise TypeError(
-            "TransformedTargetRegressor: the fit is of the transformed response. Fit its regressor to that, and transform "
-            "predictions and ends of intervals back; or call the estimator's own predict."
-        )
+        return _new(estimator.regressor_, X)
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and isinstance(X, pd.DataFrame):
         missing = sorted(set(known) - set(X.columns))
