@@ -1,6 +1,6 @@
 """How often do 95 % intervals hold the truth? Coverage in simulation, against fresh data from the same law.
 
-    python benchmarks/intervals.py [suite mean chains fields smooth responses] [--quick] [--replications 200]
+    python benchmarks/intervals.py [suite mean chains fields smooth responses sets] [--quick] [--replications 200]
 
 suite       intervals for the mean loss of a linear model on the simulated data of Schulz-Kümpel, Fischer, Hornung, Boulesteix,
             Nagler & Bischl (arXiv 2409.18836); the target is the loss of the very fit. Left out are data drawn from networks
@@ -12,6 +12,7 @@ chains      the same over simulated sequences, with naive and with block standar
 fields      the same over simulated fields, with naive standard errors and with blocks of neighbours
 smooth      intervals of smooth terms under autocorrelated errors
 responses   intervals for one new response per data set, so that data sets are independent; and for firms that are new
+sets        sets of classes for one new row per data set; two quantiles, one level in each group, and a transform
 
 Fresh data have 20,000 rows a replication in `suite` and `mean`. The opponents are the usual intervals: Student's t over ten
 folds, standard errors that take rows or steps as independent, and quantiles of the fit's own residuals.
@@ -385,7 +386,65 @@ def responses(quick: bool) -> None:
     print(f"\nInvestments of new firms that intervals of {LEVEL:.0%} cover: {shares}")
 
 
-PARTS = {"suite": print_suite, "mean": mean, "chains": chains, "fields": fields, "smooth": smooth, "responses": responses}
+def three_classes(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Three overlapping classes in a plane; the last row is new."""
+    y = rng.integers(0, 3, 61)
+    return rng.standard_normal((61, 2)) + 1.2 * np.array([[0, 0], [1, 0], [0, 1]])[y], y
+
+
+def spreading(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A spread that grows with the feature, three times as large in the rare one of two groups; the last row is new."""
+    x, rare = rng.uniform(0, 4, 101), rng.random(101) < 0.3
+    return x[:, None], 2 * x + (0.3 + x) * np.where(rare, 3.0, 1.0) * rng.standard_normal(101), np.where(rare, "rare", "usual")
+
+
+def covered_sets(seed: int) -> dict[str, tuple[bool, float]]:
+    """Whether each kind of set or interval holds the new response of a data set, and its size."""
+    found = {}
+    X, y = three_classes(np.random.default_rng(seed))
+    fit = lo.fit(lo.GLM(X[:-1], y[:-1], "multinomial", lo.penalties.Ridge(1.0)))
+    for method in ("plus", "cv+", "minmax"):
+        for score in ("lac", "aps", "raps"):
+            own = lo.interval(fit, X[-1:], LEVEL, method, score=score, seed=seed).loc[0]
+            found[f"{score}, {method}"] = own[y[-1]], own.sum()
+    X, y, kind = spreading(np.random.default_rng(seed))
+    quantiles = [lo.losses.Quantile(q, width=0.5) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    low, high = (lo.fit(lo.GLM(X[:-1], y[:-1], quantile)) for quantile in quantiles)
+    usual = lo.fit(lo.GLM(X[:-1], y[:-1], "squared"))
+    logged = lo.fit(lo.GLM(X[:-1], np.arcsinh(y[:-1]), "squared"))
+    groups = {"groups": kind[:-1], "new_groups": kind[-1:]}
+    kinds = {
+        "two quantiles": lo.interval((low, high), X[-1:], LEVEL),
+        "two quantiles, cv+": lo.interval((low, high), X[-1:], LEVEL, "cv+"),
+        "transform": lo.interval(logged, X[-1:], LEVEL, inverse=np.sinh),
+        f"one level, {kind[-1]}": lo.interval(usual, X[-1:], LEVEL),
+    }
+    if (kind[:-1] == kind[-1]).sum() > LEVEL / (1 - LEVEL):
+        kinds[f"each group, {kind[-1]}"] = lo.interval(usual, X[-1:], LEVEL, **groups)
+    return found | {name: (t.low[0] <= y[-1] <= t.high[0], t.high[0] - t.low[0]) for name, t in kinds.items()}
+
+
+def sets(quick: bool, replications: int) -> None:
+    """Coverage and size of sets of classes, and of the other intervals."""
+    repeats, found = 10 if quick else replications, dict[str, list[tuple[bool, float]]]()
+    for seed in range(repeats):
+        for name, own in covered_sets(seed).items():
+            found.setdefault(name, []).append(own)
+    rows = []
+    for name, each in found.items():
+        hits, size = np.array(each, float).T
+        row = {
+            "kind": name,
+            "data sets": len(hits),
+            "covered": hits.mean(),
+            "± of 90 %": (LEVEL * (1 - LEVEL) / len(hits)) ** 0.5,
+        }
+        rows.append(row | {"median size": np.median(size), "mean size": size.mean()})
+    show(f"one new row of each data set, level {LEVEL}", rows)
+
+
+PARTS = {"suite": print_suite, "mean": mean, "chains": chains, "fields": fields, "smooth": smooth}
+PARTS |= {"responses": responses, "sets": sets}
 
 if __name__ == "__main__":
     main(PARTS, __doc__, quick=False, replications=200)

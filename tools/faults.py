@@ -1690,8 +1690,8 @@ FAULTS = (
     Fault(
         "interval ends ignore the errors of the refits' own rows",
         "prediction_intervals._ends",
-        "- own.value) + own.off)",
-        "- own.value))",
+        "own[0].value - y + own[0].off, y - own[-1].value + own[-1].off",
+        "own[0].value - y, y - own[-1].value",
         "test_prediction_intervals",
     ),
     Fault(
@@ -1703,9 +1703,30 @@ FAULTS = (
     ),
     Fault(
         "rows of large groups weigh as much as those of small ones",
-        "prediction_intervals._ends",
-        "weight = 1 / (len(size) + 1) / size[group]",
-        "weight = 1 / (len(size) + 1) / size.mean() + 0 * group",
+        "prediction_intervals._held",
+        "1 / (len(size) + 1) / size[group])",
+        "1 / (len(size) + 1) / size.mean() + 0 * group)",
+        "test_prediction_intervals",
+    ),
+    Fault(
+        "sets leave out classes that the errors of refits would keep",
+        "prediction_intervals._sets",
+        "score(high, low, draws[held.unit])",
+        "score(low, high, draws[held.unit])",
+        "test_prediction_intervals",
+    ),
+    Fault(
+        "probabilities ignore the errors of refits",
+        "prediction_intervals._response",
+        "np.exp(2 * np.minimum(reach, LARGEST_REACH))",
+        "np.exp(0 * np.minimum(reach, LARGEST_REACH))",
+        "test_prediction_intervals",
+    ),
+    Fault(
+        "units of other groups count",
+        "prediction_intervals._held",
+        "plan.held & units[plan.index]",
+        "plan.held & (units | True)[plan.index]",
         "test_prediction_intervals",
     ),
     Fault(

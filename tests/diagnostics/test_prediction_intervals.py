@@ -1,5 +1,6 @@
-"""Intervals for a new response: the paper's, by refits from scratch and by MAPIE; what they cover; what is refused."""
+"""Intervals and sets for a new response: the papers', by refits from scratch and by MAPIE; what they cover; what is refused."""
 
+import functools
 import pickle
 import tracemalloc
 
@@ -8,13 +9,14 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier
 from sklearn.model_selection import KFold, LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import leaveout as lo
+from leaveout.diagnostics import prediction_intervals
 from tests.helpers import fitted
 
 rng = np.random.default_rng(0)
@@ -179,6 +181,199 @@ def test_memory_is_not_that_of_all_predictions():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < n * m * 8 / 2
+    tracemalloc.start()
+    lo.interval(fit, new, method="cv+")  # ten refits, but n residuals a row
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < n * m * 8 / 4
+
+
+# sets of classes
+
+THREE = rng.integers(0, 3, N)
+FEATURES = rng.normal(size=(N, 2)) + np.array([[0, 0], [2, 0], [0, 2]])[THREE]
+PLACES = rng.normal(size=(12, 2)) * 1.5 + 0.7
+SHAPES = {"three": np.array(["a", "b", "c"])[THREE], "two": np.where(THREE > 0, "yes", "no")}
+
+
+def paper_score(p, c, score, u=0.0):
+    """Score of class c of one row, term by term."""
+    if score == "lac":
+        return 1 - p[c]
+    before, after = [q for q in p if q > p[c]], [q for q in p if q < p[c]]  # those before sum with it to 1 less those after
+    return 1 - sum(after) - u * p[c] + (score == "raps") * 0.1 * max(0, len(before) + 1 - 2)
+
+
+def paper_sets(y, folds, score, level, method="plus", seed=None):
+    """Sets of Romano, Sesia & Candès by refits from scratch, one comparison after another."""
+    names = np.unique(y)
+    u = np.zeros(N + len(PLACES)) if seed is None else np.random.default_rng(seed).random(N + len(PLACES))
+    own, new = np.zeros(N), np.zeros((N, len(PLACES), len(names)))
+    for fold in folds:
+        seen = np.setdiff1d(np.arange(N), fold)
+        host = LogisticRegression(tol=1e-10, max_iter=5000).fit(FEATURES[seen], y[seen])
+        at = host.predict_proba(PLACES)
+        for i in fold:
+            p = host.predict_proba(FEATURES[[i]])[0]
+            own[i] = paper_score(p, int(np.flatnonzero(names == y[i])[0]), score, u[i])
+            new[i] = [[paper_score(p, c, score, u[N + k]) for c in range(len(names))] for k, p in enumerate(at)]
+    new = new.min(0, keepdims=True) if method == "minmax" else new
+    return (own[:, None, None] < new).sum(0) < level * (N + 1)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("score, seed", [("lac", None), ("aps", None), ("aps", 3), ("raps", 3)])
+def test_sets_are_the_papers(kind, score, seed):
+    y = SHAPES[kind]
+    fit = lo.from_sklearn(LogisticRegression(tol=1e-10, max_iter=5000).fit(FEATURES, y), FEATURES, y)
+    new = pd.DataFrame(PLACES, index=[f"place {k}" for k in range(12)])
+    plan = lo.kfold(N, 6, seed=1)
+    folds = np.split(plan.index, plan.indptr[1:-1])
+    for own, method, how in (
+        (np.arange(N)[:, None], "plus", {}),
+        (folds, "plus", {"plan": plan}),
+        (folds, "minmax", {"plan": plan}),
+    ):
+        found = lo.interval(fit, new, 0.8, method, score=score, seed=seed, refit=lo.Exact(), **how)
+        assert (found.to_numpy() == paper_sets(y, own, score, 0.8, method, seed)).all()
+    assert list(found.columns) == list(np.unique(y)) and list(found.index) == list(new.index)
+    assert found.to_numpy().any() and (not found.to_numpy().all() or score == "aps")
+
+
+@pytest.mark.parametrize("splits", [LeaveOneOut(), KFold(6)])
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_sets_are_mapies(score, splits):
+    """MAPIE counts to n − 1, the paper to n + 1: at 60 rows and 90 % these agree. MAPIE draws its APS scores at random."""
+    mapie = pytest.importorskip("mapie.classification")
+    scores = pytest.importorskip("mapie.conformity_scores")
+
+    class WholeAPS(scores.APSConformityScore):
+        def get_conformity_scores(self, y, y_pred, y_enc=None, **_):
+            found, self.cutoff = self.get_true_label_cumsum_proba(y, y_pred, self.classes)
+            return found
+
+    host = LogisticRegression(tol=1e-10, max_iter=5000)
+    kind = scores.LACConformityScore() if score == "lac" else WholeAPS()
+    theirs = mapie.CrossConformalClassifier(host, confidence_level=0.9, conformity_score=kind, cv=splits)
+    _, sets = theirs.fit_conformalize(FEATURES, THREE).predict_set(PLACES, agg_scores="crossval")
+    fit = lo.from_sklearn(host.fit(FEATURES, THREE), FEATURES, THREE)
+    plan = lo.from_splits(splits.split(FEATURES), N)
+    ours = lo.interval(fit, PLACES, 0.9, plan=plan, score=score, refit=lo.Exact())
+    assert (ours.to_numpy() == sets[:, :, 0]).all() and 0 < ours.to_numpy().mean() < 1
+
+
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep(), lo.NoUpdate()], ids=repr)
+@pytest.mark.parametrize("kind", SHAPES)
+def test_sets_hold_those_of_exact_refits(kind, refit):
+    y, penalty = SHAPES[kind], lo.penalties.Ridge(0.01)
+    y, loss = (y, "multinomial") if kind == "three" else ((y == "yes").astype(float), "logistic")
+    fit = lo.fit(lo.GLM(FEATURES, y, loss, penalty))
+    for score in ("lac", "aps", "raps"):
+        exact = lo.interval(fit, PLACES, score=score, refit=lo.Exact())
+        found = lo.interval(fit, PLACES, score=score, refit=refit)
+        assert (found.to_numpy() >= exact.to_numpy()).all()
+        assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] or isinstance(refit, lo.Certified)
+
+
+def test_bounds_on_scores_hold_all_probabilities_between():
+    p = rng.dirichlet(np.ones(4), 200)
+    off = 0.03
+    low, high = np.clip(p - off, 0, 1), np.clip(p + off, 0, 1)
+    u = rng.random(200)
+    for score in ("lac", "aps", "raps"):
+        bounds = [prediction_intervals._score(*ends, u, score=score, raps=(0.1, 2)) for ends in ((low, high), (high, low))]
+        for _ in range(20):
+            moved = np.clip(p + off * rng.uniform(-1, 1, p.shape), 0, 1)
+            moved /= moved.sum(1, keepdims=True)
+            within = ((moved >= low) & (moved <= high)).all(1)
+            value = np.array([[paper_score(row, c, score, v) for c in range(4)] for row, v in zip(moved, u, strict=True)])
+            assert ((bounds[0] - 1e-12 <= value) & (value <= bounds[1] + 1e-12))[within].all() and within.any()
+
+
+def test_every_class_is_possible_where_no_refit_exists():
+    """Two rows of a level each: without it there is none, so that their scores count as the largest."""
+    probabilities = prediction_intervals.Probabilities(*np.full((2, 3, 2, 2), np.nan))
+    held = prediction_intervals.Held(np.array([0, 1]), np.array([0, 1]), np.full(2, 1 / 3))
+    refits = prediction_intervals.Refits(np.full((2, 4), np.nan), np.zeros(2), True)
+    for method in ("plus", "minmax"):
+        rule = functools.partial(prediction_intervals._score, score="aps", raps=(0.1, 2))
+        of = prediction_intervals._sets(BINARY, refits, held, 0.5, method, rule, np.zeros(N))
+        assert (of([probabilities], np.zeros(3))[:-1] == 1).all()
+
+
+# two quantiles, groups of one level each, transforms
+
+
+def test_two_quantiles_are_conformalised():
+    """Ends by refits of each quantile from scratch; the score is negative where the quantiles lie too far out."""
+    make = lambda q: lo.GLM(X, Y, lo.losses.Quantile(q, width=0.5))
+    fits = tuple(lo.fit(make(q)) for q in (0.1, 0.9))
+    plan = lo.kfold(N, 5, seed=2)
+    low, high = (np.zeros((len(Z), N)), np.zeros(N)), (np.zeros((len(Z), N)), np.zeros(N))
+    for fold in np.split(plan.index, plan.indptr[1:-1]):
+        for q, (new, own) in ((0.1, low), (0.9, high)):
+            seen = np.setdiff1d(np.arange(N), fold)
+            refit = lo.fit(lo.GLM(X[seen], Y[seen], lo.losses.Quantile(q, width=0.5)))
+            new[:, fold], own[fold] = lo.predict(refit, Z).to_numpy()[:, None], lo.predict(refit, X[fold])
+    error = np.maximum(low[1] - Y, Y - high[1])
+    assert error.min() < 0 < error.max()
+    found = lo.interval(fits, Z, 0.8, plan=plan, refit=lo.Exact())
+    np.testing.assert_allclose(found.high, ranked(high[0] + error, 0.8), atol=1e-5)
+    np.testing.assert_allclose(found.low, -ranked(error - low[0], 0.8), atol=1e-5)
+    np.testing.assert_allclose(found.prediction, (lo.predict(fits[0], Z) + lo.predict(fits[1], Z)) / 2, rtol=1e-10)
+    same = lo.interval((FIT, FIT), Z)  # of one fit twice they are the jackknife+
+    np.testing.assert_allclose(same, lo.interval(FIT, Z), rtol=1e-12)
+
+
+def test_each_group_has_its_own_level():
+    """By refits from scratch: only the units of a row's own group count."""
+    kind, new = np.where(np.arange(N) % 3 == 0, "few", "many"), np.resize(["many", "few", "few"], len(Z))
+    fit = lo.fit(lo.GLM(X, Y, "squared"))
+    means, distance = scratch([[i] for i in range(N)])
+    found = lo.interval(fit, Z, 0.9, groups=kind, new_groups=new)
+    for name in ("few", "many"):
+        own, rows = kind == name, new == name
+        np.testing.assert_allclose(found.high[rows], ranked((means + distance)[np.ix_(rows, own)], 0.9), rtol=1e-9)
+        np.testing.assert_allclose(found.low[rows], -ranked((distance - means)[np.ix_(rows, own)], 0.9), rtol=1e-9)
+    assert found.attrs["method"] == "jackknife+ in each group" and found.attrs["at_least"] == pytest.approx(0.8)
+    folds = lo.interval(fit, Z, 0.9, "cv+", groups=kind, new_groups=new)
+    assert folds.attrs["method"] == "CV+ in each group" and folds.attrs["at_least"] == 0.0
+    labels = pd.Series(kind, FRAME.index).sample(frac=1.0, random_state=0)
+    by_label = lo.interval(FIT, NEW, groups=labels, new_groups=pd.Series(new, NEW.index).iloc[::-1])
+    np.testing.assert_allclose(by_label, found, rtol=1e-9)
+    sets = lo.interval(BINARY, Z, 0.8, groups=kind, new_groups=new)
+    alone = lo.interval(BINARY, Z[new == "few"], 0.8, groups=kind, new_groups=new[new == "few"])
+    assert (sets[new == "few"].to_numpy() == alone.to_numpy()).all()
+
+
+@pytest.mark.parametrize("way", ["function", "host", "falling"])
+def test_ends_go_through_a_transform(way):
+    logged = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z)
+    if way == "function":
+        found = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z, inverse=np.exp)
+    elif way == "host":
+        host = TransformedTargetRegressor(LinearRegression(), func=np.log, inverse_func=np.exp)
+        model = make_pipeline(StandardScaler(), host).fit(X, np.exp(Y))
+        found = lo.interval(pickle.loads(pickle.dumps(lo.from_sklearn(model, X, np.exp(Y)))), Z)
+        np.testing.assert_allclose(found.prediction, model.predict(Z), rtol=1e-10)
+    else:
+        found = lo.interval(lo.fit(lo.GLM(X, -Y, "squared")), Z, inverse=lambda x: np.exp(-x))
+    np.testing.assert_allclose(found, np.exp(logged), rtol=1e-8)
+    beyond = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z, inverse=lambda x: np.log(x + 1.0))  # no number below −1
+    assert (beyond.low[logged.low < -1] == -np.inf).all() and (logged.low < -1).any()
+
+
+def test_sets_cover():
+    """A new response a data set: within two standard errors of the level."""
+    hits: dict[str, list[bool]] = {"lac": [], "aps": []}
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 3, 41)
+        x = rng.normal(size=(41, 2)) + 1.2 * np.array([[0, 0], [1, 0], [0, 1]])[y]
+        fit = lo.fit(lo.GLM(x[:-1], y[:-1], "multinomial", lo.penalties.Ridge(1.0)))
+        for score, held in hits.items():
+            held.append(bool(lo.interval(fit, x[-1:], 0.8, score=score, seed=0).loc[0, y[-1]]))
+    assert all(abs(np.mean(held) - 0.8) <= 2 * np.sqrt(0.8 * 0.2 / 40) for held in hits.values())
 
 
 # new rows

@@ -431,7 +431,7 @@ def _members(
     other = [label for label in asked.tolist() if label not in known]
     if other:
         raise ValueError(
-            f"interval: new_groups holds {other[0]!r}, of which the fit has no unit. groups alone is for new groups."
+            f"interval: new_groups holds {other[0]!r}, a group of no unit of the fit; groups alone is for new groups."
         )
     return [(np.flatnonzero(new == k), own == known.index(label), str(label)) for k, label in enumerate(asked.tolist())]
 
@@ -674,12 +674,11 @@ def _score(
     values = 1 - draws[..., None] * high
     for c in range(low.shape[-1]):
         mine = slice(c, c + 1)
-        less = low < high[..., mine]
-        less[..., c] = False
+        less, more = low < high[..., mine], low > high[..., mine]
+        less[..., c] = more[..., c] = False
         values[..., c] -= np.where(less, high, 0.0).sum(-1)
         if score == "raps":
-            place = 1 + (low > high[..., mine]).sum(-1)
-            values[..., c] += raps[0] * np.maximum(place - raps[1], 0)
+            values[..., c] += raps[0] * np.maximum(1 + more.sum(-1) - raps[1], 0)
     return values
 
 
