@@ -236,6 +236,9 @@ def test_sets_are_the_papers(kind, score, seed):
     ):
         found = lo.interval(fit, new, 0.8, method, score=score, seed=seed, refit=lo.Exact(), **how)
         assert (found.to_numpy() == paper_sets(y, own, score, 0.8, method, seed)).all()
+    if kind == "two":
+        own = lo.fit(lo.GLM(FEATURES, y, "logistic", lo.penalties.Ridge(1.0)))
+        pd.testing.assert_frame_equal(lo.interval(own, new, 0.8, score=score, seed=seed, plan=plan, method="minmax"), found)
     assert list(found.columns) == list(np.unique(y)) and list(found.index) == list(new.index)
     assert found.to_numpy().any() and (not found.to_numpy().all() or score == "aps")
 

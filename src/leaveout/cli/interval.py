@@ -60,11 +60,11 @@ def interval(
             table = lo.interval(fit_model(made), X, plan=made.folds, **intervals, **more)
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
     console.print(f"{join_notes(*told, made.note, *notes)}\n")
-    about = table.attrs
+    about, (kind, what) = table.attrs, ("intervals", "ends") if "low" in table else ("sets", "probabilities")
     lines = {
-        "method": f"{about['method']}, {about['level']:.0%} intervals of new responses",
+        "method": f"{about['method']}, {about['level']:.0%} {kind} of new responses",
         "covered": f"{about['at_least']:.0%} or more are, if rows are exchangeable; about {about['level']:.0%} usually",
-        "approximation": f"ends widened by {about['widened']:.1g} at most, {'proved' if about['proved'] else 'estimated'}",
+        "approximation": f"{what} widened by {about['widened']:.1g} at most, {'proved' if about['proved'] else 'estimated'}",
         "note": about["note"],
     }
     if model.target in others.frame.columns and "low" in table:

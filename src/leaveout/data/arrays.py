@@ -34,16 +34,17 @@ OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); co
 
 
 class Names:
-    """Labels of units, or none, and a reader of new rows where that takes more than their columns.
+    """Labels of units, or none, a reader of new rows where that takes more than their columns, and labels of two classes.
 
     Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
     """
 
     index: Any
     read: Callable[[Any], Any] | None
+    classes: tuple[Any, ...]
 
-    def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None):
-        self.index, self.read = index, read
+    def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None, classes: tuple[Any, ...] = ()):
+        self.index, self.read, self.classes = index, read, classes
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Names)

@@ -409,7 +409,7 @@ def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
     """Return the classes whose probabilities the model predicts; none if its response is a number."""
     if objective.classes or objective.own or objective.units.classes != 2 or not np.isin(objective.y, (0, 1)).all():
         return objective.classes
-    return tuple(getattr(objective.labels.read, "classes", ())) or (0, 1)
+    return objective.labels.classes or (0, 1)
 
 
 def _members(

@@ -347,7 +347,7 @@ def read(
         if sample_weight is not None:
             raise TypeError("from_sklearn: regressions on components or of several targets take no sample_weight.")
         model = _component_model(estimator, X, np.asarray(y), remark)
-        return model.reading(functools.partial(_new, fitted), labels.index, names), _component_parameters(estimator)
+        return model.reading(HostRows(fitted), labels.index, names), _component_parameters(estimator)
     center = _center(host, X)
     X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now

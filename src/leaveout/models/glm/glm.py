@@ -82,9 +82,10 @@ class AbstractRegression(AbstractLinearPredictor):
         self.center = None
         given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
         labels, X, y, sample_weight, offset, trials = match_labels(me, **given)
-        self.labels = labels if read is None else Names(labels.index, read)
         self.loss_function, y, self.levels = resolve(y)
-        y, event = _event(me, y, self.loss_function)
+        y, two = _two_labels(me, y, self.loss_function)
+        event = f"y is 1 where it is {two[1]!s} and 0 where it is {two[0]!s}" if two else ""
+        self.labels = Names(labels.index, read, two)
         self.remark = "; ".join(filter(None, (remark, event)))
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(me, X, self.intercept)
@@ -308,7 +309,8 @@ class AbstractRegression(AbstractLinearPredictor):
         `read` builds those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
         """
         out = copy.copy(self)
-        vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
+        index = index if self.labels.index is None else self.labels.index
+        vars(out)["labels"] = Names(index, read, getattr(read, "classes", self.labels.classes))
         if names:
             vars(out)["names"] = names + self.names[len(names) :]
         return out
@@ -611,17 +613,17 @@ def _copy_to_memory(model: Any) -> Any:
     return model
 
 
-def _event(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, str]:
-    """Return the two labels of a binary y as zero and one, and a note that names them; any other y as it is."""
+def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tuple[Any, ...]]:
+    """Return the two labels of a binary y as zero and one, and the labels; any other y as it is, and none."""
     kind = pd.api.types.infer_dtype(y, skipna=True) if np.ndim(y) == 1 and isinstance(loss, losses.Binomial) else ""
     if kind not in ("string", "categorical"):
-        return y, ""
+        return y, ()
     found, levels = codes(caller, "y", y)
     if len(levels) != 2:
         raise ValueError(
             f"{caller}: y has {len(levels)} labels, and this loss takes two, or numbers; the loss 'multinomial' takes more."
         )
-    return found.astype(float), f"y is 1 where it is {levels[1]!s} and 0 where it is {levels[0]!s}"
+    return found.astype(float), tuple(levels.tolist())
 
 
 def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
