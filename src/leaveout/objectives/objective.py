@@ -245,6 +245,8 @@ class Parameters:
     shares : callable
         Maps θ to the number of observations with which each unit informs each part of the model (a state, a class), `[units,
         parts]`, or None. A refit with less than half an observation left for a part is flagged.
+    undetermined : callable
+        Maps units and their weights, `[refits, width]`, to whether a refit with these weights leaves a parameter open.
     warning : callable
         Maps a fitted θ to a sentence for the user, on parameters at a boundary or idle states for example.
     limit : callable
@@ -280,6 +282,9 @@ class Parameters:
     symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, _sizes(theta)))
     penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(_sizes(theta))
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
+    undetermined: Callable[[np.ndarray, np.ndarray], Bool[np.ndarray, " refits"]] = lambda index, weight: np.zeros(
+        len(index), bool
+    )
     warning: Callable[[PyTree], str] = lambda theta: ""
     limit: Callable[[PyTree], str] = lambda theta: ""
     at_limit: Callable[[Float[np.ndarray, " params"]], Float[np.ndarray, " params"]] = _same

@@ -25,6 +25,9 @@ from ._refit_batch import RefitBatch
 
 def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """Complete a batch with the results of its undetermined refits: θ, errors, and as `held` the units that they predict."""
+    open_ = fit.objective.parameters.undetermined(np.asarray(rows.index), np.asarray(rows.weight))
+    if open_.any():
+        done = replace(done, result=np.where(open_, int(RESULTS.undetermined), done.result))
     rows, done = _of_least_norm(fit, rows, done)
     lost = done.result == RESULTS.undetermined
     if not lost.any():

@@ -322,6 +322,25 @@ def test_restricted_refits_are_those_from_scratch(data, form):
     np.testing.assert_allclose(joint.losses(*at, some), plain.losses(*at, some), rtol=1e-12)
 
 
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()])
+def test_a_refit_whose_rows_leave_a_coefficient_open_has_no_loss(refit):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"p": np.repeat(np.arange(10), 6), "only": np.repeat(np.arange(10) == 3, 6) * 1.0})
+    frame["y"] = rng.standard_normal(10)[frame.p] + rng.standard_normal(60)
+    fit = lo.fit(lo.Mixed("y ~ only + (1 | p)", frame, drop="p"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cv = lo.cross_validate(fit, lo.leave_one_out(10), refit)
+    assert 3 in cv.flagged() and np.isnan(cv.losses).nonzero()[0].tolist() == [3]
+    frame["level"] = frame.p.map(lambda p: "a" if p == 3 else "b" if p < 6 else "c")  # the reference level leaves with p = 3
+    fit = lo.fit(lo.Mixed("y ~ level + (1 | p)", frame))
+    left = frame.p.to_numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cv = lo.cross_validate(fit, lo.groups(left), refit)
+    assert np.flatnonzero(np.isnan(cv.losses)).tolist() == np.flatnonzero(left == 3).tolist()
+
+
 def test_a_refit_whose_rows_leave_a_coefficient_open_is_flagged_under_reml():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"p": np.repeat(np.arange(10), 6), "only": np.repeat(np.arange(10) == 3, 6) * 1.0})

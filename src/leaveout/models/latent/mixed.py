@@ -310,6 +310,7 @@ class Mixed(AbstractLatentModel):
             usual_starts=1,  # of 96 small problems of five families, none had a second minimum inside
             canonical=self._canonical,
             names=self._names,
+            undetermined=self._undetermined,
             warning=self._warning,
             limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
             held=self._without_zero_pivots,
@@ -627,6 +628,19 @@ class Mixed(AbstractLatentModel):
 
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         return super().predictor_covariance(theta) if self.drop == ROWS else None
+
+    def _undetermined(
+        self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
+    ) -> Bool[np.ndarray, " refits"]:
+        """Say of which refits the rows leave a coefficient open, as X'X = n I over all rows."""
+        design, rest = self.data.design, 1e-10  # share of a direction's squares that is rounding
+        out, least = (weight == 0) & (index < self.num), (1 - rest) * len(design)
+        own = np.append(np.bincount(self.code, np.sum(design**2, axis=1), self.num), 0.0)
+        found = np.sum(own[index] * out, axis=1) >= least  # else no direction can have left
+        for lane in np.flatnonzero(found):
+            gone = design[np.isin(self.code, index[lane][out[lane]])]
+            found[lane] = np.linalg.norm(gone, 2) ** 2 >= least
+        return found
 
     @property
     def units(self) -> Units:
