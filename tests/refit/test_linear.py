@@ -366,7 +366,7 @@ def test_evaluate_has_the_error_of_what_it_asks_for():
     assert (np.abs(cv.losses - true.losses) <= cv.error).all() and np.median(cv.error) > 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:.*an AUC pooled over small folds")
+@pytest.mark.filterwarnings("ignore:.*auc pooled over small folds")
 def test_measures_have_standard_errors_and_errors():
     fit, _, y, _, group = fitted("plain", "logistic", 4)
     plan = lo.groups(group)

@@ -22,7 +22,7 @@ def test_no_two_faults_have_one_name():
 
 
 FAULT = faults.Fault(
-    "all folds of one parity", "kfold", "np.arange(n) if seed is None", "np.arange(n) // 2 if seed is None", "test_plan"
+    "all folds of one parity", "kfold", "np.arange(n) if rng is None", "np.arange(n) // 2 if rng is None", "test_plan"
 )
 FOLDS = """
 import leaveout as lo

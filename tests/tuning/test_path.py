@@ -553,7 +553,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="for 50 units"):
         lo.path(objective, [1.0], lo.leave_one_out(50))
     with pytest.raises(TypeError, match="Plan"):
-        lo.path(objective, [1.0], 5)
+        lo.path(objective, [1.0], "5")
     with pytest.raises(TypeError, match="strategy"):
         lo.path(objective, [1.0], plan, "exact")
     with pytest.raises(ValueError, match="whole number"):

@@ -544,7 +544,7 @@ def test_from_a_shell(tmp_path):
 
 @pytest.mark.parametrize("positives", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampler", ["gradient", "optuna"])
-@pytest.mark.filterwarnings("ignore:.*an AUC pooled over small folds")
+@pytest.mark.filterwarnings("ignore:.*auc pooled over small folds")
 def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, positives):
     """A group of units that has all of one class leaves no area to choose by."""
     if sampler == "optuna":

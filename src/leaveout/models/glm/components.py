@@ -35,7 +35,7 @@ EMPTY = 1e-13  # share of the first covariances below which those left are round
 BATCH = 2**22  # numbers of a batch of folds that are in memory together
 
 
-class Sums(NamedTuple):
+class CrossProducts(NamedTuple):
     """Rows and targets, less their means over their spreads, and the sums of their products over all rows."""
 
     x: Float[Array, "units features"]
@@ -331,7 +331,7 @@ def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
 
 
 @cached_on
-def _sums(model: AbstractComponents) -> tuple[Sums, Sums]:
+def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
     """Return the sums over all rows as they are, and changed in their last digits."""
     center, spread, middle, size = _origin(model)
     rng, found = np.random.default_rng(0), []
@@ -342,11 +342,11 @@ def _sums(model: AbstractComponents) -> tuple[Sums, Sums]:
         gram = changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0])) if x.shape[1] <= len(x) else None
         gram = None if gram is None else (gram + gram.T) / 2
         cross = changed(x.T @ y, np.multiply.outer(*lengths))
-        found.append(Sums(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
+        found.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
     return found[0], found[1]
 
 
-def _moments(sums: Sums, index: Int[Array, "lanes width"], delta: Float[Array, "lanes width"]) -> Moments:
+def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: Float[Array, "lanes width"]) -> Moments:
     """Moments of folds: those of all rows with what the weights of the listed rows change."""
     x, y, gram = sums.x, sums.y, sums.gram
     out, own, total = x[index], y[index], len(x) + delta.sum(1)
@@ -368,7 +368,7 @@ def _moments(sums: Sums, index: Int[Array, "lanes width"], delta: Float[Array, "
     return Moments(total, (mean, target), cross, times, formed, (around, apart))
 
 
-def _moments_of_rows(sums: Sums, weight: Float[Array, " units"]) -> Moments:
+def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Moments:
     """Moments of one fold over its own rows, centred before they are multiplied; a column that is constant there is zero."""
     seen, total = weight != 0, weight.sum()
     root, both, means = np.sqrt(weight[seen])[:, None], [], []

@@ -368,7 +368,20 @@ class Mixed(AbstractLatentModel):
         return np.concatenate([z, *free, tau])
 
     def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
-        """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows' scores at the modes, on τ."""
+        """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows' scores at the modes, on τ.
+
+        Parameters
+        ----------
+        theta : array, shape (params,)
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit, which is taken for one.
+
+        Returns
+        -------
+        tuple of Blocks
+            One block with all parameters.
+        """
         del weights
         theta, own, data = np.asarray(theta, float), self.data.response, self.data
         at = self.engine.regressions(theta[None], np.ones((1, self.num)))
