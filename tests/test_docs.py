@@ -75,7 +75,7 @@ def run(code: str, name: str, shared: dict) -> str:
     return out.getvalue()
 
 
-@pytest.mark.filterwarnings("ignore:compare:UserWarning", "ignore:cross_validate. an AUC:UserWarning")  # of small samples
+@pytest.mark.filterwarnings("ignore:compare:UserWarning", "ignore:cross_validate. auc:UserWarning")  # of small samples
 @pytest.mark.parametrize(
     "page",
     [

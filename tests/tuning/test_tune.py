@@ -1,6 +1,7 @@
 """`lo.tune`: slopes against differences of criteria from scratch, choices against grids, optimism against its definition."""
 
 import builtins
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -616,11 +617,15 @@ def test_ctrl_c_in_the_path_of_a_choice(monkeypatch):
 
 
 def test_the_shell_offers_a_checkpoint_where_there_is_one(tmp_path, monkeypatch):
-    def stopped(*args, **more):
-        raise KeyboardInterrupt
+    def stop(verb):
+        @functools.wraps(verb)  # commands read their options from its signature
+        def stopped(*args, **more):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(lo, "tune", stopped)
-    monkeypatch.setattr(lo, "cross_validate", stopped)
+        return stopped
+
+    monkeypatch.setattr(lo, "tune", stop(lo.tune))
+    monkeypatch.setattr(lo, "cross_validate", stop(lo.cross_validate))
     file = tmp_path / "data.csv"
     pd.DataFrame({"x": X[:, 0], "y": Y}).to_csv(file, index=False)
     for command in ("tune", "glm"):

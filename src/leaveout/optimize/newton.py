@@ -369,7 +369,8 @@ def _line_search(
         value[which], gradient[which] = F.look(theta[which], lanes[which])
         enough = value[some] <= before - 1e-4 * share * promised
         # the last digits of F are rounding where the slope has fallen enough
-        slope = np.abs(np.sum(gradient[some] * step, axis=1))
+        with np.errstate(invalid="ignore"):  # infinite where F is
+            slope = np.abs(np.sum(gradient[some] * step, axis=1))
         enough |= (value[some] <= before + cancellation_noise * np.abs(before)) & (slope <= 0.8 * promised)
         wanting &= ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
         share[wanting] /= 2

@@ -537,3 +537,17 @@ def test_the_documented_example_of_ones_own():
     assert np.isfinite(float(emission.log_prior(parameters))) and not observed[3] and data[3] == 0
     with pytest.raises(NotImplementedError, match=r"ZeroInflatedPoisson has no means\(\)"):
         emission.means(parameters, data)
+
+
+def test_a_log_density_of_several_numbers_is_refused():
+    class Wrong(lo.emissions.AbstractEmission):
+        free = {"mean": lo.emissions.REAL}  # noqa: RUF012
+
+        def log_density(self, parameters, datum):
+            return -((datum - parameters["mean"]) ** 2)  # one for each channel
+
+        def initial(self, data, observed, num_states, seed):
+            return {"mean": np.arange(float(num_states))}
+
+    with pytest.raises(ValueError, match=r"Wrong.log_density must return one number for each step.*got shape \(1,\)"):
+        lo.fit(lo.HMM(np.arange(12.0) % 3, Wrong(), 2))

@@ -286,7 +286,16 @@ class AbstractEmission(Module):
             The log-densities.
         """
         axes = {name: None if name in self.shared else 0 for name in parameters}
-        each = lambda own, datum: call_traced(f"{type(self).__name__}.log_density", self.log_density, own, datum)
+        caller = f"{type(self).__name__}.log_density"
+
+        def each(own: Parameters, datum: PyTree) -> Scalar:
+            found = call_traced(caller, self.log_density, own, datum)
+            if jnp.shape(found):
+                raise ValueError(
+                    f"{caller} must return one number for each step, whose channels are an array; got shape {found.shape}."
+                )
+            return found
+
         states = jax.vmap(each, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
