@@ -109,14 +109,15 @@ class BFGS:
 def minimise_by_information(objective: AbstractClosedForm, F: Function, theta: Vector) -> Minimisation:
     """Minimise without a Hessian, by BFGS from the model's matrix over all parameters that approximates ∇²F at a start.
 
-    The last step, of a decrement below `FLOOR_DECREMENT`, is taken without a look. A model may have no such matrix.
+    The last step, below a hundredth of `FLOOR_DECREMENT`, is taken without a look. A model may have no such matrix.
     """
     parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
     factor = factorise(np.asarray(parts[0].matrices[0])) if parts and len(parts[0].entries) == 1 else None
     if factor is None:
         return Minimisation(np.inf, theta, False)
     way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
-    found = way.descend(lambda size: size < FLOOR_DECREMENT, MAX_NEWTON_STEPS)
+    exact = 1e-2 * FLOOR_DECREMENT  # at ten times as much the error of a second-order jackknife shows that of the fit
+    found = way.descend(lambda size: size < exact, MAX_NEWTON_STEPS)
     return Minimisation(way.value, way.theta - way.step if found else way.theta, found)
 
 
