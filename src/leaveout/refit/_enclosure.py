@@ -216,9 +216,10 @@ class CertifiedBatch:
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         shrinks = size <= STALL_RATIO * before
         near = size <= self.target * np.maximum(self.first[lanes], 1e-300)
-        if not (last or np.isscalar(self.wanted)):  # a step is proved to shrink twice less than it does, or worse
+        wanted = np.asarray(self.wanted)
+        if wanted.ndim and not last:  # a step is proved to shrink twice less than it does, or worse
             with np.errstate(invalid="ignore"):  # no slope allows any radius
-                near &= ~(2 * size**2 > before * self.wanted[lanes] * np.sqrt(self.metric.kept_share[lanes]))
+                near &= ~(2 * size**2 > before * wanted[lanes] * np.sqrt(self.metric.kept_share[lanes]))
         found = self._ball(lanes, eta, omega, size, near | ~shrinks)
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
