@@ -427,10 +427,8 @@ class Plan(PrintedResult):
             held = self.held[first:end].reshape(place.shape)
             return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
         count = self.indptr[refits + 1] - self.indptr[refits]
-        refit, within = (
-            np.repeat(np.arange(len(refits)), count),
-            np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count),
-        )
+        refit = np.repeat(np.arange(len(refits)), count)
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         entry = self.indptr[refits][refit] + within
         place = np.full((len(refits), width), -1)
         place[refit, self.index[entry] if width == n else within] = entry  # if all units have a place, in their order
