@@ -47,22 +47,24 @@ class AbstractRefit(Module):
     quadratic: ClassVar[bool] = False  # whether its first step reaches the minimiser of a quadratic
     iterates: ClassVar[bool] = False  # whether it iterates to the minimiser of each refit
 
-    def judged(self, num_refits: int) -> np.ndarray:
-        """Number the refits whose errors are computed: all, or a random sample if `errors` is "sampled".
+    def judged(self, refits: np.ndarray, num_refits: int) -> np.ndarray:
+        """Mark refits whose errors are computed: all, or those in a random sample if `errors` is "sampled".
 
         Parameters
         ----------
+        refits : array of int, shape (some,)
+            Numbers of some refits.
         num_refits : int
             The number of refits.
 
         Returns
         -------
-        array of int
-            The numbers, in order.
+        array of bool, shape (some,)
+            The marks.
         """
         if getattr(self, "errors", "all") == "all" or num_refits <= SAMPLED:
-            return np.arange(num_refits)
-        return np.sort(np.random.default_rng(0).choice(num_refits, SAMPLED, replace=False))
+            return np.ones(len(refits), bool)
+        return np.isin(refits, np.random.default_rng(0).choice(num_refits, SAMPLED, replace=False))
 
     @abc.abstractmethod
     def __call__(self, fit: Fit, rows: RefitRows, *, judge: bool = True) -> RefitBatch:

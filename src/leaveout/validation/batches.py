@@ -56,7 +56,7 @@ class Refitter:
 
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
-        judged = np.isin(batch.refits, self.refit.judged(int(self.number)))
+        judged = self.refit.judged(batch.refits, int(self.number))
         done = refit_active_set(self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all()))
         if self.losses is not None:
             done = replace(done, error=infinite_if_unknown(done)) if judged.all() else self._sample_errors(rows, done, judged)
