@@ -169,7 +169,7 @@ def lacking_classes(rng: Generator) -> Tally:
     call = {"cv": cv, "method": "predict_proba"}
     truth, _ = told(lambda: cross_val_predict(LogisticRegression(tol=1e-10, max_iter=5000), X, y, **call))
     model = LogisticRegression(tol=1e-10, max_iter=5000)
-    ours, _ = told(lambda: lo.sklearn.cross_val_predict(model, X, y, refit=lo.Exact(), **call))
+    ours, _ = told(lambda: lo.sklearn.cross_val_predict(model, X, y, strategy=lo.Exact(), **call))
     return value("probabilities", ours, truth, 1e-4)
 
 

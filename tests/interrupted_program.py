@@ -109,7 +109,7 @@ def network(**more):
 def asked(**more):
     build = lambda alpha, loss: lo.GLM(X, y, loss, lo.penalties.Ridge(alpha))
     space = {"alpha": (1e-2, 1e4), "loss": ["logistic", "probit"]}
-    return tuned(build, space, TOGETHER, refit=lo.Certified(), sampler="optuna", trials=12, **more)
+    return tuned(build, space, TOGETHER, strategy=lo.Certified(), sampler="optuna", trials=12, **more)
 
 
 def folds(**more):

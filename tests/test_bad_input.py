@@ -59,7 +59,7 @@ def broken(value, where=(3, 1)):
             "plan is for 7 units, but the fit has 60",
         ),
         (lambda: lo.cross_validate(fitted("logistic"), np.arange(60)), TypeError, "must be a Plan|a Plan, such as"),
-        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "must be a strategy"),
+        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "strategy must be one"),
         (lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"), ValueError, "'response', 'link'"),
         (lambda: lo.cross_predict(fitted("separable"), lo.leave_one_out(40)), NotImplementedError, "has none"),
         (

@@ -30,6 +30,20 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "a generator that comes in place of a seed is not drawn from",
+        "conventional",
+        "int(np.random.default_rng(rng).integers(SEEDS))",
+        "0",
+        "test_conventions",
+    ),
+    Fault(
+        "a warning points at a line of the library",
+        "conventions.warn",
+        "stacklevel=level + 1",
+        "stacklevel=level",
+        "test_conventions",
+    ),
+    Fault(
         "the knots that a formula learned from all rows are not reported",
         "from_statsmodels",
         'return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))',
@@ -1865,8 +1879,8 @@ FAULTS = (
     Fault(
         "a resumed nested run takes other folds",
         "nested",
-        "cache_key(fit, single, refit, evaluate=evaluate)",
-        "cache_key(fit, num_folds, refit, evaluate=evaluate)",
+        "cache_key(fit, single, strategy, evaluate=evaluate)",
+        "cache_key(fit, num_folds, strategy, evaluate=evaluate)",
         "test_checkpoint",
     ),
     Fault(
@@ -2153,8 +2167,8 @@ FAULTS = (
     Fault(
         "fold_parameters uses the tolerance of losses",
         "fold_parameters",
-        'fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint)',
-        'fold_thetas(fit, plan, refit, "fold_parameters", checkpoint)',
+        'fold_thetas(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint)',
+        'fold_thetas(fit, plan, strategy, "fold_parameters", checkpoint)',
         "validation/test_estimate",
     ),
     Fault(

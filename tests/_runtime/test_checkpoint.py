@@ -454,7 +454,14 @@ def test_a_long_verb_of_other_data_is_refused(file):
     refused = {
         "nested": (
             lambda **f: lo.nested(**{"fit": logistic(), "repeats": 2, "num_folds": 4} | f),
-            {"fit": logistic(2.0), "repeats": 3, "num_folds": 5, "seed": 1, "evaluate": "zero_one", "refit": lo.NewtonStep()},
+            {
+                "fit": logistic(2.0),
+                "repeats": 3,
+                "num_folds": 5,
+                "seed": 1,
+                "evaluate": "zero_one",
+                "strategy": lo.NewtonStep(),
+            },
         ),
         "interval": (
             lambda **f: lo.interval(**{"fit": fit, "X_new": X[:9]} | f),
@@ -466,7 +473,7 @@ def test_a_long_verb_of_other_data_is_refused(file):
                 "estimate": lo.cross_validate(logistic(), PLAN, evaluate="zero_one"),
                 "prediction": X[0],
                 "pairs": 5,
-                "refit": lo.Exact(),
+                "strategy": lo.Exact(),
             },
         ),
         "tune": (

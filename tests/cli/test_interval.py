@@ -42,7 +42,7 @@ def test_they_are_those_of_the_library(files, tmp_path):
     assert found.exit_code == 0, found.output
     fit = lo.fit(lo.GLM(X[:48], FRAME.visits[:48], "poisson", offset=FRAME.time[:48]))
     some = FRAME.index[48:][FRAME.city[48:] != "Bonn"]
-    want = lo.interval(fit, X.loc[some], 0.8, groups=FRAME.site[:48], offset=FRAME.time[some], refit=lo.Exact())
+    want = lo.interval(fit, X.loc[some], 0.8, groups=FRAME.site[:48], offset=FRAME.time[some], strategy=lo.Exact())
     table = pd.read_csv(out)
     np.testing.assert_allclose(table[["prediction", "low", "high"]], want, rtol=1e-6)
     assert list(table.row) == list(range(1, 9))

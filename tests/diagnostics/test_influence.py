@@ -212,7 +212,7 @@ def test_what_is_refused(linear):
         (ValueError, "this estimate has no fit", dict(estimate=replace(cv, fit=None))),
         (ValueError, "pairs must be a whole number, 2 or more", dict(pairs=1)),
         (ValueError, "pairs must be a whole number, 2 or more", dict(pairs="all")),
-        (TypeError, "refit must be a strategy such as lo.Exact.*; got 'exact'", dict(refit="exact")),
+        (TypeError, "strategy must be one, such as lo.Exact.*; got 'exact'", dict(strategy="exact")),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=[1.0, np.nan])),
         (ValueError, "one row of 2 finite features; got shape", dict(prediction=np.ones((3, 2)))),
         (

@@ -67,7 +67,7 @@ def test_they_are_mapies(host, splits, method):
     theirs = regression.CrossConformalRegressor(host, confidence_level=0.9, method=method, cv=splits)
     _, ends = theirs.fit_conformalize(X, y).predict_interval(Z)
     fit = lo.from_sklearn(host.fit(X, y), X, y)
-    ours = lo.interval(fit, Z, 0.9, method, plan=lo.from_splits(splits.split(X), N), refit=lo.Exact())
+    ours = lo.interval(fit, Z, 0.9, method, plan=lo.from_splits(splits.split(X), N), strategy=lo.Exact())
     np.testing.assert_allclose(ours[["low", "high"]], ends[:, :, 0], atol=1e-6)
 
 
@@ -102,8 +102,8 @@ def test_they_hold_what_exact_refits_give(refit):
     y = np.r_[COUNTS, 3.0, 9.0]
     fit = lo.fit(lo.GLM(x, y, "poisson"))
     for how in ({}, {"method": "minmax"}, {"plan": lo.kfold(N + 2, 5, seed=0)}):
-        exact = lo.interval(fit, Z, refit=lo.Exact(), **how)
-        found = lo.interval(fit, Z, refit=refit, **how)
+        exact = lo.interval(fit, Z, strategy=lo.Exact(), **how)
+        found = lo.interval(fit, Z, strategy=refit, **how)
         assert (found.low <= exact.low + 1e-9).all() and (found.high >= exact.high - 1e-9).all()
         assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] and exact.attrs["proved"]
         assert found.attrs["proved"] or not isinstance(refit, lo.Certified)
@@ -112,7 +112,7 @@ def test_they_hold_what_exact_refits_give(refit):
 
 def test_of_losses_with_parameters_of_their_own_errors_are_estimated():
     """A Gaussian's scale does not move the mean."""
-    own = lo.interval(lo.fit(lo.Regression(X, Y, "gaussian")), Z, refit=lo.Exact())
+    own = lo.interval(lo.fit(lo.Regression(X, Y, "gaussian")), Z, strategy=lo.Exact())
     plain = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z)
     np.testing.assert_allclose(own, plain, atol=1e-6)
     assert not own.attrs["proved"] and plain.attrs["proved"]
@@ -234,7 +234,7 @@ def test_sets_are_the_papers(kind, score, seed):
         (folds, "plus", {"plan": plan}),
         (folds, "minmax", {"plan": plan}),
     ):
-        found = lo.interval(fit, new, 0.8, method, score=score, seed=seed, refit=lo.Exact(), **how)
+        found = lo.interval(fit, new, 0.8, method, score=score, seed=seed, strategy=lo.Exact(), **how)
         assert (found.to_numpy() == paper_sets(y, own, score, 0.8, method, seed)).all()
     if kind == "two":
         own = lo.fit(lo.GLM(FEATURES, y, "logistic", lo.penalties.Ridge(1.0)))
@@ -261,7 +261,7 @@ def test_sets_are_mapies(score, splits):
     _, sets = theirs.fit_conformalize(FEATURES, THREE).predict_set(PLACES, agg_scores="crossval")
     fit = lo.from_sklearn(host.fit(FEATURES, THREE), FEATURES, THREE)
     plan = lo.from_splits(splits.split(FEATURES), N)
-    ours = lo.interval(fit, PLACES, 0.9, plan=plan, score=score, refit=lo.Exact())
+    ours = lo.interval(fit, PLACES, 0.9, plan=plan, score=score, strategy=lo.Exact())
     assert (ours.to_numpy() == sets[:, :, 0]).all() and 0 < ours.to_numpy().mean() < 1
 
 
@@ -272,8 +272,8 @@ def test_sets_hold_those_of_exact_refits(kind, refit):
     y, loss = (y, "multinomial") if kind == "three" else ((y == "yes").astype(float), "logistic")
     fit = lo.fit(lo.GLM(FEATURES, y, loss, penalty))
     for score in ("lac", "aps", "raps"):
-        exact = lo.interval(fit, PLACES, score=score, refit=lo.Exact())
-        found = lo.interval(fit, PLACES, score=score, refit=refit)
+        exact = lo.interval(fit, PLACES, score=score, strategy=lo.Exact())
+        found = lo.interval(fit, PLACES, score=score, strategy=refit)
         assert (found.to_numpy() >= exact.to_numpy()).all()
         assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] or isinstance(refit, lo.Certified)
 
@@ -320,7 +320,7 @@ def test_two_quantiles_are_conformalised():
             new[:, fold], own[fold] = lo.predict(refit, Z).to_numpy()[:, None], lo.predict(refit, X[fold])
     error = np.maximum(low[1] - Y, Y - high[1])
     assert error.min() < 0 < error.max()
-    found = lo.interval(fits, Z, 0.8, plan=plan, refit=lo.Exact())
+    found = lo.interval(fits, Z, 0.8, plan=plan, strategy=lo.Exact())
     np.testing.assert_allclose(found.high, ranked(high[0] + error, 0.8), atol=1e-5)
     np.testing.assert_allclose(found.low, -ranked(error - low[0], 0.8), atol=1e-5)
     np.testing.assert_allclose(found.prediction, (lo.predict(fits[0], Z) + lo.predict(fits[1], Z)) / 2, rtol=1e-10)
@@ -463,7 +463,7 @@ def test_new_rows_go_through_what_the_host_does():
         (lambda: lo.interval(FIT, Z, plan=lo.bootstrap(N, 5)), ValueError, "holds out every unit once"),
         (lambda: lo.interval(FIT, Z, plan=lo.random_subsets(N, 0.1, 5)), ValueError, "holds out every unit once"),
         (lambda: lo.interval(FIT, Z, plan=lo.blocks(N, 6)), ValueError, "exchangeable"),
-        (lambda: lo.interval(FIT, Z, refit="exact"), TypeError, "refit must be a strategy"),
+        (lambda: lo.interval(FIT, Z, strategy="exact"), TypeError, "strategy must be one"),
         (lambda: lo.interval(FIT, Z, offset=np.ones(15)), ValueError, "has no offset, but one was given"),
         (lambda: lo.interval(FIT, Z[:, :2]), ValueError, r"X_new must be \[rows, 3\], of one row or more; got shape \(15, 2\)"),
         (lambda: lo.interval(FIT, Z[0]), ValueError, r"got shape \(3,\)"),

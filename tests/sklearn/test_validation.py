@@ -92,7 +92,7 @@ def test_scores_are_those_of_scikit_learns_own_refits(name):
     y = Y[target]
     groups = GROUPS if isinstance(cv, GroupKFold) else None
     theirs = cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True)
-    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True, refit=EXACT)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, groups=groups, scoring=scoring, return_train_score=True, strategy=EXACT)
     errors = ["approximation_error"] if scoring is None else [f"approximation_error_{one}" for one in scoring]
     assert set(ours) == set(theirs) | {*errors, "refits"} and ours["refits"] == "from one fit"
     for key in theirs:
@@ -110,7 +110,7 @@ COARSE = {"no update": lo.NoUpdate(), "one step of the full fit": lo.Infinitesim
 def test_the_error_is_about_how_far_a_coarse_refit_is_off(refit, scoring):
     cv = KFold(6, shuffle=True, random_state=3)
     truth = cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring)["test_score"]
-    found = lo.sklearn.cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring, refit=refit)
+    found = lo.sklearn.cross_validate(LOGISTIC, X, Y["bits"], cv=cv, scoring=scoring, strategy=refit)
     off = np.abs(found["test_score"] - truth)
     assert (off <= found["approximation_error"] + 1e-7).all()
     assert refit is not COARSE["no update"] or (off.max() > 1e-3 and found["approximation_error"].max() < 30 * off.max())
@@ -162,10 +162,10 @@ def test_standardising_in_every_fold_is_a_change_of_the_penalty(name, before, mo
     theirs = cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True)
     count = []
     monkeypatch.setattr(StandardScaler, "fit", lambda self, *args, fit=StandardScaler.fit: count.append(1) or fit(self, *args))
-    ours = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True, refit=EXACT)
+    ours = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, return_train_score=True, strategy=EXACT)
     alone = name == "least squares"  # the fold without the row that its coefficient is of
     assert len(count) == 1 + alone and "transformers" not in ours
-    quick = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, refit=lo.Certified())
+    quick = lo.sklearn.cross_validate(host, x, y, cv=cv, scoring=scoring, strategy=lo.Certified())
     for key in theirs:
         if not key.endswith("_time"):
             np.testing.assert_allclose(ours[key], theirs[key], atol=1e-7, err_msg=key)
@@ -177,7 +177,7 @@ def test_standardising_in_every_fold_is_a_change_of_the_penalty(name, before, mo
 def test_one_step_of_the_full_fit_of_standardised_columns():
     host, cv = make_pipeline(StandardScaler(), Ridge(5.0)), KFold(15)
     theirs = cross_validate(host, X, Y["real"], cv=cv)["test_score"]
-    ours = lo.sklearn.cross_validate(host, X, Y["real"], cv=cv, refit=lo.InfinitesimalJackknife())
+    ours = lo.sklearn.cross_validate(host, X, Y["real"], cv=cv, strategy=lo.InfinitesimalJackknife())
     off = np.abs(ours["test_score"] - theirs)
     assert (off <= ours["approximation_error"]).all() and off.max() > 1e-4
 
@@ -227,7 +227,7 @@ def test_the_loss_of_standardised_columns_by_its_formula():
 
 def test_frozen_transformers_are_those_of_all_rows_and_it_is_said():
     host, y, cv = make_pipeline(SelectKBest(k=2), StandardScaler(), LOGISTIC), Y["two"], StratifiedKFold(5)
-    found = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring="neg_log_loss", transformers="frozen", refit=EXACT)
+    found = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring="neg_log_loss", transformers="frozen", strategy=EXACT)
     ready = make_pipeline(SelectKBest(k=2), StandardScaler()).fit_transform(X, y)
     theirs = cross_validate(LOGISTIC, ready, y, cv=cv, scoring="neg_log_loss")["test_score"]
     np.testing.assert_allclose(found["test_score"], theirs, atol=1e-7)
@@ -255,7 +255,7 @@ def test_a_fitted_host_is_taken_as_it_is_and_one_fitted_elsewhere_is_not(monkeyp
     kept, want = elsewhere.coef_.copy(), cross_validate(Ridge(2.0), X, Y["real"], cv=4)["test_score"]
     for host, fits in ((here, 0), (elsewhere, 1), (changed, 1), (Ridge(2.0), 1)):
         count[:] = []
-        got = lo.sklearn.cross_val_score(host, X, Y["real"], cv=4, refit=lo.Certified())
+        got = lo.sklearn.cross_val_score(host, X, Y["real"], cv=4, strategy=lo.Certified())
         assert len(count) == fits
         np.testing.assert_allclose(got, want, atol=1e-10)
     np.testing.assert_array_equal(elsewhere.coef_, kept)
@@ -265,7 +265,7 @@ def test_a_host_that_stopped_early_is_brought_to_the_minimum():
     early = LogisticRegression(C=10.0, max_iter=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        got = lo.sklearn.cross_val_score(early, X, Y["two"], cv=5, scoring="neg_log_loss", refit=EXACT)
+        got = lo.sklearn.cross_val_score(early, X, Y["two"], cv=5, scoring="neg_log_loss", strategy=EXACT)
     want = cross_validate(LogisticRegression(C=10.0, **TIGHT), X, Y["two"], cv=5, scoring="neg_log_loss")["test_score"]
     np.testing.assert_allclose(got, want, atol=1e-6)
 
@@ -277,7 +277,7 @@ def test_estimators_indices_and_scorers_of_ones_own():
     cv = KFold(5, shuffle=True, random_state=2)
     options = {"cv": cv, "return_estimator": True, "return_indices": True}
     theirs = cross_validate(Ridge(2.0), X, Y["real"], scoring=several, **options)
-    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], scoring=several, refit=EXACT, **options)
+    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], scoring=several, strategy=EXACT, **options)
     assert set(ours) - set(theirs) == {"approximation_error_size", "approximation_error_first", "refits"}
     for key in ("test_size", "test_first"):
         np.testing.assert_allclose(ours[key], theirs[key], atol=1e-10)
@@ -289,7 +289,7 @@ def test_estimators_indices_and_scorers_of_ones_own():
         assert mine.score(X, Y["real"]) == pytest.approx(other.score(X, Y["real"]), abs=1e-12)
     median = make_scorer(median_absolute_error, greater_is_better=False)
     named = {"mine": median, "theirs": "r2"}
-    ours = functools.partial(lo.sklearn.cross_validate, refit=EXACT)
+    ours = functools.partial(lo.sklearn.cross_validate, strategy=EXACT)
     both = [run(Ridge(2.0), X, Y["real"], scoring=named, cv=cv) for run in (cross_validate, ours)]
     for key in ("test_mine", "test_theirs"):
         np.testing.assert_allclose(both[1][key], both[0][key], atol=1e-10)
@@ -302,7 +302,7 @@ def test_weights_go_to_the_fit_and_not_to_the_score():
     ):
         options = {"cv": 4, "scoring": "neg_log_loss", "params": {name: WEIGHT}}
         theirs = cross_validate(host, X, Y["two"], **options)["test_score"]
-        ours = lo.sklearn.cross_validate(host, X, Y["two"], refit=EXACT, **options)["test_score"]
+        ours = lo.sklearn.cross_validate(host, X, Y["two"], strategy=EXACT, **options)["test_score"]
         np.testing.assert_allclose(ours, theirs, atol=1e-7)
         assert np.abs(ours - lo.sklearn.cross_val_score(host, X, Y["two"], cv=4, scoring="neg_log_loss")).max() > 1e-4
 
@@ -317,7 +317,7 @@ def test_frames_with_text_and_labels():
     np.testing.assert_allclose(lo.sklearn.cross_val_score(host, frame, y, cv=5, scoring="neg_log_loss"), theirs, atol=1e-7)
     plain = frame[list("abcd")]
     np.testing.assert_allclose(
-        lo.sklearn.cross_val_score(LOGISTIC, plain, y, cv=5, scoring="roc_auc", refit=EXACT),
+        lo.sklearn.cross_val_score(LOGISTIC, plain, y, cv=5, scoring="roc_auc", strategy=EXACT),
         cross_validate(LOGISTIC, plain, y, cv=5, scoring="roc_auc")["test_score"],
     )
     with pytest.raises(ValueError, match=r"another order.*y\.loc"):
@@ -342,7 +342,7 @@ def test_a_column_that_is_constant_in_a_fold_and_a_category_that_it_lacks():
 @pytest.mark.parametrize("cv", [LeaveOneOut(), KFold(4, shuffle=True, random_state=0)], ids=["one by one", "folds"])
 def test_predictions_by_the_fold_that_leaves_a_row_out(method, cv):
     want = cross_val_predict(LOGISTIC, X, Y["three"], cv=cv, method=method)
-    got = lo.sklearn.cross_val_predict(LOGISTIC, X, Y["three"], cv=cv, method=method, refit=EXACT)
+    got = lo.sklearn.cross_val_predict(LOGISTIC, X, Y["three"], cv=cv, method=method, strategy=EXACT)
     if method == "predict":
         np.testing.assert_array_equal(got, want)
     else:
@@ -370,7 +370,7 @@ def test_columns_of_probabilities_are_all_classes_where_folds_lack_some(method, 
             else (pytest.raises(ValueError, match="Only 2 class/es in training fold, but 3"))
         ):
             warnings.filterwarnings("always" if method != "decision_function" else "ignore")
-            ours = lo.sklearn.cross_val_predict(host, Z, y, cv=splits, method=method, refit=EXACT)
+            ours = lo.sklearn.cross_val_predict(host, Z, y, cv=splits, method=method, strategy=EXACT)
         if method != "decision_function":
             with pytest.warns(RuntimeWarning):
                 theirs = cross_val_predict(host, Z, y, cv=splits, method=method)
@@ -380,10 +380,10 @@ def test_columns_of_probabilities_are_all_classes_where_folds_lack_some(method, 
 @pytest.mark.parametrize("name", ["explained_variance", "r2"])
 def test_a_share_of_the_variance_of_one_row_is_none(name):
     with pytest.warns(FitFailedWarning), pytest.warns(UndefinedMetricWarning, match="less than two samples"):
-        found = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=LeaveOneOut(), scoring=name, refit=EXACT)
+        found = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=LeaveOneOut(), scoring=name, strategy=EXACT)
     assert np.isnan(found["test_score"]).all()
     theirs = cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name)
-    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name, refit=EXACT)
+    ours = lo.sklearn.cross_validate(Ridge(2.0), X, Y["real"], cv=KFold(5), scoring=name, strategy=EXACT)
     np.testing.assert_allclose(ours["test_score"], theirs["test_score"], rtol=1e-9)
 
 
@@ -399,12 +399,12 @@ ALONE = {  # folds whose rows the others do not determine, or that have a class 
 def test_folds_that_others_do_not_determine_have_a_fit_of_their_own(name):
     host, X, y, cv, scoring = ALONE[name]
     theirs = cross_validate(host, X, y, cv=cv, scoring=scoring)
-    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring=scoring, refit=EXACT)
+    ours = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring=scoring, strategy=EXACT)
     for one in scoring:
         np.testing.assert_allclose(ours[f"test_{one}"], theirs[f"test_{one}"], atol=1e-6)
         assert (ours[f"approximation_error_{one}"] < 1e-6).all()
     np.testing.assert_allclose(
-        lo.sklearn.cross_val_predict(host, X, y, cv=cv, refit=EXACT), cross_val_predict(host, X, y, cv=cv), atol=1e-6
+        lo.sklearn.cross_val_predict(host, X, y, cv=cv, strategy=EXACT), cross_val_predict(host, X, y, cv=cv), atol=1e-6
     )
 
 
@@ -412,14 +412,14 @@ def test_folds_without_a_fit_have_no_score_and_it_is_said():
     late, cv = (np.arange(60) > 19).astype(int), GroupKFold(3)
     scaled = make_pipeline(QuantileTransformer(n_quantiles=5), LOGISTIC)
     run = lambda host, **more: lo.sklearn.cross_validate(host, X[:60], late, cv=cv, groups=np.arange(60) // 20, **more)
-    for host, scoring, more in ((LOGISTIC, ["accuracy"], {"refit": EXACT}), (scaled, ["accuracy", "f1_macro"], {})):
+    for host, scoring, more in ((LOGISTIC, ["accuracy"], {"strategy": EXACT}), (scaled, ["accuracy", "f1_macro"], {})):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             found = run(host, scoring=scoring, **more)
         assert any(one.category is FitFailedWarning and "one class" in str(one.message) for one in told)
         for one in scoring:
             assert np.isnan(found[f"test_{one}"]).sum() == np.isnan(found[f"approximation_error_{one}"]).sum() == 1
-    for host, more in ((LOGISTIC, {"refit": EXACT}), (scaled, {})):
+    for host, more in ((LOGISTIC, {"strategy": EXACT}), (scaled, {})):
         with pytest.raises(ValueError, match="one class"):
             run(host, error_score="raise", **more)
         with warnings.catch_warnings():
@@ -446,7 +446,7 @@ def test_scorers_that_know_no_positive_class_are_told_of_as_scikit_learn_does(ho
     with pytest.warns(UserWarning, match=why):
         want = cross_validate(*given, **more)
     with pytest.warns(UserWarning, match=why), pytest.warns(FitFailedWarning, match="a score that is not defined"):
-        found = lo.sklearn.cross_validate(*given, refit=EXACT, **more)
+        found = lo.sklearn.cross_validate(*given, strategy=EXACT, **more)
     for name in ("average_precision", "roc_auc"):
         np.testing.assert_allclose(found[f"test_{name}"], want[f"test_{name}"], atol=1e-7)
     assert np.isnan(found["test_average_precision"]).all()
@@ -459,13 +459,13 @@ def test_scorers_and_fits_that_fail():
         return 1.0
 
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
-        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score=-7.0, refit=EXACT)
+        found = lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score=-7.0, strategy=EXACT)
     assert (found["test_score"] == -7.0).all()
     with pytest.raises(ZeroDivisionError):
-        lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise", refit=EXACT)
+        lo.sklearn.cross_validate(Ridge(), X, Y["real"], cv=3, scoring=broken, error_score="raise", strategy=EXACT)
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
         found = lo.sklearn.cross_validate(
-            Ridge(), X, Y["real"], cv=3, scoring=lambda host, X, y: 1 / 0, error_score=-7.0, refit=EXACT
+            Ridge(), X, Y["real"], cv=3, scoring=lambda host, X, y: 1 / 0, error_score=-7.0, strategy=EXACT
         )
     assert (found["test_score"] == -7.0).all()
     cut = make_pipeline(FunctionTransformer(_fails_on_few), QuantileTransformer(n_quantiles=5), Ridge())
@@ -499,7 +499,7 @@ def _fails_on_few(values):
         ),
         (
             lambda: lo.sklearn.cross_validate(
-                LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}, refit=EXACT
+                LOGISTIC, X, Y["two"], params={"sample_weight": 1.0 * (Y["two"] == "yes")}, strategy=EXACT
             ),
             ValueError,
             "class 'no' have sample_weight 0",
@@ -507,7 +507,7 @@ def _fails_on_few(values):
         (lambda: lo.sklearn.cross_val_score(Ridge(), X, Y["real"], scoring=["r2"]), ValueError, "must be one scorer"),
         (lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3)), ValueError, "partitions"),
         (
-            lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3), refit=EXACT),
+            lambda: lo.sklearn.cross_val_predict(Ridge(), X, Y["real"], cv=ShuffleSplit(3), strategy=EXACT),
             ValueError,
             "every row once",
         ),
@@ -640,7 +640,7 @@ def test_a_log_loss_keeps_off_infinity_as_scikit_learns_does():
     splits = [(np.arange(5, 40), np.r_[0:5, 40]), (np.arange(5, 40), np.arange(5))]
     host = LogisticRegression(C=100.0, **TIGHT)
     want = cross_validate(host, x, y, cv=splits, scoring="neg_log_loss")["test_score"]
-    got = lo.sklearn.cross_val_score(host, x, y, cv=splits, scoring="neg_log_loss", refit=EXACT)
+    got = lo.sklearn.cross_val_score(host, x, y, cv=splits, scoring="neg_log_loss", strategy=EXACT)
     np.testing.assert_allclose(got, want, atol=1e-5)
     test = splits[0][1]
     p = host.fit(x[splits[0][0]], y[splits[0][0]]).predict_proba(x[test])
@@ -653,11 +653,11 @@ def test_what_one_fit_does_not_tell_the_host_fits_itself(monkeypatch):
 
     monkeypatch.setattr("leaveout.sklearn._validation.fit_host", told)
     host, y = LinearRegression(), Y["real"]
-    found = lo.sklearn.cross_validate(host, X, y, cv=3, scoring="r2", refit=EXACT)
+    found = lo.sklearn.cross_validate(host, X, y, cv=3, scoring="r2", strategy=EXACT)
     assert "by the host: one fit does not tell" in found["refits"] and "not positive definite" in found["refits"]
     np.testing.assert_allclose(found["test_score"], cross_validate(host, X, y, cv=3)["test_score"], rtol=1e-12)
     assert (found["approximation_error"] == 0).all()
-    predicted = lo.sklearn.cross_val_predict(host, X, y, cv=3, refit=EXACT)
+    predicted = lo.sklearn.cross_val_predict(host, X, y, cv=3, strategy=EXACT)
     np.testing.assert_allclose(predicted, cross_val_predict(host, X, y, cv=3), rtol=1e-12)
 
 

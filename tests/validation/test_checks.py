@@ -234,7 +234,7 @@ def test_refits_by_their_codes():
     assert (found.code, found.severity) == ("LO304", "error") and found.reason.startswith("1 refit (7): ")
     message = lo.RESULTS.undetermined.message
     assert f"{found.reason.partition(': ')[2]}; {found.remedy}" == message
-    assert codes(X, y, refit=lo.NoUpdate()) and set(codes(X, y, refit=lo.NoUpdate())) <= {"LO300", "LO301"}
+    assert codes(X, y, strategy=lo.NoUpdate()) and set(codes(X, y, strategy=lo.NoUpdate())) <= {"LO300", "LO301"}
 
 
 def test_codes_are_of_results():

@@ -101,7 +101,7 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
     twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
     cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.NewtonStep(), evaluate="squared_error")
-    assert cv.interval(0.9, "nested") == lo.nested(fit, 0.9, refit=lo.NewtonStep(), evaluate="squared_error")
+    assert cv.interval(0.9, "nested") == lo.nested(fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error")
     np.testing.assert_allclose((twice.low, twice.high), (2 * found.low, 2 * found.high), rtol=1e-5)
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import sqlite3
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime.conventions import warn
 from .fingerprint import fingerprint
 
 PAUSE = 2.0  # seconds between commits, and so of work that a crash loses besides the current step
@@ -111,7 +111,7 @@ class Journal:
                 self.base.execute("BEGIN EXCLUSIVE")
                 self.num_saved = time.monotonic()
         except sqlite3.Error as error:  # the run continues if the disk is full
-            warnings.warn(f"{self.name} cannot be written ({error}): what comes is not kept.", stacklevel=2)
+            warn(f"{self.name} cannot be written ({error}): what comes is not kept.")
             _journal.set(None)
 
     def _digest(self, blob: Any) -> str:

@@ -7,7 +7,6 @@ groups of products of summed g_n (Liang & Zeger 1986); for a series, it has pair
 l/(maxlags + 1) (Newey & West 1987).
 """
 
-import warnings
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.conventions import warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
 from ..data.arrays import check_times, codes, index_of, places
@@ -118,7 +118,7 @@ def covariance(
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         if count < MIN_BLOCKS:
             few = f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small."
-            warnings.warn(few, stacklevel=3)
+            warn(few)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
         if use_correction is None or use_correction:
             factor = count / (count - 1) * (units - 1) / _residual_degrees(units, rank)

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._runtime.checkpoint import File, StepResult, keeping
+from .._runtime.conventions import conventional
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
@@ -38,10 +39,11 @@ RefitStatistic = Callable[[Array], Array]  # raveled θ of some refits -> one nu
 CHEAP = 5e9  # operations below which F over the remaining units, and the dispersion, are computed for every refit
 
 
+@conventional
 @float64
 def influence(
     estimate: Estimate,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
     prediction: Any = None,
     pairs: int | None = None,
@@ -56,7 +58,7 @@ def influence(
     ----------
     estimate : Estimate
         An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy of these refits.
     prediction : callable or array_like, optional
         A function of the natural parameters of one refit that returns a number; or, for `lo.GLM` and `lo.Regression`, one
@@ -107,13 +109,13 @@ def influence(
             "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
             "give it back: dataclasses.replace(estimate, fit=fit)."
         )
-    if not isinstance(refit, AbstractRefit):
-        raise TypeError(f"influence: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+    if not isinstance(strategy, AbstractRefit):
+        raise TypeError(f"influence: strategy must be one, such as lo.Exact(); got {strategy!r}.")
     require_hessian(fit, "influence")
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
-    of = cache_key(fit, plan, refit, estimate=parts, prediction=prediction, pairs=pairs)
+    of = cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=pairs)
     with stoppable("influence"), keeping("influence", checkpoint, of):
-        return _make_result(estimate, fit, plan, refit, prediction, pairs)
+        return _make_result(estimate, fit, plan, strategy, prediction, pairs)
 
 
 def _make_result(

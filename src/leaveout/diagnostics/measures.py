@@ -19,6 +19,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from .._runtime.checkpoint import File
+from .._runtime.conventions import conventional
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
 from .._runtime.results import kind_of
 from ..models.glm.glm import GLM
@@ -85,8 +86,11 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
     return jax.lax.map(one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units))
 
 
+@conventional
 @float64
-def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> Float[np.ndarray, " units"]:
+def cooks_distance(
+    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+) -> Float[np.ndarray, " units"]:
     """Compute Cook's distance of each unit from the fit without it.
 
     With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is the rank of H. φ̂ is one,
@@ -97,7 +101,7 @@ def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File
     ----------
     fit : Fit
         The fit.
-    refit : AbstractRefit, default `Exact()`
+    strategy : AbstractRefit, default `Exact()`
         The strategy of the refits.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
@@ -124,12 +128,13 @@ def cooks_distance(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File
     >>> lo.cooks_distance(fit).round(3)
     array([0.111, 0.035, 0.429, 1.778])
     """
-    moved = _moves(fit, refit, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
+    moved = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
     return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
 
 
+@conventional
 @float64
-def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
+def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
     """Compute the change of each parameter when each unit is left out, in standard errors.
 
     The entry of unit i and parameter j is (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj). It is positive if the parameter is lower
@@ -139,7 +144,7 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None
     ----------
     fit : Fit
         The fit.
-    refit : AbstractRefit, default `Exact()`
+    strategy : AbstractRefit, default `Exact()`
         The strategy of the refits.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
@@ -166,16 +171,17 @@ def dfbetas(fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None
     >>> lo.dfbetas(fit).shape
     (4, 2)
     """
-    moved = _moves(fit, refit, "dfbetas", checkpoint)
+    moved = _moves(fit, strategy, "dfbetas", checkpoint)
     left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
     names = fit.objective.parameters.names()
     columns = names if len(names) == fit.num_params else None
     return pd.DataFrame(-moved / spread(fit) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
 
 
+@conventional
 @float64
 def studentized_residuals(
-    fit: Fit, refit: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
 ) -> Float[np.ndarray, " units"]:
     """Compute the studentised leave-one-out residual of each unit.
 
@@ -187,7 +193,7 @@ def studentized_residuals(
     ----------
     fit : Fit
         The fit of a GLM with one linear predictor.
-    refit : AbstractRefit, default `Exact()`
+    strategy : AbstractRefit, default `Exact()`
         The strategy of the refits.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
@@ -216,7 +222,7 @@ def studentized_residuals(
     without("studentized_residuals", objective)
     if not isinstance(objective, GLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
-    theta = fit.vector + _moves(fit, refit, "studentized_residuals", checkpoint)
+    theta = fit.vector + _moves(fit, strategy, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
     square = dispersions(fit, leave_one_out(len(theta)), theta) * variance / np.maximum(1 - leverage(fit), 0.0)

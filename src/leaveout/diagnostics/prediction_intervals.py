@@ -24,7 +24,6 @@ the exact refits without additional memory. So do the sets: own scores are taken
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -34,6 +33,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
+from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
@@ -94,6 +94,7 @@ class Held(NamedTuple):
     weight: Float[Array, " held"]
 
 
+@conventional
 @float64
 def interval(
     fit: Fit | tuple[Fit, Fit],
@@ -109,7 +110,8 @@ def interval(
     score: Score = "lac",
     raps: tuple[float, int] = (0.1, 2),
     seed: int | None = None,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    rng: Rng = None,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
     """Compute prediction intervals for the responses of new rows, whatever their distribution; sets, if these are classes.
@@ -153,7 +155,9 @@ def interval(
     seed : int, optional
         With it "aps" and "raps" count a random share of the class's own probability, as their papers do, which makes sets
         smaller and sometimes empty. The default counts it whole.
-    refit : AbstractRefit, default `Certified()`
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
+    strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers.
@@ -229,20 +233,20 @@ def interval(
     shifts = [_shift("interval", each, offset, rows) for each in objectives]
     members = _members(objective, groups, new_groups, rows)
     for each in objectives:  # the plan must suit both
-        chosen = _plan(each, method, None if members else groups, plan, refit)
+        chosen = _plan(each, method, None if members else groups, plan, strategy)
     parts = [
         (where, _held(objective, chosen, level, of_group, units))
         for where, units, of_group in members or [(np.arange(rows), np.ones(objective.num_units, bool), "")]
     ]
     count = objective.num_units
     draws = np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
-    of = cache_key(sides[0], chosen, refit, X_new=designs, offset=shifts, level=float(level), method=method)
+    of = cache_key(sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method)
     of |= {"score": (score, *map(float, raps), draws)} if classes else {}
     of |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
     of |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
     result = np.zeros(((len(classes) or 2) + 1, rows))
     with stoppable("interval"), keeping("interval", checkpoint, of):
-        every = list(map(functools.partial(_refits, plan=chosen, refit=refit), sides))
+        every = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
         with Slow("new rows", rows) as bar:
             for where, held in parts:
                 used, refit_of = np.unique(held.refit, return_inverse=True)
@@ -488,7 +492,7 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
 
 
 def _warn(message: str, caller: str = "interval") -> None:
-    warnings.warn(f"{caller}: {message}", stacklevel=5)
+    warn(f"{caller}: {message}")
 
 
 def _predict_by_refits(

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime.conventions import warn
 from .._runtime.jax import PyTree, float64
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
-from ..optimize.hessian_factor import warn
 
 ITERATION_ADVICE = "raise max_iter or scale the columns"  # advice to the user
 

@@ -11,13 +11,13 @@ where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), a
 max(covars_weight − R, 0).
 """
 
-import warnings
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.conventions import warn
 from .._runtime.jax import Scalar, jnp
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
 from ..models.emissions._base import Parameters
@@ -154,7 +154,7 @@ def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
             f"{stopped}; fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
         ) from None
     before, after = (objective.log_likelihood(which) for which in (theta, found))
-    warnings.warn(f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.", stacklevel=3)
+    warn(f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.")
     return found
 
 

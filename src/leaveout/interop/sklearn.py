@@ -6,7 +6,6 @@ parameters of a refit.
 """
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -26,6 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._runtime.conventions import warn
 from ..data.arrays import match_labels
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents, SeveralTargets
@@ -318,7 +318,7 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
     if above > 2 * rounding + max_host_excess * abs(float(found.value)):
         raise ValueError(f"from_sklearn: the estimator is not near {said}")
     if above > rounding:
-        warnings.warn(f"from_sklearn: the estimator is not at {said} The fit is at that least.", stacklevel=3)
+        warn(f"from_sklearn: the estimator is not at {said} The fit is at that least.")
     return found
 
 

@@ -11,13 +11,13 @@ pair touches are independent, and the distribution is kept.
 """
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from .._runtime.conventions import warn
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
 
@@ -77,10 +77,9 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
             chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
         if (burn_in_sweeps * asked < wanted).any():
-            warnings.warn(
+            warn(
                 "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
-                f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them.",
-                stacklevel=2,
+                f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them."
             )
         for step in range(steps):
             label = _move(chains, label, share, rng)[1]

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
+from .._runtime.conventions import Rng, conventional
 from .._runtime.progress import Slow
 from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
@@ -115,6 +116,7 @@ class BlockBootstrap:
         return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper)
 
 
+@conventional
 def binomial_block_bootstrap(
     estimator: SklearnEstimator | Fit,
     X: Any,
@@ -130,6 +132,7 @@ def binomial_block_bootstrap(
     num_boot: int = 2500,
     loss: Loss = "squared",
     seed: int = 0,
+    rng: Rng = None,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> BlockBootstrap:
@@ -159,6 +162,8 @@ def binomial_block_bootstrap(
         The loss.
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional

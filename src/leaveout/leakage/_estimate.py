@@ -1,7 +1,6 @@
 """`leakage_corrected`: folds → injected fits → one linear system → the loss with no leakage, with its errors and limits."""
 
 import functools
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, keeping, read_or_make
+from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from ..data.arrays import match_labels
@@ -33,6 +33,7 @@ DEFAULT = Injection()
 IID_REPEATS = 4
 
 
+@conventional
 def leakage_corrected(
     estimator_or_fit: SklearnEstimator | Fit,
     X: Any,
@@ -45,10 +46,11 @@ def leakage_corrected(
     injection: Injection = DEFAULT,
     cv: Any = None,
     seed: int = 0,
+    rng: Rng = None,
     n_jobs: int | None = None,
     response: str = "auto",
     bins: ArrayLike | None = None,
-    refit: AbstractRefit | None = None,
+    strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> LeakageResult:
     """Estimate the loss on new clusters, where the clusters as they are filed are wrong for some records.
@@ -80,13 +82,15 @@ def leakage_corrected(
         The number of folds (5, balanced by size), a splitter, or pairs of rows.
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     n_jobs : int, optional
         The jobs of joblib.
     response : str, default "auto"
         The method of the estimator that predicts; "predict_proba" gives probabilities to a function.
     bins : array_like, optional
         The edges of classes of losses, whose histogram is then estimated.
-    refit : AbstractRefit, optional
+    strategy : AbstractRefit, optional
         The strategy that refits a `Fit` (default `Exact()`).
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers.
@@ -126,7 +130,7 @@ def leakage_corrected(
     caller = "leakage_corrected"
     leakage = check_known(leakage)
     _, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
-    task = prepare(caller, estimator_or_fit, X, y, loss, response, refit, scoring)
+    task = prepare(caller, estimator_or_fit, X, y, loss, response, strategy, scoring)
     folds, names = make_folds(caller, task.X, task.y, groups, cv, seed)
     if injection.mechanism != leakage.mechanism:
         if leakage.mechanism != "split":
@@ -222,5 +226,5 @@ def leakage_corrected(
         partial = functools.partial(result, runs, beside, f"{told}: this is what these say.")
         raise Interrupted(f"{caller}: {told}", partial if draws > 1 else lambda: None) from None
     for note in notes:
-        warnings.warn(f"leakage_corrected: {note}", stacklevel=2)
+        warn(f"leakage_corrected: {note}")
     return result(runs, beside)

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.conventions import Rng, conventional
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
@@ -259,6 +260,8 @@ class InjectedSplits:
         How often each fold is drawn.
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Raises
     ------
@@ -275,7 +278,10 @@ class InjectedSplits:
     (0, 3)
     """
 
-    def __init__(self, share: float, cv: Any = None, *, mechanism: str = "record", num_repeats: int = 1, seed: int = 0):
+    @conventional
+    def __init__(
+        self, share: float, cv: Any = None, *, mechanism: str = "record", num_repeats: int = 1, seed: int = 0, rng: Rng = None
+    ):
         if not 0 <= share < 1:
             raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
         Injection(mechanism=mechanism)  # type: ignore[arg-type]

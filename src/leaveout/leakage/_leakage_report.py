@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, keeping
+from .._runtime.conventions import Rng, conventional
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.progress import Slow
@@ -32,6 +33,7 @@ NOT_REQUESTED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"
 
 
+@conventional
 def leakage_report(
     estimator: SklearnEstimator | Fit,
     X: Any,
@@ -47,6 +49,7 @@ def leakage_report(
     draws: int = 20,
     injection: Injection | None = None,
     seed: int = 0,
+    rng: Rng = None,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> LeakageReport:
@@ -94,6 +97,8 @@ def leakage_report(
         The levels and draws of "extrapolated".
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional

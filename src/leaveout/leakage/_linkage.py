@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.conventions import Rng, conventional
 from .._runtime.results import PrintedResult
 from ..data.arrays import codes
 from ._binomial import check_probabilities
@@ -389,7 +390,8 @@ class Linkage(PrintedResult):
         linked = self.probability >= threshold
         return components(rows, self.left[linked], self.right[linked])
 
-    def partitions(self, num: int, seed: int = 0) -> Int[np.ndarray, "num rows"]:
+    @conventional
+    def partitions(self, num: int, seed: int = 0, *, rng: Rng = None) -> Int[np.ndarray, "num rows"]:
         """Draw clusterings of the rows.
 
         Parameters
@@ -398,6 +400,8 @@ class Linkage(PrintedResult):
             The number of draws.
         seed : int, default 0
             The seed; with 0 they are the first of those behind every result of the linkage.
+        rng : int, numpy.random.Generator or None, optional
+            In place of `seed`: a generator draws it, and None draws another one in each call.
 
         Returns
         -------

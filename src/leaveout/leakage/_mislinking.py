@@ -1,12 +1,12 @@
 """Shares of leaked records in each fold, and records that are filed under other clusters uniformly."""
 
-import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 
 PRECISION_RECALL_GAP = 0.1  # difference of precision and recall that uniform mislinking does not explain
@@ -51,11 +51,10 @@ class UniformMislinking:
         sizes = np.bincount(folds[0].clusters)
         # 10: records of a cluster from which a recall far below the precision means entities cut in two
         if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= 10:
-            warnings.warn(
+            warn(
                 f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
                 f"{np.mean(sizes[sizes > 0]):.0f} records on average: large entities cut in two, not records mislinked one by "
-                "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall).",
-                stacklevel=3,
+                "one, for which this over-corrects; use SplitLeakage.from_pairwise(precision, recall)."
             )
         for k, fold in enumerate(folds):
             p_test[k] = self.q * fold.share_elsewhere
@@ -68,16 +67,14 @@ def uniform_mislinking(precision: float, recall: float) -> UniformMislinking:
     """Derive uniform mislinking from the precision and recall of pairs; see `RecordLeakage.from_pairwise`."""
     check_rates("RecordLeakage.from_pairwise", precision, recall)
     if precision > recall + PRECISION_RECALL_GAP:
-        warnings.warn(
+        warn(
             f"RecordLeakage.from_pairwise: precision {precision:g} is far above recall {recall:g}: entities are cut in "
-            "two, rather than single records mislinked; consider SplitLeakage.from_pairwise.",
-            stacklevel=3,
+            "two, rather than single records mislinked; consider SplitLeakage.from_pairwise."
         )
     if precision < recall - PRECISION_RECALL_GAP:
-        warnings.warn(
+        warn(
             f"RecordLeakage.from_pairwise: precision {precision:g} is far below recall {recall:g}: clusters of several "
-            "entities merged, which leak nothing (what is left out together stays together); only recall is used.",
-            stacklevel=3,
+            "entities merged, which leak nothing (what is left out together stays together); only recall is used."
         )
     return UniformMislinking(1 - float(np.sqrt(recall)), float(precision), float(recall))
 

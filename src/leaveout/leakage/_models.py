@@ -4,13 +4,13 @@ For each fold, T̂ is the training set and V̂ the test set: `p_train` is the sh
 the share of V̂ that belongs to T̂'s.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 from ._linkage import Linkage
 from ._mislinking import PRECISION_RECALL_GAP, LeakageFold, Shares, UniformMislinking, check_rates, uniform_mislinking
@@ -200,10 +200,9 @@ class SplitLeakage:
         """
         check_rates("SplitLeakage.from_pairwise", precision, recall)
         if precision < 1 - PRECISION_RECALL_GAP:
-            warnings.warn(
+            warn(
                 f"SplitLeakage.from_pairwise: precision {precision:g} is far from 1, so not only splits are at work; if "
-                "records are mislinked one by one use RecordLeakage.from_pairwise.",
-                stacklevel=2,
+                "records are mislinked one by one use RecordLeakage.from_pairwise."
             )
         return SplitLeakage(2 * (1 - recall))
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from .._runtime.checkpoint import File, keeping
+from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
 from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
@@ -87,6 +88,7 @@ class SlopeTest:
         return f"{self.fall:.4g} ({interval}) with {self.share:.0%} of V̂ injected, {self.kind}: {self.verdict}"
 
 
+@conventional
 def leakage_slope_test(
     estimator: SklearnEstimator | Fit,
     X: Any,
@@ -98,6 +100,7 @@ def leakage_slope_test(
     injection: Injection | None = None,
     cv: Any = None,
     seed: int = 0,
+    rng: Rng = None,
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> SlopeTest:
@@ -129,6 +132,8 @@ def leakage_slope_test(
         The number of folds (5, balanced by size), a splitter, or pairs of rows.
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional
@@ -217,8 +222,9 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64]
     return np.concatenate(falls), np.concatenate(sizes)
 
 
+@conventional
 def largest_leakage_share(
-    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: SklearnEstimator | None = None, seed: int = 0
+    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: SklearnEstimator | None = None, seed: int = 0, rng: Rng = None
 ) -> pd.DataFrame:
     """Estimate the largest share of T̂ that can belong to V̂'s clusters, by fold.
 
@@ -239,6 +245,8 @@ def largest_leakage_share(
         The classifier; by default logistic regression of standardised columns.
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Returns
     -------

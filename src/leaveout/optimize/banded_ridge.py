@@ -18,7 +18,6 @@ target is its loss at the penalties reported for it, never one interpolated betw
 """
 
 import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.conventions import warn
 from .._runtime.progress import Slow
 from .._runtime.results import PrintedResult
 from ..data.arrays import numbers
@@ -418,7 +418,7 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
             except np.linalg.LinAlgError:
                 tried.append(np.full(rows.y.shape[1], np.nan))
                 told = "they are too small for these columns, or a fold leaves no unit"
-                warnings.warn(f"path: penalties {each.tolist()} are passed over: {told}.", stacklevel=4)
+                warn(f"path: penalties {each.tolist()} are passed over: {told}.")
             bar.advance()
     losses = np.array(tried)
     known = np.where(np.isnan(losses), np.inf, losses)

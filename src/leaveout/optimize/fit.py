@@ -13,6 +13,7 @@ import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
+from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.results import RESULTS, PrintedResult, kind_of
@@ -32,7 +33,7 @@ from ..objectives.objective import (
 )
 from .active_set import above, dual_form, restrict_to_active
 from .bfgs import minimise_by_information
-from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out, warn
+from .hessian_factor import IndefiniteHessianError, check_finite, cholesky, coordinates, far_out
 from .hessian_products import (
     FINE,
     Coordinates,
@@ -411,6 +412,7 @@ def _natural(fit: Fit) -> PyTree:
     return map_arrays(np.asarray, fit.objective.parameters.natural(theta))
 
 
+@conventional
 @float64
 def fit(
     objective: AbstractObjective,
@@ -418,6 +420,7 @@ def fit(
     *,
     num_starts: int | None = None,
     seed: int = 0,
+    rng: Rng = None,
     curvature: Curvature = "auto",
     checkpoint: File | None = None,
 ) -> Fit:
@@ -451,6 +454,8 @@ def fit(
         nat a unit.
     seed : int, default: 0
         Seed of the starts.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     curvature : {"auto", "dense", "products", "rows"}, default: "auto"
         "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the latter beyond 12,000
         parameters; "rows" uses a matrix over the rows, for a `GLM` under a `Ridge`.

@@ -1,8 +1,5 @@
 """Cholesky factor of H at θ̂, or an error that names the parameters which make H indefinite."""
 
-import inspect
-import warnings
-
 import numpy as np
 
 from .._runtime.jax import PyTree
@@ -94,13 +91,3 @@ def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, ca
             direction = whitener.unwhiten(vector)
             raise indefinite(objective, F.to_tree(theta), caller, least, direction / np.linalg.norm(direction))
     return whitener, null_space
-
-
-def warn(message: str) -> None:
-    """Issue a warning that points at the line of the caller outside this package."""
-    if not message:
-        return
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(__package__):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level + 1)

@@ -18,6 +18,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.conventions import Rng, conventional
 from .._runtime.results import PrintedResult
 from ..data.arrays import codes, count, flags, generator, index_of, match_labels, numbers, places, share, whole
 from .graph import distances, read_edges
@@ -607,8 +608,9 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     return made.replace_facts(call=f"lo.leave_one_out({n})")
 
 
+@conventional
 @scheme
-def kfold(num_units: int, k: int, *, seed: int | None = None, repeats: int = 1) -> Plan:
+def kfold(num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
     """Split the units into k folds of nearly equal size, each left out once.
 
     Parameters
@@ -619,6 +621,8 @@ def kfold(num_units: int, k: int, *, seed: int | None = None, repeats: int = 1) 
         Number of folds, from 2 to n.
     seed : int, optional
         Seed by which units are shuffled. Without it folds are contiguous.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
@@ -665,8 +669,9 @@ def _members(fold: NDArray[np.int64], k: int) -> list[NDArray[np.int64]]:
     return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
 
+@conventional
 @scheme
-def stratified(y: ArrayLike, k: int, *, seed: int | None = None, repeats: int = 1) -> Plan:
+def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
     """Split the units into k folds, each of which holds every class in its share of the whole.
 
     Classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers with fractions, and numbers none of
@@ -680,6 +685,8 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, repeats: int = 
         Number of folds, from 2 to the number of units of the largest class.
     seed : int, optional
         Seed by which the units of each class are shuffled. Without it they go to folds in their order.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
@@ -720,8 +727,9 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, repeats: int = 
     return _plan(_repeated("stratified", draw, seed, repeats), n, names=index_of(y))
 
 
+@conventional
 @scheme
-def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None) -> Plan:
     """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and independently of one another.
 
     Parameters
@@ -734,6 +742,8 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
         Number of folds.
     seed : int, default: 0
         Seed of the draws.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Returns
     -------
@@ -751,8 +761,9 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
 
 
+@conventional
 @scheme
-def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0) -> Plan:
+def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None) -> Plan:
     """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn places.
 
     Parameters
@@ -765,6 +776,8 @@ def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0
         Number of folds.
     seed : int, default: 0
         Seed of the draws.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Returns
     -------
@@ -958,8 +971,9 @@ def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None
     return _plan(folds, n, dropped, serial=True, names=index_of(times))
 
 
+@conventional
 @scheme
-def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, repeats: int = 1) -> Plan:
+def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
     """Leave out every group of units that share a label, or k folds of whole groups. Standard errors are over groups.
 
     Parameters
@@ -972,6 +986,8 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
     seed : int, optional
         Seed by which groups are shuffled and dealt to folds in equal numbers. Without it the largest group goes first, each to
         the fold of the fewest units, as GroupKFold of scikit-learn has it.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     repeats : int, default: 1
         Number of times that folds are drawn anew. The loss of a unit is its mean over the repeats.
 
@@ -1107,6 +1123,7 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     return _plan(held, n, around, serial=True, names=names)
 
 
+@conventional
 @scheme
 def nearest_neighbour_matched(
     points: ArrayLike,
@@ -1114,6 +1131,7 @@ def nearest_neighbour_matched(
     k: int,
     *,
     seed: int = 0,
+    rng: Rng = None,
     clustering: Literal["hierarchical", "kmeans"] = "hierarchical",
 ) -> Plan:
     """Split places into k folds that are as far from one another as the places to predict are from the data.
@@ -1134,6 +1152,8 @@ def nearest_neighbour_matched(
         Number of folds.
     seed : int, default: 0
         Seed of random folds, and of k-means.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     clustering : {"hierarchical", "kmeans"}, default: "hierarchical"
         Clustering of the places: Ward's, which takes memory for all pairs of places, or k-means.
 
@@ -1232,8 +1252,9 @@ def _merge(points: NDArray[np.float64], cluster: NDArray[np.int64], k: int) -> N
     return fold[cluster]
 
 
+@conventional
 @scheme
-def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
+def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0, rng: Rng = None) -> Plan:
     """Draw n units with replacement, again and again: weights are counts, and units that were never drawn are scored.
 
     Only entries whose count is not one are stored. A resample that draws every unit is drawn again.
@@ -1246,6 +1267,8 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0) -> Plan:
         Number of resamples.
     seed : int, default: 0
         Seed of the draws.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Returns
     -------

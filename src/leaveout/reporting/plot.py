@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
 from ..diagnostics.result import Influence
@@ -403,7 +404,10 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     return ax
 
 
-def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0) -> "Axes":
+@conventional
+def against_exact(
+    fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0, rng: Rng = None
+) -> "Axes":
     """Plot held-out losses against those of exact refits, for a sample of the refits.
 
     The bars are the reported errors.
@@ -420,6 +424,8 @@ def against_exact(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sam
         The number of refits. Half of them have the largest reported errors, the others are random.
     seed : int, default 0
         The seed of the sample.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
 
     Returns
     -------

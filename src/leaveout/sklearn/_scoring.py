@@ -5,7 +5,6 @@ errors. Any other scorer is called on the test rows of every fold, also at param
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring, explained_variance_score, get_scorer, get_scorer_names
 
+from .._runtime.conventions import warn
 from .._runtime.results import among
 from ..interop.sklearn import usual_score
 from ..optimize.fit import Fit
@@ -38,7 +38,7 @@ class OfMean(NamedTuple):
 
 def undefined_score(what: str) -> float:
     """Return NaN, with scikit-learn's warning, for a share of variance of a single row."""
-    warnings.warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning, stacklevel=2)
+    warn(f"{what} is not well-defined with less than two samples.", UndefinedMetricWarning)
     return float("nan")
 
 
@@ -146,7 +146,7 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
         except Exception as error:
             if error_score == "raise":
                 raise
-            warnings.warn(f"Scoring failed. The score of this fold is set to {error_score}. {error!r}", stacklevel=2)
+            warn(f"Scoring failed. The score of this fold is set to {error_score}. {error!r}")
             return float(error_score)
 
     return score

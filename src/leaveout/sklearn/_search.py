@@ -1,7 +1,6 @@
 """Search over candidates in scikit-learn's manner, from one fit for each instead of one for each fold, where that pays."""
 
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import get_tags
 
 from .._runtime.checkpoint import File, keeping
+from .._runtime.conventions import warn
 from .._runtime.interrupt import stoppable
 from ..interop.sklearn import describe, inner, penalty_of
 from ..models.glm.losses import Squared
@@ -143,10 +143,9 @@ class OneFitSearchCV(GridSearchCV):
         # the D² of a Tweedie deviance, for one, depends on its power
         powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
         if self.scoring is None and len(powers) > 1:
-            warnings.warn(
+            warn(
                 "OneFitSearchCV: candidates differ by their power, on which each one's own score depends: these scores are of "
-                "other things. Give one for all, as scoring='neg_mean_absolute_error'.",
-                stacklevel=2,
+                "other things. Give one for all, as scoring='neg_mean_absolute_error'."
             )
         routed = self._get_routed_params_for_fit(params)
         groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")

@@ -15,6 +15,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
 from .._runtime.checkpoint import File, StepResult, keeping, making
+from .._runtime.conventions import conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.parallel import steps
 from ..data.arrays import index_of
@@ -32,6 +33,7 @@ LEAST = float(np.finfo(np.float64).min)
 ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}  # outputs for a class that a fold lacks
 
 
+@conventional
 def cross_validate(
     estimator: Any,
     X: Any,
@@ -48,7 +50,7 @@ def cross_validate(
     return_estimator: bool = False,
     return_indices: bool = False,
     error_score: ErrorScore = np.nan,
-    refit: AbstractRefit | None = None,
+    strategy: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def cross_validate(
     parameters of that fold's refit: those of the minimum. Otherwise the host refits the folds, by scikit-learn's function with
     these arguments: where no refits are known from one fit, transformers learn from the rows of each fold, its solver stops
     before the minimum, a scorer has to be called (as that of ranks), or its fits cost less. The key "refits" says which way and
-    why; so does the logger "leaveout". A strategy in `refit` asks for one fit wherever there is one. Rows are matched by
+    why; so does the logger "leaveout". A `strategy` asks for one fit wherever there is one. Rows are matched by
     position, as in scikit-learn.
 
     The key "approximation_error" (for several scorers "approximation_error_<name>") has the error of each fold's score against
@@ -98,7 +100,7 @@ def cross_validate(
         Whether to return the rows of every split.
     error_score : float or "raise", default: nan
         Score of a fold that fails.
-    refit : AbstractRefit, optional
+    strategy : AbstractRefit, optional
         Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         Whether transformers before the linear model (scalers, selections) are fitted on the training rows of every fold, or
@@ -146,8 +148,8 @@ def cross_validate(
     visible = return_estimator or any(map(callable, listed))
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
     count, is_frozen = cv.get_n_splits(X, y, groups), transformers == "frozen"
-    why = reason_for_host(estimator, Request(X, y, params or {}, listed, count, refit is not None, is_frozen, visible))
-    of = {"estimator": estimator, "data": (X, y, params), "refit": refit, "transformers": transformers}
+    why = reason_for_host(estimator, Request(X, y, params or {}, listed, count, strategy is not None, is_frozen, visible))
+    of = {"estimator": estimator, "data": (X, y, params), "refit": strategy, "transformers": transformers}
     of |= {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
     with stoppable("cross_validate"):
         if not why:
@@ -155,7 +157,7 @@ def cross_validate(
             cv = splits_of(cv, data, groups)
             with keeping("cross_validate", checkpoint, of | {"splits": cv}):
                 try:
-                    folds, host = folds_of(estimator, data, cv, refit, transformers, error_score, visible)
+                    folds, host = folds_of(estimator, data, cv, strategy, transformers, error_score, visible)
                     wanted = named_scorers(scoring, host, data.X, data.y, error_score)
                     found = scores(folds, wanted, host, data.y, error_score)
                     hosts = [folds.of(k) for k in range(len(cv))] if return_estimator or return_train_score else []
@@ -207,7 +209,7 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
     parts = [found for _, found in steps(fold, range(len(splits)))]
     for k, part in enumerate(parts):
         if "failure" in part:
-            warnings.warn(f"cross_validate: the fit of fold {k} failed: {part['failure']}", FitFailedWarning, stacklevel=2)
+            warn(f"cross_validate: the fit of fold {k} failed: {part['failure']}", FitFailedWarning)
     names = next((part for part in parts if "failure" not in part), None)
     if names is None:
         raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
@@ -275,6 +277,7 @@ def cross_val_score(
     return found["test_score"]
 
 
+@conventional
 def cross_val_predict(
     estimator: Any,
     X: Any,
@@ -287,7 +290,7 @@ def cross_val_predict(
     params: dict[str, Any] | None = None,
     pre_dispatch: Any = "2*n_jobs",
     method: str = "predict",
-    refit: AbstractRefit | None = None,
+    strategy: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> np.ndarray:
@@ -318,7 +321,7 @@ def cross_val_predict(
         As in scikit-learn, for the host's refits.
     method : str, default: "predict"
         Method of the estimator that predicts, such as "predict_proba".
-    refit : AbstractRefit, optional
+    strategy : AbstractRefit, optional
         Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         As in `cross_validate`.
@@ -345,7 +348,7 @@ def cross_val_predict(
     """
     check("cross_val_predict", X, y, params, groups, transformers)
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
-    asked = Request(X, y, params or {}, [], cv.get_n_splits(X, y, groups), refit is not None, transformers == "frozen")
+    asked = Request(X, y, params or {}, [], cv.get_n_splits(X, y, groups), strategy is not None, transformers == "frozen")
     why = reason_for_host(estimator, asked)
     given = {"params": params, "method": method, "n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch}
     if why and checkpoint is None:
@@ -372,22 +375,21 @@ def cross_val_predict(
                 f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
                 f"{method} with imbalanced folds. {advice}"
             )
-        warnings.warn(
+        warn(
             f"Number of classes in training fold ({len(own)}) does not match total number of classes ({len(classes)}). Results "
             f"may not be appropriate for your use case. {advice}",
             RuntimeWarning,
-            stacklevel=2,
         )
         out = np.full((len(found), len(classes)), ABSENT[method], found.dtype)
         out[:, np.searchsorted(classes, own)] = found
         return out
 
-    of = {"estimator": estimator, "data": data, "splits": splits, "refit": refit, "transformers": transformers}
+    of = {"estimator": estimator, "data": data, "splits": splits, "refit": strategy, "transformers": transformers}
     with stoppable("cross_val_predict"), keeping("cross_val_predict", checkpoint, of | {"method": method}):
         folds: OneFit | HostFolds = HostFolds(estimator, data, splits, functools.partial(fold_failed, error_score="raise"))
         try:
             if not why:
-                folds, _ = folds_of(estimator, data, splits, refit, transformers, "raise")
+                folds, _ = folds_of(estimator, data, splits, strategy, transformers, "raise")
         except NoOneFit as error:
             why = str(error)
         tell("cross_val_predict", why)
@@ -478,7 +480,7 @@ def with_weights(caller: str, estimator: Any, X: Any, y: Any, params: dict[str, 
 def fold_failed(error: Exception, error_score: ErrorScore) -> None:
     if error_score == "raise":
         raise error
-    warnings.warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning, stacklevel=2)
+    warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning)
 
 
 def warn_of_missing(result: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
@@ -489,11 +491,10 @@ def warn_of_missing(result: Scores, error_score: ErrorScore) -> NDArray[np.float
         said = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"
         if error_score == "raise":
             raise ValueError(f"cross_validate: {said}.")
-        warnings.warn(f"cross_validate: {said}: it is set to {error_score}.", FitFailedWarning, stacklevel=3)
+        warn(f"cross_validate: {said}: it is set to {error_score}.", FitFailedWarning)
     if unknown.any():
-        warnings.warn(
+        warn(
             f"cross_validate: of {unknown.sum()} of {len(unknown)} folds it is not known how far the score is from the exact "
-            "refit's; their approximation_error is NaN. refit=lo.Exact() iterates to the end.",
-            stacklevel=3,
+            "refit's; their approximation_error is NaN. strategy=lo.Exact() iterates to the end."
         )
     return np.where(missing, np.nan if error_score == "raise" else error_score, result.values)

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
+from .._runtime.conventions import conventional
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
 from .._runtime.progress import Slow
@@ -276,7 +277,7 @@ def path(
     objective: BandedRidge,
     penalties: Penalties,
     plan: Plan,
-    refit: AbstractRefit = ...,
+    strategy: AbstractRefit = ...,
     *,
     audit: int = ...,
     checkpoint: File | None = ...,
@@ -286,17 +287,18 @@ def path(
     objective: Model,
     penalties: Penalties,
     plan: Plan,
-    refit: AbstractRefit = ...,
+    strategy: AbstractRefit = ...,
     *,
     audit: int = ...,
     checkpoint: File | None = ...,
 ) -> Path: ...
+@conventional
 @float64
 def path(
     objective: Model,
     penalties: Penalties,
     plan: Plan,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
     audit: int = 5,
     checkpoint: File | None = None,
@@ -314,7 +316,7 @@ def path(
         scikit-learn's alpha). For a `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
     plan : Plan
         The units to leave out, as in `cross_validate`.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy. The penalties share the operations of one call: of many rows left out by themselves, fewer refits are
         proved and more are estimated.
     audit : int, default 5
@@ -364,16 +366,16 @@ def path(
     audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _label_penalties(objective, penalties), dict[Any, PathPoint]()
-    labels = {"model": repr(objective), "refit": repr(refit)}
-    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": refit, "audit": audit}
+    labels = {"model": repr(objective), "refit": repr(strategy)}
+    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": strategy, "audit": audit}
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
-            _find(found, objective, named, plan, refit, audit)
+            _find(found, objective, named, plan, strategy, audit)
             said, missed = _audit_points(found, audit, work(objective, objective.design.shape[1]))
             if missed:  # refits that were judged in the same way are refined
                 said = f"{said}: every penalty was cross-validated by itself"
                 for value in [*found]:
-                    point = found[value].with_estimate(cross_validate(found[value].fit, plan, refit, audit=audit))
+                    point = found[value].with_estimate(cross_validate(found[value].fit, plan, strategy, audit=audit))
                     found[value] = replace(point, audit=point.judged.audit)
             for point in found.values():
                 point.note = said

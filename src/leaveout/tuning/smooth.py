@@ -30,7 +30,6 @@ Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of l
 """
 
 import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -40,6 +39,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Float
 
+from .._runtime.conventions import warn
 from .._runtime.jax import float64
 from ..linalg.design import weight_terms
 from ..models.smooth.additive import Additive
@@ -489,7 +489,7 @@ class Smoothing(PrintedResult):
         """
         criterion = self._criterion_name()
         if self._apart:
-            warnings.warn(f"smooth: {self._apart}.", stacklevel=3)
+            warn(f"smooth: {self._apart}.")
         here, plan, sides = self._second.here, criterion.plan, self._second.sides
         low, high = self.bounds.T
         rho = self.rho + self.choice.moves(plan)

@@ -26,6 +26,7 @@ import pandas as pd
 import scipy
 
 from .._runtime.checkpoint import File, depends, keeping
+from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, float64
 from .._runtime.progress import Slow
@@ -450,7 +451,7 @@ def tune(
     build: Build,
     space: Space,
     plan: Plan,
-    refit: AbstractRefit = ...,
+    strategy: AbstractRefit = ...,
     sampler: Sampler = ...,
     *,
     trials: int = ...,
@@ -458,14 +459,16 @@ def tune(
     start: Mapping[str, Any] | None = ...,
     nested: int = ...,
     seed: int = ...,
+    rng: Rng = ...,
     checkpoint: File | None = ...,
 ) -> Tuning: ...
+@conventional
 @float64
 def tune(
     build: Build | BandedRidge,
     space: Space | tuple[float, float],
     plan: Plan,
-    refit: AbstractRefit = STEP,
+    strategy: AbstractRefit = STEP,
     sampler: Sampler = "gradient",
     *,
     trials: int = 50,
@@ -473,12 +476,13 @@ def tune(
     start: Mapping[str, Any] | None = None,
     nested: int = 1,
     seed: int = 0,
+    rng: Rng = None,
     checkpoint: File | None = None,
 ) -> Tuning | PerTarget:
     """Find the hyperparameters with the lowest mean held-out loss.
 
-    Every trial is one fit, cross-validated under `plan` by `refit`. The optimism of the choice is estimated from the trials; by
-    gradient, from further descents without some of the units.
+    Every trial is one fit, cross-validated under `plan` by `strategy`. The optimism of the choice is estimated from the trials;
+    by gradient, from further descents without some of the units.
 
     Parameters
     ----------
@@ -491,7 +495,7 @@ def tune(
         choices.
     plan : Plan
         The units to leave out, as in `cross_validate`.
-    refit : AbstractRefit, default `NewtonStep()`
+    strategy : AbstractRefit, default `NewtonStep()`
         The strategy of the refits.
     sampler : {"gradient", "optuna", "path"}, default "gradient"
         "gradient" descends the exact gradient of the criterion of `NewtonStep()`, in steps of two e-folds at most, to a
@@ -513,6 +517,8 @@ def tune(
         The descents without each of three groups of units, which estimate the optimism (0 for none).
     seed : int, default 0
         The seed.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers. `build` is
         identified by its code, what the code uses, and every objective that it returns.
@@ -577,8 +583,8 @@ def tune(
         )
     if not isinstance(plan, Plan):
         raise TypeError(f"tune: plan must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
-    if not isinstance(refit, AbstractRefit):
-        raise TypeError(f"tune: refit must be a strategy such as lo.NewtonStep(); got {refit!r}.")
+    if not isinstance(strategy, AbstractRefit):
+        raise TypeError(f"tune: strategy must be one, such as lo.NewtonStep(); got {strategy!r}.")
     if not isinstance(trials, int | np.integer) or trials < 1:
         raise ValueError(f"tune: trials must be a whole number, 1 or more; got {trials!r}.")
     if not isinstance(nested, int | np.integer) or nested < 0:
@@ -595,7 +601,7 @@ def tune(
             number = isinstance(value, int | float | np.number)
             if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
                 raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
-    study = TrialStudy(build, read, plan, refit, int(trials), metric, dict(start or {}), int(seed), int(nested))
+    study = TrialStudy(build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
     try:

@@ -3,7 +3,6 @@
 import abc
 import os
 import textwrap
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.conventions import warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
@@ -230,13 +230,12 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     alike = bool((seen.all(0) == seen.any(0)).all())
     lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
     if lacking:
-        warnings.warn(
+        warn(
             f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
-            "another is ranked behind it.",
-            stacklevel=2,
+            "another is ranked behind it."
         )
     elif not alike:
-        warnings.warn("compare: some units are scored by some models only; they are left out of every mean.", stacklevel=2)
+        warn("compare: some units are scored by some models only; they are left out of every mean.")
     values = {name: each.per_unit() for name, each in estimates.items()}
     if not alike:
         common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
@@ -314,7 +313,7 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
     """Warn of differences that are less certain than they seem."""
     estimate = estimates[best]
-    told = lambda text: warnings.warn(f"compare: {text}", stacklevel=4)
+    told = lambda text: warn(f"compare: {text}")
     others = table.drop(index=best)
     for name, row in others.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
@@ -460,7 +459,7 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             what = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
                 told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
-                warnings.warn(told, stacklevel=3)
+                warn(told)
                 break
             raise ValueError(
                 f"compare: {what} not of one thing. Fit all models to the response as it was measured; for one that was "
@@ -484,7 +483,7 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     if (ours and unknown) or len(set(unknown.values())) > 1:
         alike = f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
         listed = ", ".join(map(repr, unknown))
-        warnings.warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.", stacklevel=3)
+        warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.")
 
 
 def _alike(a: Estimate, b: Estimate) -> bool:

@@ -10,7 +10,6 @@ both. After the last batch some refits are repeated exactly (`audit`), and refit
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,6 +20,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping
+from .._runtime.conventions import conventional, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64
@@ -51,11 +51,12 @@ DEFAULT_REFIT = Certified()
 PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
+@conventional
 @float64
 def cross_validate(
     fit: Fit,
     plan: PlanLike,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     *,
     evaluate: Evaluate | ScoreName | None = None,
     metric: AnyMetric | Sequence[AnyMetric] | Mapping[str, AnyMetric] = (),
@@ -79,7 +80,7 @@ def cross_validate(
         these. A number k means k folds, drawn with the seed 0: `lo.stratified` if the response is a class, successive ones for
         a series, `lo.groups` if there are `groups`, and otherwise `lo.kfold`. A splitter of scikit-learn, or pairs
         (train, test), are taken as `lo.from_splits` takes them.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
         The loss of held-out units, instead of the objective's own score. A function `evaluate(held, seen, parameters)` gets
@@ -146,20 +147,20 @@ def cross_validate(
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
     Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
-    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit, groups)
-    if evaluate is not None and getattr(refit, "errors", "all") == "sampled":
+    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, strategy, groups)
+    if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
         raise ValueError("cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out.")
     score, audit = find_score(fit, evaluate), count("cross_validate: audit", audit, 0)
     by_name = measures("cross_validate", fit, metric, plan, average)
     metrics, kind = tuple(by_name), prediction_kind(by_name)
     pooled = Predictions(plan, kind, judged=True) if metrics else None
-    of = cache_key(fit, plan, refit, evaluate=evaluate, metric=metrics, audit=audit)
+    of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = run_refits(HeldOutLoss(fit, plan, score), refit, audit, pooled)
+        gathered = run_refits(HeldOutLoss(fit, plan, score), strategy, audit, pooled)
         with gathered.stoppable():
-            if evaluate is not None and refit.in_standard_errors:
+            if evaluate is not None and strategy.in_standard_errors:
                 gathered.sharpen()
-            estimate = gathered.estimate(by_name, average, improve=refit.in_standard_errors)
+            estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
     parts["audit"], usual = str(audit), {"evaluate": "None", "metric": "()", "average": "None", "audit": "5"}
@@ -211,11 +212,12 @@ def scored_together(
     return [each.estimate({}, None, improve=False) for each in every]
 
 
+@conventional
 @float64
 def cross_predict(
     fit: Fit,
     plan: PlanLike,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     kind: Literal["response", "link", "state", "label"] = "response",
     *,
     checkpoint: File | None = None,
@@ -229,7 +231,7 @@ def cross_predict(
         The fitted model.
     plan : Plan, int or splitter
         The units to leave out in each refit, as in `cross_validate`.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     kind : {"response", "link", "state", "label"}, default "response"
         "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
@@ -268,10 +270,10 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, refit, groups)
+    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    return held_out(fit, plan, refit, kind, checkpoint).per_unit()
+    return held_out(fit, plan, strategy, kind, checkpoint).per_unit()
 
 
 def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
@@ -288,9 +290,10 @@ def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: 
     return pooled
 
 
+@conventional
 @float64
 def fold_parameters(
-    fit: Fit, plan: PlanLike, refit: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None
+    fit: Fit, plan: PlanLike, strategy: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None
 ) -> PyTree:
     """Return the natural parameters of every refit.
 
@@ -303,7 +306,7 @@ def fold_parameters(
         The fitted model.
     plan : Plan, int or splitter
         The units to leave out in each refit, as in `cross_validate`.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
@@ -335,7 +338,7 @@ def fold_parameters(
     >>> lo.fold_parameters(fit, lo.leave_one_out(4))["coef"].ravel().round(3)
     array([4.   , 2.857, 3.143, 2.   ])
     """
-    return natural(fit, fold_thetas(fit, plan, refit.of_parameters(), "fold_parameters", checkpoint))
+    return natural(fit, fold_thetas(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint))
 
 
 def fold_thetas(
@@ -518,7 +521,7 @@ def _match_plan(
             "Use contiguous, blocks or leave_future_out, or resample whole sequences."
         )
     if not isinstance(refit, AbstractRefit):
-        raise TypeError(f"{caller}: refit must be a strategy such as lo.Exact(); got {refit!r}.")
+        raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {refit!r}.")
     return plan.match_labels(caller, units.names)
 
 
@@ -530,10 +533,9 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
     if (units < 0).any() or is_default_index(names):  # labels 0, 1, … may have been renumbered
         return plan
     missing = plan.names.difference(names, sort=False)
-    warnings.warn(
+    warn(
         f"{caller}: {len(missing)} of the plan's {plan.num_units} units are not among those of the fit, such as "
-        f"{missing.tolist()[0]!r}; they leave the plan.",
-        stacklevel=5,
+        f"{missing.tolist()[0]!r}; they leave the plan."
     )
     return plan.only(units)
 

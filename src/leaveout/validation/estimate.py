@@ -261,7 +261,7 @@ class Estimate(PrintedResult):
                     "interval: method='nested' refits the model, which a pickled estimate has not; see lo.nested(fit)."
                 )
             refit, evaluate = self.call
-            return provided("nested").nested(self.fit, level, refit=refit, evaluate=evaluate)
+            return provided("nested").nested(self.fit, level, strategy=refit, evaluate=evaluate)
         if method == "corrected":
             half = of_folds(self.losses, self._weight, self.plan, level)
         else:

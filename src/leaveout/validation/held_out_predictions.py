@@ -12,7 +12,6 @@ without each unit (the jackknife), and a bound of the effect of the refits' erro
 """
 
 import functools
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from .._runtime.checkpoint import StepResult
+from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
@@ -176,11 +176,10 @@ def measure(
     small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or np.bincount(plan.refit[plan.held]).max() <= SMALL
     pooled = [name for name, each in measures.items() if isinstance(each.functional, Ranks) and POOLING_NOTE in found[name].how]
     if small and pooled:
-        warnings.warn(
+        warn(
             f"cross_validate: {' and '.join(pooled)} pooled over small folds is biased downwards: predictions of different "
             "refits are ranked against each other, and each refit leans away from the class it left out (of a model of an "
-            "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class.",
-            stacklevel=5,  # skips the frames of the precision's context
+            "intercept alone the AUC is 0, not 0.5). Compare losses, or use large folds, or folds that each hold every class."
         )
     of_units = {}
     for name, each in found.items():

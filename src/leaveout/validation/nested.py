@@ -17,6 +17,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from .._runtime.checkpoint import File, keeping
+from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import stoppable
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, kfold
@@ -28,15 +29,17 @@ from .metrics import ScoreName
 from .scoring import Evaluate
 
 
+@conventional
 def nested(
     fit: Fit,
     level: float = 0.95,
     *,
     num_folds: int = 10,
     repeats: int = 20,
-    refit: AbstractRefit = DEFAULT_REFIT,
+    strategy: AbstractRefit = DEFAULT_REFIT,
     evaluate: Evaluate | ScoreName | None = None,
     seed: int = 0,
+    rng: Rng = None,
     checkpoint: File | None = None,
 ) -> Interval:
     """Compute an interval for the mean loss of the fitted model on new units, by nested cross-validation.
@@ -55,12 +58,14 @@ def nested(
         The number K of random folds, 3 or more, of two units or more each.
     repeats : int, default 20
         The number of random partitions into folds. With more repeats the result depends less on `seed`.
-    refit : AbstractRefit, default `Certified()`
+    strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
         The loss of held-out units, as in `cross_validate`.
     seed : int, default 0
         The seed of the folds.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers. One file serves every
         `level`.
@@ -118,10 +123,10 @@ def nested(
         own[plan.index] = plan.refit
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])
-    with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, refit, evaluate=evaluate)):
+    with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)):
         found: list[Estimate] = []
         for plan in (single, _plan(fold, pair)):
-            estimate = cross_validate(fit, plan, refit, evaluate=evaluate, audit=0)
+            estimate = cross_validate(fit, plan, strategy, evaluate=evaluate, audit=0)
             if estimate.joint:
                 raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
             if estimate.plan.serial is not False or estimate.plan.blocks is not None:

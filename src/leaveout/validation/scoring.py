@@ -15,7 +15,6 @@ refit: under squared loss the variance is φ = Σ w r² / Σ w over the units th
 
 import abc
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -23,6 +22,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.conventions import warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
 from ..objectives.batch_functions import ClosedFormBatch, derive_batch, fold_weights, own_passes, padded_batch
 from ..objectives.closed_form import AbstractClosedForm
@@ -136,7 +136,7 @@ def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> 
         if known is None or evaluate not in known.scores:
             raise ValueError(f"cross_validate: {model} has no {evaluate}; {measure.way_out}")
         if known.note:
-            warnings.warn(f"cross_validate: the {evaluate} of {model} is {known.note}.", stacklevel=4)
+            warn(f"cross_validate: the {evaluate} of {model} is {known.note}.")
         return OfDistribution(fit, measure.title, known, known.scores[evaluate])
     if units.target is None:
         raise ValueError(f"cross_validate: evaluate={evaluate!r} needs a model with predictions and a target; got {model}.")

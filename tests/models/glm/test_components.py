@@ -97,11 +97,13 @@ def test_sklearn_calls_take_folds_from_one_fit():
     X, y = data(60, 5, 1)
     frame = pd.DataFrame(X, columns=list("abcde"))
     for host in (PLSRegression(2), make_pipeline(SimpleImputer(), *[clone(step) for _, step in PCR.steps])):
-        ours = lo.sklearn.cross_validate(host, frame, y, cv=LeaveOneOut(), scoring="neg_mean_squared_error", refit=lo.Exact())
+        ours = lo.sklearn.cross_validate(
+            host, frame, y, cv=LeaveOneOut(), scoring="neg_mean_squared_error", strategy=lo.Exact()
+        )
         truth = cross_val_score(host, frame, y, cv=LeaveOneOut(), scoring="neg_mean_squared_error")
         np.testing.assert_allclose(ours["test_score"], truth, rtol=1e-8)
     for host in (PLSRegression(2), clone(HOSTS["PCR, scaled"])):
-        ours = lo.sklearn.cross_val_predict(host, frame, y, cv=12, refit=lo.Exact())
+        ours = lo.sklearn.cross_val_predict(host, frame, y, cv=12, strategy=lo.Exact())
         np.testing.assert_allclose(ours, cross_val_predict(host, frame, y, cv=12).ravel(), rtol=1e-8)
         fit = lo.from_sklearn(host.fit(frame, y), frame, y)
         np.testing.assert_allclose(lo.predict(fit, frame), host.predict(frame), rtol=1e-8)

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime.conventions import Rng, conventional
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ...data.arrays import check_times
 from ...inference.chain import layout, log_partition, posterior
@@ -433,9 +434,10 @@ class HMM(AbstractHiddenChain):
         weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
         return self.labels.channels(_hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights))
 
+    @conventional
     @float64
     def simulate(
-        self, parameters: GivenParameters, num_steps: int, seed: int = 0
+        self, parameters: GivenParameters, num_steps: int, seed: int = 0, *, rng: Rng = None
     ) -> tuple[np.ndarray, Int[np.ndarray, " steps"]]:
         """Draw a sequence from the model.
 
@@ -447,6 +449,8 @@ class HMM(AbstractHiddenChain):
             Number of steps.
         seed : int, default: 0
             Seed of the random numbers.
+        rng : int, numpy.random.Generator or None, optional
+            In place of `seed`: a generator draws it, and None draws another one in each call.
 
         Returns
         -------

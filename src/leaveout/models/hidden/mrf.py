@@ -27,6 +27,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime.conventions import Rng, conventional
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, static
 from ..._runtime.progress import Slow
 from ...inference.clique import Sums, log_partition, marginals, tree
@@ -420,9 +421,10 @@ class MRF(AbstractHiddenField):
         """
         return self.labels.sites(_hidden_field.decode_field(self, self._to_unconstrained(parameters)))
 
+    @conventional
     @float64
     def simulate(
-        self, parameters: GivenParameters, num_fields: int, seed: int
+        self, parameters: GivenParameters, num_fields: int, seed: int = 0, *, rng: Rng = None
     ) -> tuple[np.ndarray, Int[np.ndarray, "fields sites"]]:
         """Draw fields from the model over this graph.
 
@@ -434,6 +436,8 @@ class MRF(AbstractHiddenField):
             Number of fields.
         seed : int
             Seed of the random numbers.
+        rng : int, numpy.random.Generator or None, optional
+            In place of `seed`: a generator draws it, and None draws another one in each call.
 
         Returns
         -------

@@ -1,0 +1,52 @@
+"""Conventions of all public functions: seeds and generators, names of arguments."""
+
+import inspect
+
+import numpy as np
+import pytest
+from docstrings import public
+
+import leaveout as lo
+
+X = np.random.default_rng(0).normal(size=(20, 2))
+FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
+
+
+def test_every_seed_has_its_generator_and_every_strategy_its_name():
+    results = "leakage.LeakageResult", "tuning.Tuning"  # they name the seed that was taken
+    for name, value in public().items():
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, Exception)):
+            names = inspect.signature(value).parameters
+            drawn = "seed" in names and "emissions" not in name and name not in results
+            assert drawn == ("rng" in names and "emissions" not in name and "inference" not in name), name
+            assert "AbstractRefit" not in str(names["refit"].annotation) if "refit" in names else True, name
+
+
+def test_a_generator_draws_a_seed_that_is_named():
+    one, two = np.random.default_rng(3), np.random.default_rng(3)
+    plans = [lo.kfold(20, 4, rng=one), lo.kfold(20, 4, rng=two), lo.kfold(20, 4, rng=two)]
+    seed = int(np.random.default_rng(3).integers(2**31))
+    assert all(np.array_equal(plan.matrix(), lo.kfold(20, 4, seed=seed).matrix()) for plan in plans[:2])
+    assert not np.array_equal(plans[1].matrix(), plans[2].matrix())  # the generator moved on
+    assert f"seed={seed}" in repr(plans[0]) and "rng" not in repr(plans[0])
+    assert np.array_equal(lo.kfold(20, 4, rng=np.int64(5)).matrix(), lo.kfold(20, 4, seed=5).matrix())
+
+
+def test_none_differs_from_call_to_call():
+    plans = [lo.bootstrap(40, 9, rng=None).matrix() for _ in range(2)]
+    assert not np.array_equal(*plans)
+    assert np.array_equal(lo.bootstrap(40, 9).matrix(), lo.bootstrap(40, 9, seed=0).matrix())
+
+
+def test_seed_and_generator_together_and_odd_ones_are_refused():
+    with pytest.raises(TypeError, match="kfold: rng= stands in place of seed="):
+        lo.kfold(20, 4, seed=0, rng=0)
+    with pytest.raises(TypeError, match=r"InjectedSplits: rng must be a whole number, a NumPy Generator or None; got 'a'"):
+        lo.leakage.InjectedSplits(0.1, rng="a")
+
+
+def test_the_old_name_of_a_strategy_warns():
+    with pytest.warns(DeprecationWarning, match="cross_validate: refit= is now strategy=") as caught:
+        old = lo.cross_validate(FIT, lo.leave_one_out(20), refit=lo.Exact())
+    assert caught[0].filename == __file__
+    assert np.array_equal(old.losses, lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.Exact()).losses)
