@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "tables that the library itself reads are converted",
+        "conventional",
+        "if outside else found",
+        "",
+        "test_conventions",
+    ),
+    Fault(
         "a generator that comes in place of a seed is not drawn from",
         "conventional",
         "int(np.random.default_rng(rng).integers(SEEDS))",

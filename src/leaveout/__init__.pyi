@@ -8,6 +8,7 @@ from . import (
     tuning as tuning,
     validation as validation,
 )
+from ._runtime.conventions import config as config
 from ._runtime.interrupt import Interrupted as Interrupted
 from ._runtime.results import RESULTS as RESULTS
 from .data import datasets as datasets

@@ -3,6 +3,8 @@
 import inspect
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from docstrings import public
 
@@ -50,3 +52,41 @@ def test_the_old_name_of_a_strategy_warns():
         old = lo.cross_validate(FIT, lo.leave_one_out(20), refit=lo.Exact())
     assert caught[0].filename == __file__
     assert np.array_equal(old.losses, lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.Exact()).losses)
+
+
+CALLS = {
+    "table": lambda cv: cv.table(),
+    "summary": lambda cv: cv.summary(),
+    "compare": lambda cv: lo.compare({"one": cv, "two": lo.cross_validate(cv.fit, cv.plan, lo.NewtonStep())}),
+    "interval": lambda cv: lo.interval(cv.fit, LABELLED[:3]),
+    "predict": lambda cv: lo.predict(cv.fit, LABELLED[:3]),
+    "influence": lambda cv: lo.influence(cv).top(3),
+}
+LABELLED = pd.DataFrame(X, columns=["a", "b"], index=[f"p{k}" for k in range(20)])
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.filterwarnings("ignore:compare")
+def test_tables_are_of_the_chosen_kind(name):
+    cv = lo.cross_validate(lo.fit(lo.GLM(LABELLED, X[:, 0] ** 2, "squared")), lo.leave_one_out(20))
+    plain = CALLS[name](cv)
+    with lo.config(output="polars"):
+        found = CALLS[name](cv)
+        assert "units" in str(cv)  # what the library itself makes of its tables stays as it was
+    assert isinstance(found, pl.DataFrame) and isinstance(CALLS[name](cv), pd.DataFrame | pd.Series)
+    labels = [] if isinstance(plain.index, pd.RangeIndex) and not plain.index.name else list(plain.index)
+    assert not labels or found[:, 0].to_list() == labels
+    numbers = plain.to_frame().select_dtypes("number") if isinstance(plain, pd.Series) else plain.select_dtypes("number")
+    for column in numbers:
+        assert np.array_equal(found[column].to_numpy(), numbers[column].to_numpy(), equal_nan=True), column
+
+
+def test_a_kind_stays_until_it_is_changed_and_unknown_ones_are_refused():
+    try:
+        lo.config(output="polars")
+        assert isinstance(lo.covariance(FIT), pl.DataFrame)
+    finally:
+        lo.config(output="pandas")
+    assert isinstance(lo.covariance(FIT), pd.DataFrame)
+    with pytest.raises(ValueError, match="config: output must be 'pandas', 'polars', 'pyarrow'; got 'dask'"):
+        lo.config(output="dask")

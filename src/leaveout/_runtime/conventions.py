@@ -1,17 +1,22 @@
-"""What every public function does alike: random numbers by `seed` or `rng`, and the names of arguments."""
+"""What every public function does alike: random numbers by `seed` or `rng`, names of arguments, kinds of tables, warnings."""
 
 import functools
 import inspect
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from importlib import import_module
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
+import pandas as pd
 
 P, T = ParamSpec("P"), TypeVar("T")
 
 Rng = int | np.random.Generator | None
+TABLES = {"polars": "DataFrame", "pyarrow": "table"}  # functions that make tables of columns, by their library
+_chosen = {"output": "pandas"}
+
 SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna take no larger ones
 
 
@@ -19,7 +24,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks, and `refit`, the old name of `strategy`.
 
     A generator gives a seed, so that a result can name the seed that repeats it; a whole number is the seed. None, if it is
-    passed, draws a seed that differs from call to call.
+    passed, draws a seed that differs from call to call. A table is of the kind that `config` names.
     """
     name = function.__qualname__.removesuffix(".__init__")
 
@@ -38,9 +43,61 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
         if "refit" in taken:
             warn(f"{name}: refit= is now strategy=.", DeprecationWarning)
             taken["strategy"] = taken.pop("refit")
-        return function(*args, **named)
+        found = function(*args, **named)
+        if _chosen["output"] != "pandas" and isinstance(found, pd.DataFrame | pd.Series):
+            outside = not _is_ours(cast(types.FrameType, cast(types.FrameType, inspect.currentframe()).f_back))
+            return cast(T, _table(found)) if outside else found
+        return found
 
     return call
+
+
+def _table(found: pd.DataFrame | pd.Series) -> Any:
+    """Convert a table to the kind that `config` names. Labels of rows become its first columns."""
+    columns: dict[str, Any] = {}
+    if found.index.names != [None] or not isinstance(found.index, pd.RangeIndex):
+        levels = found.index.to_frame().items()
+        columns = {name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels}
+    frame = found.to_frame("value" if found.name is None else found.name) if isinstance(found, pd.Series) else found
+    columns |= {" ".join(map(str, key)) if isinstance(key, tuple) else str(key): part for key, part in frame.items()}
+    make = getattr(import_module(_chosen["output"]), TABLES[_chosen["output"]])
+    return make({name: part.to_list() for name, part in columns.items()})
+
+
+class config:
+    """Choose the kind of the tables that results give, until it is changed or to the end of a `with` block.
+
+    Functions and methods that return a DataFrame, such as `compare`, `Estimate.table` and `interval`, then return a table of
+    the library that is named. It has the labels of rows as its first column. Tables that are fields of a result, such as
+    `Estimate.audit`, stay as they are.
+
+    Parameters
+    ----------
+    output : {"pandas", "polars", "pyarrow"}
+        Library of the tables. Frames of all three are taken as data, whatever it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), "squared"))
+    >>> with lo.config(output="polars"):
+    ...     table = lo.cross_validate(fit, lo.leave_one_out(6)).table()
+    >>> type(table).__module__.partition(".")[0], table.shape
+    ('polars', (6, 6))
+    """
+
+    def __init__(self, *, output: Literal["pandas", "polars", "pyarrow"]):
+        if output not in ("pandas", *TABLES):
+            raise ValueError(f"config: output must be 'pandas', {', '.join(map(repr, TABLES))}; got {output!r}.")
+        self._before = _chosen["output"]
+        _chosen["output"] = output
+
+    def __enter__(self) -> "config":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _chosen["output"] = self._before
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

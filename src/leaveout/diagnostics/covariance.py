@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import warn
+from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
 from ..data.arrays import check_times, codes, index_of, places
@@ -32,6 +32,7 @@ AFFINE = 1e-6  # share of the largest gradient above which a difference is not r
 Array = np.ndarray
 
 
+@conventional
 @float64
 def covariance(
     fit: Fit,

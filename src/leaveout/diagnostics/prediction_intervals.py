@@ -295,6 +295,7 @@ def interval(
     return table
 
 
+@conventional
 @float64
 def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None) -> pd.Series | pd.DataFrame:
     """Predict the response of new rows by a fit.

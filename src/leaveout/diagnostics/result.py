@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from ..data.arrays import count as count_of
 from ..validation.estimate import Estimate, PrintedResult
@@ -61,6 +62,7 @@ class Influence(PrintedResult):
     refit: str
     note: str = ""
 
+    @conventional
     def table(self) -> pd.DataFrame:
         """Return a copy of `rows`, one row a refit.
 
@@ -71,6 +73,7 @@ class Influence(PrintedResult):
         """
         return self.rows.copy()
 
+    @conventional
     def top(self, count: int = 10, by: str = "cook") -> pd.DataFrame:
         """Return the rows with the largest absolute values of a column, or of the change of a parameter, the largest first.
 
@@ -121,6 +124,7 @@ class Influence(PrintedResult):
         return known[by] if by in known else self.parameters[by]
 
     @property
+    @conventional
     def masked(self) -> pd.DataFrame:
         """The pairs of refits that mask each other."""
         return self.pairs[self.pairs["masked"].astype(bool)]

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._runtime.conventions import conventional
 from ._solve import differences, nonincreasing
 
 NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
@@ -121,6 +122,7 @@ def stratified_matrix(
     return A
 
 
+@conventional
 def residual_profile(
     levels: ArrayLike | tuple[ArrayLike, ArrayLike],
     b: ArrayLike,

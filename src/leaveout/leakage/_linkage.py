@@ -545,6 +545,7 @@ class Linkage(PrintedResult):
             return self.rates_of(self.groups())
         return _rate_table(np.array([(rate.estimate, *rate.interval()) for rate in self.given]))
 
+    @conventional
     def rates_of(self, groups: ArrayLike) -> pd.DataFrame:
         """Estimate the precision and recall of any clusters against the drawn partitions.
 
@@ -566,6 +567,7 @@ class Linkage(PrintedResult):
             found.append((both / linked if linked else 1.0, both / true if true else 1.0))
         return _rate_table(np.column_stack([np.mean(found, axis=0), *np.quantile(found, TAILS, axis=0)]))
 
+    @conventional
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
         """Tabulate the expected splits, merges and orphans of the clusters as filed, by the size of the cluster.
 

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
@@ -247,6 +248,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return ComparableMean(self.estimate, self.measure.more_is_better, self.spread, drawn, self.pooled.weight, self.of)
 
     @property
+    @conventional
     def curve(self) -> pd.DataFrame:
         """The loss e by the share of leaked records among those trained on (of exposed clusters, for splits)."""
         return pd.DataFrame({"leaked": self.pooled.grid, "loss": self.solved.values})
@@ -339,6 +341,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def _p(self) -> NDArray[np.float64]:
         return self.shares.exposed if self.plan[0].mechanism == "split" else self.shares.p_train
 
+    @conventional
     def sensitivity(self, p: ArrayLike | None = None) -> pd.DataFrame:
         """Compute ê₀ for other mean shares of leakage, without further fits.
 
@@ -453,6 +456,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         bins = {"low": self.edges[:-1], "high": self.edges[1:]}
         return pd.DataFrame(bins | {"naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()})
 
+    @conventional
     def table(self) -> pd.DataFrame:
         """Tabulate the numbers of the printed result.
 

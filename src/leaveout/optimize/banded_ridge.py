@@ -27,7 +27,7 @@ import pandas as pd
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.conventions import warn
+from .._runtime.conventions import conventional, warn
 from .._runtime.progress import Slow
 from .._runtime.results import PrintedResult
 from ..data.arrays import numbers
@@ -353,6 +353,7 @@ class PerTarget(PrintedResult):
         weight = weight if known is None else known[self.plan.index[self.plan.held]]
         return weight @ self.losses / weight.sum()
 
+    @conventional
     def table(self) -> pd.DataFrame:
         """Table with a row for each target.
 

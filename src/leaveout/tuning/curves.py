@@ -24,6 +24,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.conventions import conventional
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
 from ..data.arrays import index_of, match_labels
@@ -143,6 +144,7 @@ def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Pla
     return found
 
 
+@conventional
 @float64
 def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> pd.DataFrame:
     """Compute the smooth terms of an additive model on a grid, with intervals.
@@ -220,6 +222,7 @@ def _grid(term: BoundTerm, points: int) -> list[Array]:
     return [part[:, None] if x.ndim == 2 else part for part, x in zip(mesh, term.columns, strict=True)]
 
 
+@conventional
 @float64
 def mean_interval(
     fit: Fit | Smoothing, X_new: Any, plan: Plan | None = None, level: float = 0.95, *, offset: ArrayLike | None = None

@@ -195,6 +195,7 @@ class Path(PrintedResult):
         near = [point for point in self._comparable if point.mean <= self.best.mean + value]
         return max(near, key=lambda point: point.estimate.no_update)
 
+    @conventional
     def table(self) -> pd.DataFrame:
         """Tabulate the estimates under all penalties.
 

@@ -205,6 +205,7 @@ class Tuning(PrintedResult):
         return dict(self.best.hyper)
 
     @property
+    @conventional
     def trials(self) -> pd.DataFrame:
         """The trials as a table, one row each, in order.
 

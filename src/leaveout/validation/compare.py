@@ -14,7 +14,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from .._runtime.conventions import warn
+from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
@@ -134,6 +134,7 @@ class Comparison(pd.DataFrame):
         return provided("report").report(self.estimates, path, title=title)
 
 
+@conventional
 def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None) -> Comparison:
     """Compare estimates of several models by their paired differences from the best.
 

@@ -18,6 +18,7 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, PrintedResult, among
 from ..data.arrays import share
@@ -475,6 +476,7 @@ class Estimate(PrintedResult):
     def __copy__(self) -> "Estimate":
         return replace(self)
 
+    @conventional
     def table(self) -> pd.DataFrame:
         """Tabulate the scored units of every refit.
 
@@ -518,6 +520,7 @@ class Estimate(PrintedResult):
             return pd.RangeIndex(self.plan.num_units)
         return names.to_flat_index() if isinstance(names, pd.MultiIndex) else names
 
+    @conventional
     def summary(self) -> pd.DataFrame:
         """Tabulate the numbers of the printed result.
 

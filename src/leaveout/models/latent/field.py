@@ -16,6 +16,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from ..._runtime.conventions import conventional
 from ..._runtime.jax import static
 from ...data.arrays import Names, match_labels, numbers
 from ...objectives.closed_form import Points, State, Weights
@@ -250,6 +251,7 @@ class GaussianField(AbstractLatentModel):
             )
         return ""
 
+    @conventional
     def smoothed(self, fit: Any) -> pd.DataFrame:
         """Return the smoothed results of every site.
 

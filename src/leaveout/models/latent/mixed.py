@@ -26,6 +26,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
+from ..._runtime.conventions import conventional
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
@@ -806,6 +807,7 @@ class Mixed(AbstractLatentModel):
             return self._predict_rows(theta, data, level, new, offset)
         return super().predict(theta, cast(np.ndarray, weights), index, kind)
 
+    @conventional
     @float64
     def components(self, fit: Any) -> pd.DataFrame:
         """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
@@ -840,6 +842,7 @@ class Mixed(AbstractLatentModel):
             table[f"correlation with {name}"] = [row[4].get(name, np.nan) for row in rows]
         return table
 
+    @conventional
     @float64
     def coefficients(self, fit: Any) -> pd.DataFrame:
         """Return the coefficients with standard errors, from the curvature of F in all parameters.
@@ -863,6 +866,7 @@ class Mixed(AbstractLatentModel):
             {"estimate": estimate, "se": error, "z": estimate / error}, index=pd.Index(self.names, name="coefficient")
         )
 
+    @conventional
     @float64
     def modes(self, fit: Any) -> pd.DataFrame:
         """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
