@@ -85,3 +85,55 @@ def test_what_bases_learn_from_all_rows_is_said():
 def test_what_formulas_refuse(make, error, message):
     with pytest.raises(error, match=message):
         make(table())
+
+
+def test_a_survival_formula_is_its_columns():
+    rng, n = np.random.default_rng(0), 60
+    data = pd.DataFrame({"age": rng.normal(size=n), "sex": rng.choice(["f", "m"], n), "site": rng.choice(["a", "b", "c"], n)})
+    data = data.assign(
+        start=rng.uniform(0, 1, n), weight=rng.uniform(0.5, 2, n), status=rng.integers(1, 3, n), far=rng.random(n)
+    )
+    data["stop"] = data.start + rng.exponential(size=n)
+    X = data[["age"]].assign(male=(data.sex == "m").astype(float))
+    site, event = data.site + (data.far > 0.5).astype(str), (data.status == 2).astype(float)
+    pairs = [
+        (
+            lo.Cox("Surv(start, stop, status == 2) ~ age + C(sex) + strata(site, far > 0.5)", data, weights="weight"),
+            lo.Cox(X, data.stop, event, strata=site, entry=data.start, sample_weight=data.weight),
+        ),
+        (
+            lo.Cox("Surv(stop, status == 2) ~ age + sex", data, entry="start", offset="far", strata="site"),
+            lo.Cox(X, data.stop, event, entry=data.start, offset=data.far, strata=data.site),
+        ),
+    ]
+    for ours, columns in pairs:
+        fit, known = lo.fit(ours), lo.fit(columns)
+        np.testing.assert_allclose(fit.parameters["coef"], known.parameters["coef"], rtol=1e-9)
+        losses = [lo.cross_validate(each, lo.kfold(n, 4, seed=1)).losses for each in (fit, known)]
+        np.testing.assert_allclose(*losses, rtol=1e-9)
+    plain = lo.fit(lo.Cox("Surv(stop, status == 2) ~ age + bs(far, 4) + sex", data))
+    np.testing.assert_allclose(lo.predict(plain, data.head(3)), np.exp(plain.objective.design[:3] @ plain.vector), rtol=1e-9)
+    assert "bs(...) stays as made of all rows" in plain.objective.note
+    dotted = lo.Cox("Surv(stop, status == 2) ~ . + strata(site)", data.drop(columns=["start", "weight"]))
+    assert sorted(dotted.names) == ["age", "far", "sex[T.m]"]
+
+
+@pytest.mark.parametrize(
+    ("formula", "more", "message"),
+    [
+        ("stop ~ age", {}, "Surv\\(time, event\\)"),
+        ("Surv(stop) ~ age", {}, "Surv\\(time, event\\)"),
+        ("Surv(stop, status) ~ age * strata(site)", {}, "a term of its own"),
+        ("Surv(stop, status) ~ strata(site)", {}, "with columns"),
+        ("Surv(stop, gone) ~ age", {}, "cannot be read.*gone"),
+        ("Surv(stop, status) ~ age + strata(site)", {"strata": "site"}, "give them once"),
+        ("Surv(stop, status) ~ age", {"event": [1]}, "names the events itself"),
+        ("Surv(stop, status) ~ age", {"weights": "stop", "sample_weight": "stop"}, "not both"),
+    ],
+)
+def test_what_survival_formulas_refuse(formula, more, message):
+    data = pd.DataFrame({"age": [1.0, 2.0, 3.0], "stop": [3.0, 1.0, 2.0], "status": [1, 0, 1], "site": ["a", "a", "b"]})
+    with pytest.raises(ValueError, match=message):
+        lo.Cox(formula, data, **more)
+    with pytest.raises(ValueError, match="strata have null values"):
+        lo.Cox("Surv(stop, status) ~ age + strata(site)", data.assign(site=["a", None, "b"]))

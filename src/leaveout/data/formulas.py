@@ -90,6 +90,61 @@ def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
         return FormulaColumns(response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data)
 
 
+class SurvivalColumns(NamedTuple):
+    """Times, events, entry times and strata of a formula, its columns and their specification, and the table."""
+
+    time: pd.Series
+    event: pd.Series
+    entry: pd.Series | None
+    strata: pd.Series | None
+    X: pd.DataFrame
+    spec: Any
+    data: pd.DataFrame
+
+    def of(self, value: Any) -> Any:
+        """Return a column of the table, if an argument is a name."""
+        return self.data[value] if isinstance(value, str) else value
+
+
+def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
+    """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop, event)`."""
+    left, _, right = (part.strip() for part in formula.partition("~"))
+    known = re.fullmatch(r"Surv\((.+)\)", left, re.DOTALL)
+    given = _split(known[1], ",") if known else []
+    terms = _split(right, "+")
+    within = [inner for term in terms if (found := re.fullmatch(r"strata\((.+)\)", term)) for inner in _split(found[1], ",")]
+    right = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
+    if len(given) not in (2, 3) or not right or re.search(r"\bstrata\(", right):
+        raise ValueError(
+            f"{caller}: formula {formula!r} must be 'Surv(time, event) ~ x + strata(site)', or of Surv(start, stop, event), "
+            "with columns, and each strata(...) a term of its own."
+        )
+    data = frame_of(caller, data)
+    with reading(caller, formula) as model_matrix:
+        column = lambda name: data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
+        *begins, time, event = (column(name) for name in given)
+        labels = pd.concat([column(name) for name in within], axis=1) if within else None
+        if labels is not None and labels.isna().any(axis=None):
+            raise ValueError("its strata have null values.")
+        strata = None if labels is None else labels.iloc[:, 0] if len(within) == 1 else labels.apply(tuple, axis=1)
+        used = [name for name in map(str, data.columns) if re.search(rf"\b{re.escape(name)}\b", " ".join([left, *within]))]
+        X = model_matrix(right, data.drop(columns=used) if EVERY_COLUMN.search(right) else data, na_action="raise")
+        columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
+        return SurvivalColumns(time, event, begins[0] if begins else None, strata, columns, X.model_spec, data)
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Split a text at each mark that stands outside of brackets."""
+    depth, parts = 0, [""]
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == mark and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def new_columns(caller: str, spec: Any, data: Any) -> pd.DataFrame:
     """Return the columns of a formula for new rows, without the intercept."""
     return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data))).drop(columns="Intercept", errors="ignore")

@@ -28,6 +28,7 @@ rows. After that they are computed pair by pair: the r of those at risk add up t
 entry times every unit is left out by a pass of its own.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -39,6 +40,7 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import cached_on, static
 from ...data.arrays import Names, codes, index_of, match_labels
+from ...data.formulas import new_columns, read_survival, stateful_remark
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import Costs, Matrices, Parameters, Units, Vector, as_stored, float64
@@ -61,28 +63,33 @@ class Cox(AbstractClosedForm):
 
     Parameters
     ----------
-    X : array or DataFrame, shape (units, features)
-        Rows, dense.
-    time : array, shape (units,)
-        Times of events or of censoring, zero or more.
-    event : array, shape (units,)
-        1 where the event was seen, 0 where it was censored.
+    X : array or DataFrame, shape (units, features), or str
+        Rows, dense. Or a formula, such as "Surv(time, event) ~ age + C(sex) + strata(site)" or one of
+        "Surv(start, stop, event)", which formulaic reads. What its calls learn from all rows, such as knots, is not left out:
+        results say so.
+    time : array, shape (units,), or DataFrame
+        Times of events or of censoring, zero or more. The table of a formula.
+    event : array, shape (units,), optional
+        1 where the event was seen, 0 where it was censored. A formula has it.
     penalty : penalty of lo.penalties or None, default: None
         Penalty on the coefficients. It must be smooth.
     ties : {"efron", "breslow"}, default: "efron"
         Treatment of events at the same time.
-    strata : array, shape (units,), optional
-        Labels of strata, each of which has a baseline hazard of its own.
-    offset : array, shape (units,), optional
-        Constants o that are added to the linear predictors.
-    sample_weight : array, shape (units,), optional
-        Weights of cases, positive. By Breslow a weight of two means the same unit twice. By Efron those who die at the same
-        time share their mean weight, as in R's survival.
-    entry : array, shape (units,), optional
+    strata : array, shape (units,), or str, optional
+        Labels of strata, each of which has a baseline hazard of its own, or the column of a formula's table.
+    offset : array, shape (units,), or str, optional
+        Constants o that are added to the linear predictors, or the column of a formula's table.
+    sample_weight : array, shape (units,), or str, optional
+        Weights of cases, positive, or the column of a formula's table. By Breslow a weight of two means the same unit twice. By
+        Efron those who die at the same time share their mean weight, as in R's survival.
+    entry : array, shape (units,), or str, optional
         Times from which on, but not at which, units are at risk, each less than its `time`. A subject whose covariates change
         has several rows, one behind another; leave it out by `lo.groups(subject)`.
+        The column of a formula's table.
     remark : str, default: ""
         Sentence to print with results.
+    weights : array, shape (units,), or str, optional
+        Another name of `sample_weight`.
 
     Raises
     ------
@@ -105,6 +112,13 @@ class Cox(AbstractClosedForm):
     >>> model = lo.Cox(x, time, np.ones(40))
     >>> model.num_units
     40
+
+    A formula:
+
+    >>> import pandas as pd
+    >>> data = pd.DataFrame({"age": x[:, 0], "days": time, "died": 1, "site": ["a", "b"] * 20})
+    >>> lo.fit(lo.Cox("Surv(days, died) ~ age + strata(site)", data)).parameters["coef"].round(2)
+    array([1.33])
     """
 
     design: Float[np.ndarray, "units features"]
@@ -127,24 +141,40 @@ class Cox(AbstractClosedForm):
     @float64
     def __init__(
         self,
-        X: ArrayLike,
-        time: ArrayLike,
-        event: ArrayLike,
+        X: ArrayLike | str,
+        time: Any,
+        event: ArrayLike | None = None,
         penalty: penalties.AbstractPenalty | None = None,
         *,
         ties: Literal["efron", "breslow"] = "efron",
-        strata: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        entry: ArrayLike | None = None,
+        strata: ArrayLike | str | None = None,
+        offset: ArrayLike | str | None = None,
+        sample_weight: ArrayLike | str | None = None,
+        entry: ArrayLike | str | None = None,
         remark: str = "",
+        weights: ArrayLike | str | None = None,
     ):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
+        if weights is not None and sample_weight is not None:
+            raise ValueError("Cox: give weights= or sample_weight=, two names of one argument, not both.")
+        sample_weight, read = weights if sample_weight is None else sample_weight, None
+        if isinstance(X, str):
+            if event is not None:
+                raise ValueError("Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...).")
+            remark, found = "; ".join(filter(None, (remark, stateful_remark(X)))), read_survival("Cox", X, time)
+            strata, offset, sample_weight, entry = map(found.of, (strata, offset, sample_weight, entry))
+            if any(a is not None and b is not None for a, b in ((entry, found.entry), (strata, found.strata))):
+                raise ValueError("Cox: the formula has entry times, or strata, already; give them once.")
+            entry, strata = (a if b is None else b for a, b in ((entry, found.entry), (strata, found.strata)))
+            X, time, event, read = found.X, found.time, found.event, functools.partial(new_columns, "Cox", found.spec)
         given = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
-        self.labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
+        labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
             "Cox", **given, sample_weight=sample_weight, entry=entry
         )
+        if event is None:
+            raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
+        self.labels = Names(labels.index, read)
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
             raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
@@ -395,7 +425,7 @@ class Cox(AbstractClosedForm):
                 f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
             )
         _, X, offset = match_labels("predict", X=X, offset=offset)
-        rows = np.asarray(new_rows("predict", X, self.names, False))
+        rows = np.asarray(new_rows("predict", X if self.labels.read is None else self.labels.read(X), self.names, False))
         eta = rows @ fit.vector + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
         return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
 
