@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "a copy without its data has lost what the checks of the data found",
+        "Estimate.without_data",
+        '        vars(found)["_of_data"] = self._of_data\n',
+        "",
+        "test_checks",
+    ),
+    Fault(
         "tables that the library itself reads are converted",
         "conventional",
         "if outside else found",

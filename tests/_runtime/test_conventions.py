@@ -90,3 +90,10 @@ def test_a_kind_stays_until_it_is_changed_and_unknown_ones_are_refused():
     assert isinstance(lo.covariance(FIT), pd.DataFrame)
     with pytest.raises(ValueError, match="config: output must be 'pandas', 'polars', 'pyarrow'; got 'dask'"):
         lo.config(output="dask")
+
+
+def test_the_logger_says_what_is_done_and_nothing_is_printed(caplog, capsys):
+    with caplog.at_level("INFO", "leaveout"):
+        lo.cross_validate(FIT, lo.leave_one_out(20), lo.NewtonStep())
+    assert [record.getMessage() for record in caplog.records] == ["20 refits by NewtonStep()"]
+    assert capsys.readouterr() == ("", "")

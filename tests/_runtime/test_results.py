@@ -82,6 +82,41 @@ def test_what_they_hold_comes_along(made):
     np.testing.assert_array_equal(again.losses, made["Estimate"].losses)
 
 
+USE = """
+import pickle, sys
+import matplotlib; matplotlib.use("agg")
+import leaveout as lo
+cv = pickle.load(open(sys.argv[1], "rb"))
+cv.plot(), cv.report(sys.argv[2]), cv.table()
+held = lo.cross_predict(cv.fit, cv.plan, lo.Exact())
+again = lo.cross_validate(cv.fit, cv.plan, metric="mse")
+means = again.mean, cv.metrics["mse"], again.metrics["mse"], cv.interval(method="nested").low
+print(repr((held.tolist(), *means, len(cv.checks()))))
+"""
+
+
+def test_an_estimate_goes_on_in_another_process(made, tmp_path):
+    cv, page = made["Estimate"], tmp_path / "report.html"
+    (tmp_path / "cv.pickle").write_bytes(pickle.dumps(cv))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", USE, tmp_path / "cv.pickle", page], capture_output=True, text=True, check=True
+    )
+    held, mean, kept, again, low, count = ast.literal_eval(done.stdout)
+    np.testing.assert_array_equal(held, lo.cross_predict(cv.fit, cv.plan, lo.Exact()))
+    assert (mean, kept, again) == (cv.mean, cv.metrics["mse"], cv.metrics["mse"]) and page.stat().st_size > 10**4
+    assert low == cv.interval(method="nested").low and count == len(cv.checks())
+
+
+def test_an_estimate_goes_without_its_data_on_request(made):
+    cv = made["Estimate"]
+    bare = cv.without_data()
+    back = pickle.loads(pickle.dumps(bare))
+    assert back.fit is None and back.call is None and str(back) == str(cv) and back.checks() == cv.checks()
+    assert len(pickle.dumps(bare)) < len(pickle.dumps(cv)) and pickle.loads(pickle.dumps(cv)).fit is not None
+    assert made["Tuning"].all_trials[0].estimate.fit is not None
+    assert pickle.loads(pickle.dumps(made["Tuning"])).all_trials[0].estimate.fit is None
+
+
 def test_functions_of_ones_own_stay_behind():
     """No pickle takes a function that was made in another; what came of it can be sent."""
     x = np.random.default_rng(0).standard_normal(30)

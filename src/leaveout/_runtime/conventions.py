@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import types
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,8 @@ P, T = ParamSpec("P"), TypeVar("T")
 Rng = int | np.random.Generator | None
 TABLES = {"polars": "DataFrame", "pyarrow": "table"}  # functions that make tables of columns, by their library
 _chosen = {"output": "pandas"}
+
+log = logging.getLogger("leaveout")
 
 SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna take no larger ones
 

@@ -33,6 +33,7 @@ import platformdirs
 import scipy
 from jaxtyping import Shaped
 
+from .conventions import log
 from .fingerprint import fingerprint
 from .interrupt import run_in_thread
 
@@ -354,6 +355,7 @@ class Program:
             kept = pickle.loads(file.read_bytes())
             os.utime(file)
         except Exception:  # such as a damaged file, or none
+            log.debug("a program is traced: %s", self.function.__name__)
             kept = self._export(tree, rest, arrays)
             _write(file, kept)
         exported, like = kept

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pooch
 
+from .._runtime.conventions import log
 from .conll import Corpus as Corpus, Tagged as Tagged, parse, read_conll as read_conll
 
 if TYPE_CHECKING:
@@ -617,6 +618,7 @@ def path(name: str) -> Path:
         )
     try:
         target = pooch.os_cache("leaveout") / name
+        log.info("datasets: %s is looked for in %s, and fetched from %s otherwise", name, target.parent, url)
         return Path(pooch.retrieve(url, known_hash=f"sha256:{digest}", fname=target.name, path=target.parent))
     except Exception as error:
         raise FileNotFoundError(

@@ -5,7 +5,6 @@ costs rows × columns², a fit of the host's a few tens of passes of rows × col
 grows with the columns. Operations are estimated, never timed.
 """
 
-import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import _routing_enabled
 
+from .._runtime.conventions import log
 from ..interop.sklearn import (
     READERS,
     HostObjective,
@@ -35,7 +35,6 @@ SMALL_TABLE = 100_000  # entries that stay in cache, as a Newton step does not w
 COLUMNS_PER_FOLD = 5  # columns whose Hessian costs as much as the passes of one of the host's fits
 FEWEST_SHARED = 5  # number of candidates that differ in their penalty alone from which half as many folds are enough
 FROM_ONE_FIT = "from one fit"
-log = logging.getLogger("leaveout")
 
 
 class Request(NamedTuple):

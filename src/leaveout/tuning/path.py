@@ -106,8 +106,8 @@ class PathPoint:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: the estimate without the fit, which has the data."""
-        names = ("value", "penalty", "mean", "error", "gradients", "audit", "note", "judged")
-        kept = {name: getattr(self, name) for name in names}
+        names = ("value", "penalty", "mean", "error", "gradients", "audit", "note")
+        kept = {name: getattr(self, name) for name in names} | {"judged": self.judged.without_data()}
         return dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit")) | {"start": {}} | kept
 
     def __repr__(self) -> str:

@@ -104,6 +104,10 @@ class Trial:
     message: str = ""
     parameters: PyTree = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process: the estimate without the fit, which has the data."""
+        return vars(self) | {"estimate": None if self.estimate is None else self.estimate.without_data()}
+
     @property
     def known_estimate(self) -> Estimate:
         """The estimate, where there is one."""

@@ -20,7 +20,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.checkpoint import File, StepResult, keeping
-from .._runtime.conventions import conventional, warn
+from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64
@@ -395,6 +395,7 @@ def run_refits(
     gathered = EstimateBuilder(loss, nothing, audit, predictions)
     assert gathered.emptied_refits is not None  # computed now, so that Ctrl-C need not wait for it
     own = nothing if loss.evaluate is None else None  # tolerances refer to the model's own losses
+    log.info("%d refits by %s", loss.plan.num_refits, refit)
     with gathered.stoppable():
         walk.refits(gathered.tell, gathered.merge, loss.losses_of, own)
     return gathered

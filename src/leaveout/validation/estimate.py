@@ -7,6 +7,7 @@ Monte-Carlo error of random folds.
 import contextlib
 import math
 import os
+import pickle
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -77,7 +78,7 @@ class Estimate(PrintedResult):
     elsewhere : ndarray or None
         The losses at a lower minimum elsewhere, NaN for refits that have none; None if the fit has one minimum.
     fit : Fit or None
-        The fit, which holds the data. A pickled estimate has none.
+        The fit, which holds the data. A pickled estimate has it too, unless a function in it cannot be pickled.
     unit_weight, response, classes, score, labels, mute, call, mean_error
         The weights of units in the mean, the response and whether it is of classes, the name of the loss, the texts of the
         printed result, the muted codes, the arguments of the call, and the error of the mean if it is estimated by
@@ -470,8 +471,24 @@ class Estimate(PrintedResult):
         return [] if self.fit is None else of_data(self.fit, self.plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle or copy, with the results of the checks of the data but without the data."""
-        return {**vars(self), "_of_data": self._of_data, "fit": None, "call": None}
+        """Return the state to pickle or copy, without the fit if a function in it cannot be pickled."""
+        try:
+            pickle.dumps((self.fit, self.call))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return vars(self.without_data())
+        return vars(self)
+
+    def without_data(self) -> "Estimate":
+        """Return a copy without the fit and its data, to send where the data may not go; checks are computed first.
+
+        Returns
+        -------
+        Estimate
+            A copy whose `fit` is None. It prints the same, but cannot refit.
+        """
+        found = replace(self, fit=None, call=None)
+        vars(found)["_of_data"] = self._of_data
+        return found
 
     def __copy__(self) -> "Estimate":
         return replace(self)
