@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "every reference there is, is cited",
+        "cite",
+        "if used & set(named):",
+        "if named:",
+        "test_citations",
+    ),
+    Fault(
         "a copy without its data has lost what the checks of the data found",
         "Estimate.without_data",
         '        vars(found)["_of_data"] = self._of_data\n',

@@ -74,6 +74,7 @@ from .refit import (
     NoUpdate as NoUpdate,
 )
 from .reporting import plot as plot
+from .reporting.citations import cite as cite
 from .reporting.report import report as report
 from .tuning.path import path as path
 from .tuning.smooth import smooth as smooth

@@ -291,6 +291,7 @@ def interval(
         "note": objective.note,
         "widened": float(result[-1].max(initial=0.0)),
         "proved": all(each.proved for each in every),
+        "score": score if classes else "quantiles" if len(sides) > 1 else "residuals",
     }
     return table
 
