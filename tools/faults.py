@@ -2234,4 +2234,25 @@ FAULTS = (
         "found[lane] = False",
         "test_mixed",
     ),
+    Fault(
+        "compiled loops: a step takes the scale of the step before a start",
+        "compiled.loops",
+        "x, scale = initial[k], 1.0",
+        "x = initial[k]",
+        "test_compiled",
+    ),
+    Fault(
+        "compiled passes: weights of units are ignored",
+        "ChainPasses.__call__",
+        "self.seen * weights[k]",
+        "self.seen",
+        "test_compiled_passes",
+    ),
+    Fault(
+        "compiled passes: refits at one place share a look",
+        "PassBatch._passes",
+        "(int(lane), at.tobytes())",
+        "(0, at.tobytes())",
+        "test_compiled_passes",
+    ),
 )

@@ -108,11 +108,15 @@ def chain(x, states=2, **more):
     return lo.HMM(np.asarray(x, float), lo.emissions.Poisson(**more), states).padded_chain
 
 
+def called(program, *args):
+    return program(*jax.tree.flatten((args, {})))
+
+
 def asked(program, hmm):
     """As a process would that has just begun: nothing is known but what the folder holds."""
     theta = hmm.parameters.start(0)
     with jax.enable_x64(True):
-        return np.asarray(program((hmm, theta), {}))
+        return np.asarray(called(program, hmm, theta))
 
 
 def fresh(folder):
@@ -169,7 +173,7 @@ def test_code_of_others_is_never_kept(folder):
     hmm = lo.HMM(X.astype(float), Mine(), 2).padded_chain
     assert np.isfinite(asked(fresh(folder), hmm))
     program = _jax.Program(lambda scale, x: scale(x), lambda: folder)
-    assert program((lambda x: 2 * x, np.ones(2)), {}).tolist() == [2, 2]
+    assert called(program, lambda x: 2 * x, np.ones(2)).tolist() == [2, 2]
     assert not folder.exists()
 
 
@@ -179,9 +183,9 @@ def test_code_that_calls_back_is_not_kept_and_not_traced_twice(folder, monkeypat
 
     monkeypatch.setattr(_jax, "TRUSTED_MODULES", (*_jax.TRUSTED_MODULES, __name__))
     ones = np.ones(2, np.float32)
-    assert _jax.Program(double, lambda: folder)((ones,), {}).tolist() == [2, 2]
+    assert called(_jax.Program(double, lambda: folder), ones).tolist() == [2, 2]
     monkeypatch.setattr(_jax.Program, "_export", lambda *args: pytest.fail("traced again"))
-    assert _jax.Program(double, lambda: folder)((ones,), {}).tolist() == [2, 2]
+    assert called(_jax.Program(double, lambda: folder), ones).tolist() == [2, 2]
 
 
 def test_functions_that_share_a_name_are_told_apart():

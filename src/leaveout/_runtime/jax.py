@@ -274,16 +274,18 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
         ensure_jax()
         import jax  # not the placeholder, which looks for the module at every name
 
-        leaves, tracer = jax.tree.leaves((args, more)), jax.core.Tracer
+        (leaves, tree), tracer = jax.tree.flatten((args, more)), jax.core.Tracer
         if any(isinstance(leaf, tracer) for leaf in leaves):
             return program.anew(*args, **more)
-        given = _put_tree((args, more), _place(leaves))
+        place = _place(leaves)
+        if place is not None:
+            leaves, tree = jax.tree.flatten(_put_tree((args, more), place))
         config: Any = jax.config  # settings by `with` apply to the caller's thread only
         double, device = config.jax_enable_x64, config.jax_default_device
 
         def run() -> R:
             with jax.enable_x64(double), jax.default_device(device):
-                return jax.block_until_ready(program(*given))
+                return jax.block_until_ready(program(leaves, tree))
 
         return run_in_thread(run)
 
@@ -307,18 +309,23 @@ class Program:
 
         return equinox.filter_jit(self.function)
 
-    def __call__(self, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def __call__(self, leaves: list[Any], tree: Any) -> Any:
+        """Run the program of arguments that are flattened to `leaves`."""
         import jax
 
-        folder = self.folder()
-        if folder is None or not KEEPING or any(getattr(jax.config, name) for name in DEBUGGING):
+        folder, array, config = self.folder(), jax.Array, cast(Any, jax.config)
+
+        def anew() -> Any:
+            args, more = jax.tree.unflatten(tree, leaves)
             return self.anew(*args, **more)
-        leaves, tree = jax.tree.flatten((args, more))
-        array, config = jax.Array, cast(Any, jax.config)
+
+        if folder is None or not KEEPING or any(getattr(config, name) for name in DEBUGGING):
+            return anew()
         if any(device.platform != "cpu" for leaf in leaves if isinstance(leaf, array) for device in leaf.devices()):
-            return self.anew(*args, **more)
+            return anew()
         # shape, dtype and weak type for which a program is compiled; a constant by its type and value
-        is_array = [isinstance(leaf, np.ndarray | np.generic | array) for leaf in leaves]
+        kinds = np.ndarray, np.generic, array
+        is_array = [isinstance(leaf, kinds) for leaf in leaves]
         shapes = tuple(
             (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) if known else (type(leaf), leaf)
             for leaf, known in zip(leaves, is_array, strict=True)
@@ -328,7 +335,7 @@ class Program:
         try:
             known = key in self.by_key
         except TypeError:  # a constant without a hash
-            return self.anew(*args, **more)
+            return anew()
         if not known:
             described = [
                 ("array", *map(str, shape)) if array else shape[1] for shape, array in zip(shapes, is_array, strict=True)
@@ -336,7 +343,7 @@ class Program:
             rest = [None if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
             self.by_key[key] = self._load_or_trace(folder, tree, described, rest, arrays)
         program = self.by_key[key]
-        return self.anew(*args, **more) if program is None else program(arrays)
+        return anew() if program is None else program(arrays)
 
     def _load_or_trace(self, folder: Path, tree: Any, described: list, rest: list, arrays: list) -> Callable | None:
         """The kept program, or the function traced now and kept; None if it cannot be named or exported.

@@ -8,12 +8,13 @@ compiled for few shapes, and pass over the data for some refits at a time.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, jax, jnp, resident, select_lanes
+from .._runtime.interrupt import run_in_thread
+from .._runtime.jax import Array, Arrays, PyTree, cached_on, carry_settings, compile_static, jax, jnp, resident, select_lanes
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -36,6 +37,8 @@ from .objective import (
 
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
+PASSES_TOGETHER = 4  # refits in one call of a model's own passes: both ways from a candidate, and the candidate
+KEPT_LOSSES = 2**22  # losses that are kept with gradients at the same place
 
 
 def weights_of(rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
@@ -329,6 +332,63 @@ class HostBatch(DerivedBatch):
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
 
 
+class Look(NamedTuple):
+    """F of one refit at one θ, its gradient if that was asked for, and its held-out losses, zero where not scored."""
+
+    value: float
+    gradient: Vector | None
+    losses: Float[np.ndarray, " width"]
+
+
+class PassBatch(DerivedBatch):
+    """F(·, w) of a model that has passes of its own (`Costs.passes`), of a few refits in one call."""
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[int, bytes], Look]:
+        """Looks with gradients by refit and θ: losses at the same place are those of the same pass."""
+        return {}
+
+    def _passes(self, theta: Points, lanes: Lanes, gradients: bool) -> list[Look]:
+        """Look at each refit, at its θ."""
+        keys = [(int(lane), at.tobytes()) for lane, at in zip(lanes, theta, strict=True)]
+        found = dict[tuple[int, bytes], Look]()
+        new = np.array([k for k, key in enumerate(keys) if key not in self._known], int)
+        passes = cast(Any, self.objective.costs.passes)()
+
+        def run() -> None:
+            for some in (new[k : k + PASSES_TOGETHER] for k in range(0, len(new), PASSES_TOGETHER)):
+                index, held = self.rows.index[lanes[some]], self.rows.held[lanes[some]]
+                weights = weights_of(self.rows, self.objective.num_units, lanes[some])
+                looks = passes(self.like, theta[some], weights, index, held, gradients)
+                found.update(zip((keys[k] for k in some), looks, strict=True))
+
+        run_in_thread(carry_settings(run))  # one change of threads for all programs
+        looks = [found[key] if key in found else self._known[key] for key in keys]
+        if gradients:
+            self._known.update(found)
+        while len(self._known) * self.rows.index.shape[1] > KEPT_LOSSES:
+            self._known.pop(next(iter(self._known)))
+        return looks
+
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
+        values, gradients, _ = zip(*self._passes(theta, lanes, True), strict=True)
+        return np.array(values), np.stack(gradients)
+
+    def gradient(self, theta: Points, lanes: Lanes) -> Points:
+        return self.look(theta, lanes)[1]
+
+    def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
+        return np.stack([look.losses for look in self._passes(theta, lanes, False)])
+
+    def around(
+        self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
+    ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
+        there = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
+        found = self.losses(there.reshape(-1, theta.shape[1]), np.repeat(lanes, there.shape[1]))
+        losses = found.reshape(*there.shape[:2], -1)
+        return losses[:, 0], np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
+
+
 def _power(base: int, number: int) -> int:
     """Power of `base` nearest to a number, by ratio."""
     return base ** round(np.log(number) / np.log(base))
@@ -347,7 +407,9 @@ def derive_batch(objective: AbstractObjective, like: PyTree, rows: RefitRows) ->
     """Return F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
         return ClosedFormBatch(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
-    return (DerivedBatch if objective.costs.arrays is None else HostBatch)(objective, like, rows)
+    costs = objective.costs
+    kind = PassBatch if costs.passes is not None else DerivedBatch if costs.arrays is None else HostBatch
+    return kind(objective, like, rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -310,6 +310,9 @@ class Costs(NamedTuple):
         contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
+    passes : callable, optional
+        Returns a function of `like`, raveled θ and weights of a few refits, their units, which of these are held out, and
+        whether gradients are wanted. It returns a `Look` at each refit, in less time than compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
 
@@ -332,6 +335,7 @@ class Costs(NamedTuple):
     # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
+    passes: Callable[[], Any] | None = None  # returns quicker passes over the data
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
 
 

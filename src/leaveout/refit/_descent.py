@@ -182,11 +182,11 @@ class RefitDescent:
         self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
         return self.error[lanes]
 
-    def losses(self) -> Float[np.ndarray, "refits ..."]:
-        """Held-out losses of all refits at their candidates."""
+    def losses_at(self, theta: Points) -> Callable[[], Float[np.ndarray, "refits ..."]]:
+        """Return the function that gives the held-out losses of all refits at θ, which are their candidates now."""
         if self.expansion is not None and not self.u.any():
-            return self.expansion.whole_fit_losses()
-        return self.F.losses(self.theta(), np.arange(len(self.u)))
+            return self.expansion.whole_fit_losses
+        return lambda: self.F.losses(theta, np.arange(len(theta)))
 
     # the rungs
 

@@ -6,6 +6,7 @@ refitted as arrays, and their errors are proved (`_linear`). All other models go
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -383,8 +384,8 @@ def _batch_of(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None 
 def _judge(state: RefitDescent) -> RefitBatch:
     """Return refits with the errors of their reported losses: the change to a better estimate, plus the error of that."""
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
-    known, result = state.losses(), state.result.copy()
-    apart = lambda some, lanes: np.abs(some - known[lanes]).reshape(len(lanes), -1).sum(1)
+    known, result = functools.cache(state.losses_at(theta)), state.result.copy()
+    apart = lambda some, lanes: np.abs(some - known()[lanes]).reshape(len(lanes), -1).sum(1)
 
     def enough(lanes, at):
         error = at.error()
@@ -393,7 +394,7 @@ def _judge(state: RefitDescent) -> RefitBatch:
     lead(state, enough, hurry=True)
     error = state.error + apart(state.scores, everyone)
     return replace(
-        _batch_of(state, error, known), make=lambda: theta, result=result, step_length=np.maximum(moved, state.first)
+        _batch_of(state, error, known()), make=lambda: theta, result=result, step_length=np.maximum(moved, state.first)
     )
 
 

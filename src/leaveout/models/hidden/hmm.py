@@ -30,6 +30,7 @@ from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
 from . import hidden_chain as _hidden_chain, information as _information
+from .compiled_passes import available, chain_passes
 from .hidden import (
     BOUNDARY_SHARE,
     GivenParameters,
@@ -308,7 +309,8 @@ class HMM(AbstractHiddenChain):
         lanes = int(np.clip(hmm_scan_entries // (self.layout.shape[1] * self.num_states), 4, 256))
         apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
         runs = self.runs if apart else None
-        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain)
+        passes = (lambda: chain_passes(self)) if apart and available(self) else None
+        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain, passes=passes)
 
     def _scorable(self, refit, index, weight):
         """Mark steps that can be scored: those whose regressors, in an autoregression, are not left out."""
