@@ -242,7 +242,8 @@ def _root_rounding(
     """
     own, whole = (float(unsure(part, scale, len(weight))) for part in (moves, root))
     off, condition = np.sqrt(own * whole), own / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
-    if off > CONDITION and condition > REPEATED_COLUMNS * len(root):
+    clear = 4 * 2.0**-53 * len(root) ** 2 * np.sqrt(condition)  # twice what a measurement cannot tell from rounding, at least
+    if off > max(CONDITION, clear) and condition > REPEATED_COLUMNS * len(root):
         off = min(
             off, whitening_error(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat)
         )

@@ -23,7 +23,7 @@ from ..plans.plan import RefitRows
 from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
-STEPS, HURRY = 8, 2  # steps with one metric before a refit needs another; or before its error is estimated
+STEPS, HURRY = 12, 2  # steps with one metric before a refit needs another; or before its error is estimated
 # The contraction of a step is measured for one refit in so many, by so many products; the largest of so many results counts.
 CONTRACTION_SPACING, LANCZOS_STEPS, CONTRACTION_NEIGHBOURS = 8, 10, 5
 CAUTION, MAX_CONTRACTION = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
@@ -163,7 +163,7 @@ class CertifiedBatch:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            rough = self._rough(dear) & (before > SINGLE_PRECISION_SHARE * self.first[lanes])
+            rough = self._rough(dear, len(lanes)) & (before > SINGLE_PRECISION_SHARE * self.first[lanes])
             for few, told in ((True, self._change), (False, self._whole)):
                 for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
                     self._step(some, *told(some), k == most - 1)
@@ -176,8 +176,10 @@ class CertifiedBatch:
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
 
-    def _rough(self, dear: bool) -> bool:
+    def _rough(self, dear: bool, lanes: int) -> bool:
         """Whether gradients can be computed from their changes, and these are worth rows in float32."""
+        if 4 * lanes < len(self.u[0]) and "single" not in vars(self.anchor):  # rows cost as much as p / 2 gradients save
+            return False
         anchor, model = self.anchor, self.anchor.model
         plain = anchor.roots is None and model.norms is None and not np.any(anchor.flat)
         return dear and model.separate and plain and anchor.digits < SINGLE_PRECISION_SHARE
