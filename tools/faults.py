@@ -1063,6 +1063,20 @@ FAULTS = (
         'mute=codes_to_mute("muted", codes)',
         "test_checks",
     ),
+    Fault(
+        "the code of a report leaves out the offset",
+        "report._calls_of_glm",
+        '("sample_weight", "offset")',
+        '("sample_weight",)',
+        "test_report",
+    ),
+    Fault(
+        "the code of a report fits the active coefficients alone",
+        "report._calls_of_glm",
+        'model, place = model.whole.glm, f"{place}.whole.glm"',
+        "model = model.whole.glm",
+        "test_report",
+    ),
     Fault("the page does not escape text", "write_page", "autoescape=True", "autoescape=False", "test_report"),
     Fault(
         "the page contains numbers that browsers cannot read",

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import sys
 import warnings
 from html.parser import HTMLParser
@@ -112,6 +113,35 @@ def test_it_says_what_the_estimate_says(pages):
     assert f"lo.kfold({N}, 10, seed=3)" in page.text and "metric=('mse',)" in page.text and lo.__version__ in page.text
     assert f"numpy{np.__version__}" in page.text.replace("\n", "")
     assert "1 refit repeated exactly" in page.text and "mse" in page.text
+
+
+@pytest.mark.parametrize("kind", ["weights", "lasso"])
+def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
+    """The code of the page runs as it stands, in another process, once the line in it has written the data."""
+    rng = np.random.default_rng(0)
+    X, group = rng.standard_normal((60, 4)), np.repeat(np.arange(12), 5)
+    if kind == "weights":
+        y, more = rng.poisson(2.0, 60), {"sample_weight": rng.uniform(1, 3, 60), "offset": rng.standard_normal(60)}
+        model = lo.GLM(pd.DataFrame(X, columns=list("abcd")), y, "poisson", lo.penalties.Ridge(rng.uniform(1, 3, 4)), **more)
+    else:
+        y = np.where(X[:, 0] > rng.logistic(size=60), "yes", "no")
+        model = lo.GLM(X, y, "logistic", lo.penalties.Lasso(4 / 3), intercept=False, class_weight="balanced")
+    cv = lo.cross_validate(lo.fit(model), lo.groups(group), metric="brier" if kind == "lasso" else None)
+    page = read(cv.report(tmp_path / "page.html")).text
+    code = page[page.index("import leaveout as lo\n") : page.index("\n", page.index("print(cv.mean)"))]
+    (save,) = re.findall(r"^# (model = .*)", code, re.MULTILINE)
+    exec(save.replace("data.npz", str(tmp_path / "data.npz")), {"cv": cv, "np": np})
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(float(done.stdout), cv.mean, rtol=1e-9)
+
+
+def test_code_that_cannot_run_is_not_shown_as_code(tmp_path):
+    """A function in the place of a loss or a measure has no call: the page says what the fit was, and loads nothing."""
+    fit = lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), lambda eta, y: (eta - y) ** 2, lo.penalties.Ridge(1.0)))
+    for wanted in ({}, {"metric": lambda y, mean: np.mean(np.abs(y - mean))}):
+        page = read(lo.cross_validate(fit, lo.leave_one_out(9), **wanted).report(tmp_path / "page.html"))
+        assert "fit = lo.fit(...)  # GLM (Custom)" in page.text and "np.load" not in page.text
 
 
 def test_the_table_is_the_estimate_s(pages):

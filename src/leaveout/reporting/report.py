@@ -1,10 +1,13 @@
 """Report of a cross-validation, of several side by side, or of leaking clusters, as one self-contained page."""
 
 import hashlib
+import inspect
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,10 @@ import pandas as pd
 
 from ..data.arrays import label_texts as worded
 from ..leakage._report_result import LeakageReport
+from ..models.glm import links, losses, penalties
+from ..models.glm.active_coefficients import ActiveGLM
+from ..models.glm.glm import GLM
+from ..optimize.fit import SCALAR
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
@@ -159,8 +166,8 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
     ]
 
 
-def _calls(estimate: Estimate) -> list[str]:
-    """Write the calls that give the same numbers, and a checksum that identifies the data."""
+def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
+    """Write the calls that give the same numbers, and a checksum of the response. Those of a GLM run; `file` has its data."""
     asked = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
     settings = "" if estimate.fit is None else estimate.fit.settings
     plan = estimate.plan.call or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
@@ -169,10 +176,51 @@ def _calls(estimate: Estimate) -> list[str]:
         f"plan = {plan}",
         f"cv = lo.cross_validate(fit, plan, lo.{estimate.labels.get('refit', 'Certified()')}{asked})",
     ]
+    if "<" not in lines[-1]:  # no function among the measures
+        lines[:2] = _calls_of_glm(estimate, file) or lines[:2]
     if estimate.response is not None:
         number = hashlib.sha256(np.ascontiguousarray(estimate.response, np.float64).tobytes()).hexdigest()[:16]
         lines.append(f"# the response, {estimate.plan.num_units} units as float64, has the SHA-256 {number}…")
-    return lines
+    return [*lines, f"print(cv.mean)  # {estimate.mean:.6g}"]
+
+
+def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
+    """Write the fit of a GLM and its plan, with arrays from a file; nothing for other models, or where a setting is code."""
+    plan, place = estimate.plan, "cv.fit.objective"
+    model: Any = estimate.fit and estimate.fit.objective
+    if isinstance(model, ActiveGLM):
+        model, place = model.whole.glm, f"{place}.whole.glm"
+    if type(model) is not GLM or not isinstance(model.design, np.ndarray) or model.least_norm or model.cut:
+        return []
+    saved = {"X": "model.design[:, :model.num_features]", "y": "model.y"}
+    own = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
+    arrays = ("indptr", "index", "weight", "held", "clusters", "blocks") if "<" in (plan.call or "<") else ()
+    drawn = [name for name in arrays if getattr(plan, name) is not None]
+    saved |= {name: f"model.{name}" for name in own} | {name: f"cv.plan.{name}" for name in drawn}
+    read = {name: f'{name}=data["{name}"]' for name in saved}
+    settings = [_call_of(model.loss_function, losses), _call_of(model.penalty, penalties), *map(read.__getitem__, own)]
+    settings += ["intercept=False"] * (not model.intercept) + ['class_weight="balanced"'] * bool(model.is_balanced)
+    units = f"num_units={plan.num_units}, serial={plan.serial}"
+    lines = [
+        "import leaveout as lo",
+        "import numpy as np",
+        "",
+        "# the data as the model saw them; where the estimate is at hand, this line writes them:",
+        f'# model = {place}; np.savez("{file}", {", ".join(f"{name}={value}" for name, value in saved.items())})',
+        f'data = np.load("{file}")',
+        f'fit = lo.fit(lo.GLM(data["X"], data["y"], {", ".join(settings)}))',
+        f"plan = lo.Plan({', '.join(map(read.__getitem__, drawn))}, {units})" if drawn else f"plan = {plan.call}",
+    ]
+    return [] if re.search(r"<|\.\.\.", "".join(lines)) else lines  # objects that have no call, and long arrays
+
+
+def _call_of(part: Any, room: ModuleType) -> str:
+    """Write the call that makes a loss or a penalty of the library; "<" for others, and where its fields do not make it."""
+    made = vars(room).get(type(part).__name__) is type(part) and {*vars(part)} <= {*inspect.signature(type(part)).parameters}
+    with np.printoptions(floatmode="unique", threshold=100):
+        text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part))) if made else "<"
+    own = f"lo.{room.__name__.rpartition('.')[2]}"
+    return re.sub(r"\b([A-Z]\w*)\(", lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else own}.{kind[0]}", text)
 
 
 def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
@@ -283,7 +331,11 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         ],
         [PageTable("models", "Models", ranked, models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
         {str(name): each._facts() for name, each in estimates.items()},
-        [line for name, each in estimates.items() for line in (f"# {name}", *_calls(each))],
+        [
+            line
+            for k, (name, each) in enumerate(estimates.items(), 1)
+            for line in (f"# {name}", *_calls(each, f"data-{k}.npz"), "")
+        ],
         [*filter(None, dict.fromkeys(said))],
     )
 
