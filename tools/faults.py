@@ -30,6 +30,27 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "what a formula learns is learned from the held-out rows too",
+        "FormulaReader.learned_from",
+        "self.own[seen]",
+        "self.own",
+        "test_formulas",
+    ),
+    Fault(
+        "columns under a penalty are taken to span the same whatever was learned",
+        "FormulaReader.learning",
+        "and not penalised",
+        "",
+        "test_formulas",
+    ),
+    Fault(
+        "refits that learned anew are overwritten by ones that did not",
+        "validation.cross_validate.cross_validate",
+        "if evaluate is not None and strategy.in_standard_errors and anew is None:",
+        "if evaluate is not None and strategy.in_standard_errors:",
+        "test_formulas",
+    ),
+    Fault(
         "every reference there is, is cited",
         "cite",
         "if used & set(named):",

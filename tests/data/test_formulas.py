@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 
 import leaveout as lo
 
@@ -63,10 +64,69 @@ def test_labels_of_two_classes_are_named():
 
 def test_what_bases_learn_from_all_rows_is_said():
     data = table()
-    cv = lo.cross_validate(lo.fit(lo.GLM("count ~ bs(age, df=4)", data, "poisson")), 5)
-    assert "bs(...) stays as made of all rows" in str(cv)
+    fit = lo.fit(lo.GLM("count ~ bs(age, df=4)", data, "poisson"))
+    assert "bs(...) stays as made of all rows" in str(lo.cross_validate(fit, 5, bases="frozen"))
+    assert "bs(...) learned anew from the rows of each refit" in str(lo.cross_validate(fit, 5))
+    assert "stays as made" in str(fit.objective.note)
+    with pytest.raises(ValueError, match="bases must be 'refit' or 'frozen'"):
+        lo.cross_validate(fit, 5, bases="anew")
     fixed = "count ~ bs(age, knots=[50], lower_bound=0, upper_bound=100)"
     assert "stays" not in str(lo.cross_validate(lo.fit(lo.GLM(fixed, data, "poisson")), 5))
+
+
+FOLD = np.arange(80) % 5
+SPLITS = [(np.flatnonzero(k != FOLD), np.flatnonzero(k == FOLD)) for k in range(5)]
+BASES = {
+    "splines": ("count ~ bs(age, df=6) + C(site)", None),
+    "splines under a ridge": ("count ~ bs(age, df=6) + x", lo.penalties.Ridge(2.0)),
+    "spreads under a ridge": ("count ~ scale(age) + x", lo.penalties.Ridge(2.0)),
+    "spreads under a lasso": ("count ~ scale(age) + scale(x)", lo.penalties.Lasso(6.0)),
+    "an interaction": ("count ~ center(age):x", None),
+    "natural splines": ("count ~ cr(age, df=4)", None),
+}
+
+
+def by_refits(formula, data, penalty, loss):
+    """Held-out losses of one formula made and fitted in every fold, boundary knots at the ends of all rows."""
+    ends = f", lower_bound={float(data.age.min())!r}, upper_bound={float(data.age.max())!r})"
+    bounded = formula.replace("df=6)", f"df=6{ends}").replace("df=4)", f"df=4{ends}")
+    out = np.zeros(len(data))
+    for seen, held in SPLITS:
+        fit = lo.fit(lo.GLM(bounded, data.iloc[seen], loss, penalty))
+        mean = lo.predict(fit, data.iloc[held]).to_numpy()
+        y = data["count"].to_numpy()[held]
+        out[held] = (y - mean) ** 2 / 2 if loss == "squared" else mean - y * np.log(mean) + scipy.special.gammaln(y + 1)
+    return out
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("loss", ["squared", "poisson"])
+def test_bases_are_learned_in_every_fold(name, loss):
+    formula, penalty = BASES[name]
+    data = table().reset_index(drop=True)
+    plan, truth = lo.from_splits(SPLITS, 80), by_refits(formula, data, penalty, loss)
+    fit = lo.fit(lo.GLM(formula, data, loss, penalty))
+    score = "log_density" if loss == "poisson" else None
+    exact = lo.cross_validate(fit, plan, lo.Exact(), metric="mse", evaluate=score)
+    np.testing.assert_allclose(exact.per_unit(), truth, rtol=1e-6, atol=1e-7)
+    certified = lo.cross_validate(fit, plan, evaluate=score)
+    off = np.abs(np.bincount(FOLD, certified.per_unit()) - np.bincount(FOLD, truth))
+    assert (off <= certified.error + 1e-6).all() and certified.audit is None
+    if loss == "squared":
+        assert exact.metrics["mse"] == pytest.approx(2 * truth.mean())
+    frozen = lo.cross_validate(fit, plan, lo.Exact(), bases="frozen", evaluate=score).per_unit()
+    assert np.abs(frozen - exact.per_unit()).max() > 1e-5
+
+
+def test_what_spans_the_same_is_not_learned_again():
+    data = table().assign(z=lambda d: np.sin(d.age))
+    formula = "count ~ center(age) + scale(x) + poly(z, 3)"
+    cv = lo.cross_validate(lo.fit(lo.GLM(formula, data, "squared")), lo.leave_one_out(80), lo.Exact())
+    assert "center(...), scale(...), poly(...) spans the same columns" in str(cv) and cv.audit is not None
+    for k in (0, 40):
+        again = lo.fit(lo.GLM(formula, data.drop(data.index[k]), "squared"))
+        mean = lo.predict(again, data.iloc[[k]]).iloc[0]
+        assert cv.losses[k] == pytest.approx((data["count"].iloc[k] - mean) ** 2 / 2, rel=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +197,11 @@ def test_what_survival_formulas_refuse(formula, more, message):
         lo.Cox(formula, data, **more)
     with pytest.raises(ValueError, match="strata have null values"):
         lo.Cox("Surv(stop, status) ~ age + strata(site)", data.assign(site=["a", None, "b"]))
+
+
+def test_refits_that_learned_anew_are_not_iterated_on_the_columns_of_all_rows(monkeypatch):
+    data = table()
+    fit = lo.fit(lo.GLM("count ~ bs(age, df=6)", data, "squared"))
+    where = "leaveout.validation.cross_validate.EstimateBuilder.sharpen"
+    monkeypatch.setattr(where, lambda self: pytest.fail("they were"))
+    lo.cross_validate(fit, 5, evaluate="squared_error")

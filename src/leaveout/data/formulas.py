@@ -1,14 +1,17 @@
 """Formulas, read by formulaic, and their calls that learn knots, means or spreads from all rows.
 
-A refit of the same columns does not leave out what such calls have learned; results say so.
+A refit of the same columns does not leave out what such calls have learned; results say so. `cross_validate` makes the columns
+of a formula of one linear predictor anew, from the rows of each refit.
 """
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from .arrays import pandas_of
 
@@ -22,23 +25,32 @@ CALL = re.compile(
 )
 
 
-def stateful_remark(formula: str) -> str:
-    """Describe the calls of a formula that learn from all rows; empty if there are none."""
-    names = dict.fromkeys(f"{name}(...)" for call in CALL.finditer(formula) if (name := _of(formula, call)))
+SAME_SPAN = "center", "scale", "standardize", "poly"  # calls whose columns span the same beside an intercept
+
+
+def stateful_remark(formula: str, known: Collection[str] = ()) -> str:
+    """Describe the calls of a formula that learn from all rows, beside `known` ones; empty if there are none."""
+    names = dict.fromkeys(f"{name}(...)" for name, _ in _calls(formula) if name not in known)
     if not names:
         return ""
     return f"the formula's {', '.join(names)} stays as made of all rows: what it learned is not left out"
 
 
-def _of(formula: str, call: re.Match[str]) -> str:
-    """Return the name of a call; empty if its arguments leave nothing to learn."""
+def _calls(formula: str) -> list[tuple[str, str]]:
+    """Return the names and texts of the calls of a formula that learn from rows."""
+    found = [(*_of(formula, call), call.start()) for call in CALL.finditer(formula)]
+    return [(name, formula[start:end]) for name, end, start in found if name]
+
+
+def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
+    """Return the name of a call, empty if its arguments leave nothing to learn, and the place where it ends."""
     depth, end = 1, call.end()
     while end < len(formula) and depth:
         depth += {"(": 1, ")": -1}.get(formula[end], 0)
         end += 1
     given = formula[call.end() : end]
     fixed = all(f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound"))
-    return "" if fixed else call[1] or call[2]
+    return ("" if fixed else call[1] or call[2]), end
 
 
 class FormulaColumns(NamedTuple):
@@ -148,6 +160,51 @@ def _split(text: str, mark: str) -> list[str]:
 def new_columns(caller: str, spec: Any, data: Any) -> pd.DataFrame:
     """Return the columns of a formula for new rows, without the intercept."""
     return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data))).drop(columns="Intercept", errors="ignore")
+
+
+class FormulaReader(NamedTuple):
+    """Columns of a formula for new rows, and for its own rows by what some of these teach."""
+
+    caller: str
+    formula: str
+    spec: Any
+    own: pd.DataFrame
+
+    def __call__(self, data: Any) -> pd.DataFrame:
+        return new_columns(self.caller, self.spec, data)
+
+    @property
+    def learned(self) -> list[tuple[str, str]]:
+        """Names and texts of the calls that can learn anew."""
+        kept = {call.partition("(")[0] for call in self.spec.transform_state}
+        return [(name, text) for name, text in _calls(self.formula) if name in kept]
+
+    def learning(self, penalised: bool) -> list[str]:
+        """Name the calls, of those that can learn anew, whose columns span something else by what they learn."""
+        terms = [term.strip() for term in self.formula.partition("~")[2].split("+")]
+        spanned = SAME_SPAN if "Intercept" in self.spec.column_names and not penalised else ()
+        return list(dict.fromkeys(name for name, text in self.learned if name not in spanned or text not in terms))
+
+    def remarks(self, learning: list[str], anew: bool) -> tuple[str, str]:
+        """Return the remark that all calls keep what they learned, and what is true where those of `learning` do so `anew`."""
+        same = [name for name, _ in self.learned if name not in learning]
+        listed = lambda names: f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
+        said = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
+        said += (
+            [f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"] if learning and anew else []
+        )
+        others = stateful_remark(self.formula, [*same, *(learning if anew else ())])
+        return stateful_remark(self.formula), "; ".join([*said, *filter(None, [others])])
+
+    def learned_from(self, seen: NDArray[np.bool_]) -> pd.DataFrame:
+        """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary knots, of all rows."""
+        bounds = {
+            call: {side: state[side] for side in ("lower_bound", "upper_bound") if side in state}
+            for call, state in self.spec.transform_state.items()
+        }
+        with reading(self.caller, self.formula):
+            taught = self.spec.update(transform_state=bounds).get_model_matrix(self.own[seen]).model_spec
+        return self._replace(spec=taught)(self.own)
 
 
 def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:

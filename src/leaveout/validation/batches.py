@@ -6,6 +6,7 @@ Results are kept in a checkpoint on request. The division of a plan into batches
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,10 +159,17 @@ class BatchRunner:
             for batch, told in made:
                 merge(batch, told)
 
-    def refits(self, tell: Tell, merge: Merge, losses: Losses | None = None, estimate: Estimate | None = None) -> None:
+    def refits(
+        self,
+        tell: Tell,
+        merge: Merge,
+        losses: Losses | None = None,
+        estimate: Estimate | None = None,
+        anew: Callable[[Refitter, Batch], StepResult] = Refitter.__call__,
+    ) -> None:
         """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
 
-        `estimate` has the losses with no update, if they are known already.
+        `estimate` has the losses with no update, if they are known already. `anew` refits a batch in another way.
         """
         number, scale = np.asarray(self.times * self.plan.num_refits), 0.0
         if estimate is None and self.refit.in_standard_errors:  # else the tolerance does not need it
@@ -176,7 +184,7 @@ class BatchRunner:
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
-            self.over(Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell), merged)
+            self.over(partial(anew, Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell)), merged)
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:

@@ -26,15 +26,17 @@ from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
+from ..data.formulas import FormulaReader
+from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..optimize.active_set import without
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, fit as minimise
 from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
-from .batches import BatchRunner, Merge, blank, infinite_if_unknown, one_thread, put_losses
+from .batches import BatchRunner, Merge, Refitter, blank, infinite_if_unknown, one_thread, put_losses
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
 from .metrics import AnyMetric, Measure, ScoreName
@@ -64,6 +66,7 @@ def cross_validate(
     audit: int = 5,
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
+    bases: Literal["refit", "frozen"] = "refit",
 ) -> Estimate:
     """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
 
@@ -112,6 +115,10 @@ def cross_validate(
         A file that keeps what is done. A call that was killed continues from there, to the same numbers.
     groups : array-like, optional
         Labels of groups for a number of folds or a splitter: groups stay together, and standard errors are over them.
+    bases : {"refit", "frozen"}, default "refit"
+        Where `bs(...)`, `scale(...)` and the like in the formula of a GLM or Regression learn: from the rows of each refit,
+        which takes one fit a refit, or once from all rows. Columns that span the same whatever was learned, such as those of
+        `center(x)` without a penalty, stay. The note of the result says which.
 
     Returns
     -------
@@ -154,13 +161,22 @@ def cross_validate(
     by_name = measures("cross_validate", fit, metric, plan, average)
     metrics, kind = tuple(by_name), prediction_kind(by_name)
     pooled = Predictions(plan, kind, judged=True) if metrics else None
+    if bases not in ("refit", "frozen"):
+        raise ValueError(f"cross_validate: bases must be 'refit' or 'frozen'; got {bases!r}.")
+    model: Any = getattr(getattr(fit.objective, "whole", None), "glm", fit.objective)  # with the columns that a penalty holds
+    reader: Any = getattr(getattr(model, "labels", None), "read", None)
+    learning = reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
+    anew = RelearnedBases(fit, model, plan, evaluate, pooled) if learning and bases == "refit" else None
     of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
+    of |= {} if anew is None else {"bases": reader.own}
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = run_refits(HeldOutLoss(fit, plan, score), strategy, audit, pooled)
+        gathered = run_refits(HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew)
         with gathered.stoppable():
-            if evaluate is not None and strategy.in_standard_errors:
+            if evaluate is not None and strategy.in_standard_errors and anew is None:
                 gathered.sharpen()
             estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
+    if isinstance(reader, FormulaReader):
+        estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(learning, anew is not None))
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
     parts["audit"], usual = str(audit), {"evaluate": "None", "metric": "()", "average": "None", "audit": "5"}
@@ -385,9 +401,17 @@ def keep_freed() -> None:
 
 
 def run_refits(
-    loss: HeldOutLoss, refit: AbstractRefit, audit: int, predictions: Predictions | None = None, times: int = 1
+    loss: HeldOutLoss,
+    refit: AbstractRefit,
+    audit: int,
+    predictions: Predictions | None = None,
+    times: int = 1,
+    anew: "RelearnedBases | None" = None,
 ) -> "EstimateBuilder":
-    """Run every refit of a plan and collect the results; `times` such plans share the work allowed for one."""
+    """Run every refit of a plan and collect the results; `times` such plans share the work allowed for one.
+
+    With `anew`, each refit is a batch by itself, whose model learns the bases of its formula from its own rows.
+    """
     keep_freed()
     walk = BatchRunner(loss.fit, loss.plan, refit, times, formed=loss.evaluate is not None or predictions is not None)
     with walk.stoppable("cross_validate"):
@@ -397,7 +421,11 @@ def run_refits(
     own = nothing if loss.evaluate is None else None  # tolerances refer to the model's own losses
     log.info("%d refits by %s", loss.plan.num_refits, refit)
     with gathered.stoppable():
-        walk.refits(gathered.tell, gathered.merge, loss.losses_of, own)
+        if anew is None:
+            walk.refits(gathered.tell, gathered.merge, loss.losses_of, own)
+        else:
+            walk.batch_list = [loss.plan.one(k) for k in range(loss.plan.num_refits)]
+            walk.refits(gathered.tell, gathered.merge, loss.losses_of, own, anew)
     return gathered
 
 
@@ -609,6 +637,23 @@ class BatchSummary:
             found["places"] = np.unique(np.concatenate(orders))
             found["start"] = outcome.theta[some[found["places"]]]
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class RelearnedBases:
+    """Refit one fold from a fit of its own, whose columns are by what the rows of the fold teach."""
+
+    fit: Fit
+    model: Any
+    plan: Plan
+    evaluate: Evaluate | ScoreName | None
+    predictions: Predictions | None
+
+    def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
+        seen = weights_of(batch.rows, self.plan.num_units)[0] > 0
+        own = minimise(self.model.relearn(seen), self.fit.parameters)
+        loss = HeldOutLoss(own, self.plan, find_score(own, self.evaluate))
+        return replace(refitter, fit=own, losses=loss.losses_of, tell=BatchSummary(loss, False, 0, self.predictions))(batch)
 
 
 @cached_on

@@ -17,12 +17,12 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, float64, jax, jnp, static
 from ...data.arrays import Names, codes, match_labels, numbers
-from ...data.formulas import new_columns, read_columns, stateful_remark
+from ...data.formulas import FormulaReader, read_columns, stateful_remark
 from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputDesign, Predictors
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign
@@ -73,11 +73,8 @@ class AbstractRegression(AbstractLinearPredictor):
             found = read_columns(me, X, y)
             sample_weight, offset, trials = map(found.of, (sample_weight, offset, trials))
             intercept = intercept and "Intercept" in found.X
-            X, y, read = (
-                found.X.drop(columns="Intercept", errors="ignore"),
-                found.y,
-                functools.partial(new_columns, me, found.spec),
-            )
+            read = FormulaReader(me, X, found.spec, found.data)
+            X, y = found.X.drop(columns="Intercept", errors="ignore"), found.y
         self.penalty, self.cut, self.least_norm = penalties.resolve(penalty), 0.0, False
         self.center = None
         given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
@@ -117,6 +114,12 @@ class AbstractRegression(AbstractLinearPredictor):
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         """Copy the model with another penalty; its data are shared, and not read again."""
         return _copy_to_memory(penalties.under(self, penalty, self.num_features))
+
+    def relearn(self, seen: Bool[np.ndarray, " units"]) -> Self:
+        """Copy the model, with the columns of its formula by what the `seen` rows teach."""
+        other, read = copy.copy(self), cast(FormulaReader, self.labels.read)
+        vars(other)["design"] = design(type(self).__name__, read.learned_from(seen), self.intercept)[0]
+        return _copy_to_memory(other)
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
