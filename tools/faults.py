@@ -625,10 +625,24 @@ FAULTS = (
         "test_validation",
     ),
     Fault(
+        "a multinomial's further rows of the ridge bend along a common shift",
+        "BesideSeveral._parts",
+        "- 1 / eta.shape[-1]",
+        "- 0 / eta.shape[-1]",
+        "test_validation",
+    ),
+    Fault(
+        "a fold without a class is given the problem of that class",
+        "OneFit.lacking",
+        "len(np.unique(self.data.y[train])) < count",
+        "len(np.unique(self.data.y[train])) < 0",
+        "sklearn/test_validation",
+    ),
+    Fault(
         "half of a squared error is scored as if it were whole",
-        "_search._family",
-        "known.score(2 * mean",
-        "known.score(mean",
+        "_scoring.multiple_of_loss",
+        "return 2.0 if",
+        "return 1.0 if",
         "test_validation",
     ),
     Fault(

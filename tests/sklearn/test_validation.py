@@ -17,13 +17,16 @@ from sklearn.exceptions import FitFailedWarning, UndefinedMetricWarning
 from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.linear_model import (
     HuberRegressor,
+    Lasso,
     LinearRegression,
     LogisticRegression,
+    MultiTaskLasso,
     PoissonRegressor,
     QuantileRegressor,
     Ridge,
     RidgeClassifier,
     RidgeCV,
+    SGDClassifier,
     SGDRegressor,
     TweedieRegressor,
 )
@@ -40,6 +43,7 @@ from sklearn.model_selection import (
     cross_val_predict,
     cross_validate,
 )
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
 from sklearn.svm import SVC, LinearSVC
@@ -102,6 +106,68 @@ def test_scores_are_those_of_scikit_learns_own_refits(name):
     assert all((ours[error] >= 0).all() and (ours[error] < 1e-5).all() for error in errors)
 
 
+LABELS, TARGETS = ["accuracy", "f1_macro", "balanced_accuracy", "matthews_corrcoef"], ["real", "positive"]
+ALL_NUMBERS = ["r2", "neg_mean_squared_error", "neg_root_mean_squared_error", "neg_median_absolute_error"]
+PROBABILITIES, LIBLINEAR = ["accuracy", "neg_log_loss", "roc_auc_ovr"], LogisticRegression(solver="liblinear", tol=1e-10)
+STOCHASTIC = {"alpha": 0.3, "random_state": 0, "tol": None, "max_iter": 3000, "learning_rate": "invscaling", "eta0": 0.5}
+APART = {  # host of a problem for each class or target, response, scorers, how far scores may differ by the host's tolerance
+    "ridge classifier": (RidgeClassifier(2.0), "three", LABELS, 1e-10),
+    "support vectors": (LinearSVC(C=0.1, **TIGHT), "three", LABELS, 1e-10),
+    "gradients": (SGDClassifier("log_loss", **STOCHASTIC), "three", PROBABILITIES, 3e-3),
+    "logistic": (OneVsRestClassifier(LOGISTIC), "three", PROBABILITIES, 1e-6),
+    "penalised intercept": (OneVsRestClassifier(LIBLINEAR), "three", PROBABILITIES, 1e-5),
+    "two classes": (OneVsRestClassifier(LOGISTIC), "two", ["accuracy", "neg_log_loss"], 1e-6),
+    "scaled": (make_pipeline(StandardScaler(), RidgeClassifier(5.0)), "three", LABELS, 1e-10),
+    "scaled inside": (OneVsRestClassifier(make_pipeline(StandardScaler(), LOGISTIC)), "three", PROBABILITIES, 1e-6),
+    "lasso": (Lasso(0.05, tol=1e-12, max_iter=100_000), TARGETS, ALL_NUMBERS, 1e-8),
+    "ridge": (Ridge(np.array([1.0, 5.0])), TARGETS, ALL_NUMBERS, 1e-10),
+    "least squares": (make_pipeline(StandardScaler(), LinearRegression()), TARGETS, ALL_NUMBERS, 1e-10),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.filterwarnings("ignore:.*is not at a minimum")
+def test_each_class_or_target_is_a_problem_of_its_own(name):
+    host, target, scoring, tolerance = APART[name]
+    y = np.stack([Y[one] for one in target], 1) if isinstance(target, list) else Y[target]
+    cv, strategy = KFold(20, shuffle=True, random_state=0), lo.Certified()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = cross_validate(host, X, y, cv=cv, scoring=scoring, return_estimator=True)
+        ours = lo.sklearn.cross_validate(host, X, y, cv=cv, scoring=scoring, strategy=strategy)
+        predicted = lo.sklearn.cross_val_predict(host, X, y, cv=cv, strategy=EXACT)
+    assert ours["refits"] == "from one fit"
+    for one in scoring:
+        want, got, error = theirs[f"test_{one}"], ours[f"test_{one}"], ours[f"approximation_error_{one}"]
+        there = ~np.isnan(want)  # scikit-learn's log loss needs test rows of every class
+        assert not np.isnan(got[there]).any()
+        assert (np.abs(got - want)[there] <= error[there] + tolerance * max(1, np.abs(want[there]).max())).all(), one
+        assert there.sum() > 5 and np.median(error[there]) < 0.01
+    each = np.empty(y.shape, y.dtype)
+    for own, (_, test) in zip(theirs["estimator"], cv.split(X), strict=True):
+        each[test] = own.predict(X[test])
+    if y.ndim == 1:
+        assert (predicted == each).mean() > (0.97 if name == "gradients" else 1 - 1e-9)
+    else:
+        np.testing.assert_allclose(predicted, each, atol=1e-6)
+
+
+def test_a_fold_that_lacks_a_class_has_fewer_problems_at_the_host():
+    y = np.array(Y["three"], "U1")
+    y[:2] = "d"
+    splits = [(np.arange(5, N), np.arange(5)), *KFold(9).split(X)]
+    for host in (RidgeClassifier(2.0), OneVsRestClassifier(LOGISTIC)):
+        ours = lo.sklearn.cross_validate(host, X, y, cv=splits, strategy=EXACT)
+        np.testing.assert_allclose(ours["test_score"], cross_validate(host, X, y, cv=splits)["test_score"], rtol=1e-12)
+        assert ours["refits"] == "from one fit"
+    with pytest.warns(RuntimeWarning, match="Number of classes in training fold"):
+        values = [
+            predict(RidgeClassifier(2.0), X, y, cv=KFold(9), method="decision_function")
+            for predict in (cross_val_predict, functools.partial(lo.sklearn.cross_val_predict, strategy=EXACT))
+        ]
+    np.testing.assert_allclose(*values, atol=1e-9)
+
+
 COARSE = {"no update": lo.NoUpdate(), "one step of the full fit": lo.InfinitesimalJackknife(), "certified": lo.Certified(0.5)}
 
 
@@ -148,6 +214,10 @@ STANDARDISED = {
     "balanced": (LogisticRegression(C=0.1, class_weight="balanced", **TIGHT), "two", KFold(4), "neg_log_loss"),
     "Poisson": (PoissonRegressor(alpha=0.3, solver="newton-cholesky", tol=1e-12), "count", KFold(5), None),
     "ridge classifier": (RidgeClassifier(5.0), "bits", KFold(5), "average_precision"),
+    "multinomial": (LOGISTIC, "three", KFold(4), ["accuracy", "neg_log_loss"]),
+    "multinomial, one by one": (LOGISTIC, "three", LeaveOneOut(), "accuracy"),
+    "balanced classes": (LogisticRegression(C=0.1, class_weight="balanced", **TIGHT), "three", KFold(4), "neg_log_loss"),
+    "each against the rest": (OneVsRestClassifier(LOGISTIC), "three", KFold(4), "neg_log_loss"),
 }
 
 
@@ -223,6 +293,32 @@ def test_the_loss_of_standardised_columns_by_its_formula():
     omega, kappa = known.weigh(w[None])
     value = omega[0] @ known.loss.derivatives(known.eta(theta[None])[0], y, (0,))[0]
     assert value == pytest.approx(want, rel=1e-12) and not known.penalty.any() and kappa[0] == 1
+
+
+def test_the_loss_of_standardised_columns_and_several_classes_by_its_formula():
+    import jax
+
+    code, ridge = np.unique(Y["three"], return_inverse=True)[1], np.array([1.0, 3.0, 0.5, 2.0])
+    model = StandardisedGLM(X, Y["three"], "multinomial", lo.penalties.Ridge(ridge))
+    theta, w = rng.standard_normal((3, 5)), np.ones(N)
+    w[:9] = 0
+    eta = X @ theta[:, :4].T + theta[:, 4]
+    ratio, apart = X[9:].var(axis=0) / X.var(axis=0), theta[:, :4] - theta[:, :4].mean(0)  # the mean is zero at the minimum
+    own = np.log(np.exp(eta).sum(1)) - eta[np.arange(N), code]
+    want = w @ own + 0.5 * (ridge * ratio * apart**2).sum()
+    with jax.enable_x64(True):
+        assert float(model.loss(theta, w)) == pytest.approx(want, rel=1e-12)
+        hessian = np.asarray(model.hessian(theta, w)).reshape(15, 15)
+        gradient = np.ravel(jax.grad(lambda v: model.loss(v, w))(theta))
+    known = model.predictors
+    (omega,), _ = known.weigh(w[None])
+    at = known.eta(theta.reshape(1, -1))
+    value, slope, curvature = known.loss.derivatives(at, code, (0, 1, 2))
+    roots = known.loss.roots(at)
+    assert omega @ value[0] == pytest.approx(want, rel=1e-12)
+    np.testing.assert_allclose(roots @ roots.swapaxes(-1, -2), curvature, atol=1e-12)
+    np.testing.assert_allclose(known.design.gram(omega[None], curvature)[0], hessian, atol=1e-9)
+    np.testing.assert_allclose(known.design.pull((omega[:, None] * slope[0])[None])[0], gradient, atol=1e-9)
 
 
 def test_frozen_transformers_are_those_of_all_rows_and_it_is_said():
@@ -623,6 +719,7 @@ def test_no_compiler_is_needed():
     code = """
 import sys, numpy as np, leaveout as lo
 from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 X = np.random.default_rng(0).standard_normal((40, 2))
@@ -672,10 +769,12 @@ BY_HOST = {  # host, response, arguments, a word of the reason
     "kernel": (SVC(), "two", {"scoring": {"a": "roc_auc"}, "return_indices": True, "params": {"sample_weight": WEIGHT}}, "SVC"),
     "chooses": (RidgeCV(), "real", {"cv": KFold(3)}, "chooses anew"),
     "a search": (GridSearchCV(Ridge(), {"alpha": [0.1, 9.0]}), "real", {"cv": 3}, "chooses anew"),
-    "several targets": (Ridge(), ["real", "positive"], {"cv": 3}, "not one column"),
+    "targets under one penalty": (MultiTaskLasso(0.1), ["real", "positive"], {"cv": 12}, "MultiTaskLasso"),
+    "targets, called": (Ridge(), ["real", "positive"], {"cv": 12, "scoring": make_scorer(mean_squared_error)}, "is called"),
     "no target": (KMeans(2, random_state=0, n_init=1), None, {"cv": 3}, "KMeans"),
     "kinks": (QuantileRegressor(), "real", {"cv": 3}, "kinks of QuantileRegressor"),
-    "each against the rest": (RidgeClassifier(), "three", {"cv": 12}, "each class against the rest"),
+    "each against the rest, weighted": (RidgeClassifier(class_weight="balanced"), "three", {"cv": 12}, "class weights"),
+    "classes together": (LinearSVC(multi_class="crammer_singer"), "three", {"cv": 12}, "multi_class='ovr'"),
     "learns": (make_pipeline(SelectKBest(k=2), LOGISTIC), "two", {"cv": 12}, "learn from the rows"),
     "stochastic": (
         SGDRegressor(random_state=0),
@@ -684,7 +783,7 @@ BY_HOST = {  # host, response, arguments, a word of the reason
         "stops before",
     ),
     "early": (LogisticRegression(C=10.0, max_iter=3), "two", {"cv": 30}, "stops before"),
-    "ranks": (LOGISTIC, "two", {"cv": 12, "scoring": "roc_auc"}, "'roc_auc' is called"),
+    "called": (Ridge(), "real", {"cv": 12, "scoring": "neg_max_error"}, "'neg_max_error' is called"),
     "few folds": (LOGISTIC, "two", {"cv": 5}, "its 5 fits of 90 x 4 cost less"),
     "a row twice": (Ridge(), "real", {"cv": [(np.arange(9), np.r_[10, 10, 11])] * 10}, "twice"),
     "on both sides": (Ridge(), "real", {"cv": [(np.arange(9), np.arange(5, 20))] * 10}, "both train"),

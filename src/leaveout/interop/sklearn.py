@@ -20,6 +20,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
@@ -148,8 +149,8 @@ def _logistic(estimator: Any) -> HostObjective:
 
 
 def _support_vectors(estimator: Any) -> HostObjective:
-    if estimator.penalty != "l2":
-        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2'.")
+    if estimator.penalty != "l2" or estimator.multi_class != "ovr":
+        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and multi_class='ovr'.")
     loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
     return HostObjective(
         loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=estimator.intercept_scaling
@@ -214,6 +215,7 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.SGDRegressor: _describe_sgd,
     PLSRegression: _components,
 }
+SEVERAL_TARGETS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.Lasso, linear_model.ElasticNet)
 AROUND = "LinearRegression after PCA, and a Pipeline, TransformedTargetRegressor or search around one of them"
 SUPPORTED_ESTIMATORS = (*(kind.__name__ for kind in READERS), AROUND)
 
@@ -502,7 +504,48 @@ def inner(estimator: Any) -> Any:
     if isinstance(estimator, TransformedTargetRegressor):
         own = getattr(estimator, "regressor_", estimator.regressor)
         return linear_model.LinearRegression() if own is None else inner(own)
-    return estimator
+    return inner(estimator.estimator) if isinstance(estimator, OneVsRestClassifier) else estimator
+
+
+def takes_classes_apart(estimator: Any) -> bool:
+    """Tell whether an estimator, fitted or not, fits each of three or more classes against the rest."""
+    if isinstance(estimator, Pipeline | OneVsRestClassifier):
+        return isinstance(estimator, OneVsRestClassifier) or takes_classes_apart(estimator.steps[-1][1])
+    known = describe(estimator)
+    binary = getattr(estimator, "solver", "") == "liblinear" or getattr(estimator, "multi_class", "") == "ovr"
+    return known.labels and (known.loss != "logistic" or bool(known.average) or binary)
+
+
+def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
+    """Split a fitted estimator into hosts of one output, each with its response; most estimators are one of them.
+
+    Several are a class against the rest each, or a target each.
+    """
+    if isinstance(estimator, Pipeline) and not num_component_steps(estimator):
+        *before, (name, last) = estimator.steps
+        return [(Pipeline([*before, (name, own)]), each) for own, each in separate_problems(last, y)]
+    if isinstance(estimator, OneVsRestClassifier):
+        classes = estimator.classes_[len(estimator.classes_) == 2 :]
+        return [(own, np.equal(y, c).astype(int)) for own, c in zip(estimator.estimators_, classes, strict=True)]
+    coef, labels = getattr(estimator, "coef_", np.zeros(1)), hasattr(estimator, "classes_")
+    apart = takes_classes_apart(estimator) if labels else type(estimator) in SEVERAL_TARGETS
+    if np.ndim(coef) < 2 or len(coef) < 2 or not apart:
+        return [(estimator, y)]
+    found = []
+    for k, intercept in enumerate(np.broadcast_to(estimator.intercept_, len(coef))):
+        own = copy.copy(estimator)
+        if not labels:
+            own.coef_, own.intercept_ = coef[k], intercept
+            own.alpha = np.broadcast_to(getattr(estimator, "alpha", 0.0), len(coef))[k]
+            found.append((own, np.asarray(y)[:, k]))
+            continue
+        each = np.equal(y, estimator.classes_[k]).astype(int)
+        if isinstance(own, linear_model.RidgeClassifier):
+            own = linear_model.Ridge(own.alpha, fit_intercept=own.fit_intercept, positive=own.positive)
+            each = 2 * each - 1
+        own.coef_, own.intercept_, own.classes_ = coef[k : k + 1], np.array([intercept]), np.array([0, 1])
+        found.append((own, each))
+    return found
 
 
 def usual_score(estimator: Any) -> str | None:
@@ -523,23 +566,26 @@ def learns(estimator: Any) -> bool:
     if isinstance(estimator, TransformedTargetRegressor):
         transformer = estimator.transformer
         return (transformer is not None and get_tags(transformer).requires_fit) or learns(estimator.regressor)
-    return False
+    return isinstance(estimator, OneVsRestClassifier) and learns(estimator.estimator)
 
 
 def rescales(estimator: Any) -> bool:
     """Tell whether a pipeline learns only a standardisation of the columns before its linear model.
 
-    The scaling must enter the objective through the ridge alone, so that a change of the ridge can replace it. This holds for
-    one output with an intercept that is not penalised.
+    The scaling must enter the objective through the ridge alone, so that a change of the ridge can replace it. This holds with
+    an intercept that is not penalised.
     """
+    if isinstance(estimator, OneVsRestClassifier):
+        return rescales(estimator.estimator)
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return False
     (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
+    last = last.estimator if isinstance(last, OneVsRestClassifier) else last
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
         return False
     host = describe(last)
     plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
-    return bool(plain and not host.positive and scaler.with_std and len(getattr(last, "classes_", ())) < 3)
+    return bool(plain and not host.positive and scaler.with_std)
 
 
 def _prepares(estimator: Pipeline) -> bool:
@@ -561,10 +607,14 @@ def with_parameters(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
         host.steps = [*host.steps[:-1], (name, with_parameters(last, parameters))]
     elif isinstance(host, TransformedTargetRegressor):
         host.regressor_ = with_parameters(host.regressor_, parameters)
+    elif isinstance(host, OneVsRestClassifier):
+        own = {name: np.reshape(values, (len(host.estimators_), -1)) for name, values in parameters.items()}
+        of = lambda k: {name: values[k] for name, values in own.items()}
+        host.estimators_ = [with_parameters(each, of(k)) for k, each in enumerate(host.estimators_)]
     else:
         coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
         if (solver := type(host) in READERS and describe(host)) and solver.whole and solver.intercept:
-            coef, intercept = coef[:-1], coef[-1] * solver.whole
+            coef, intercept = coef[..., :-1], coef[..., -1] * solver.whole
         if isinstance(host, PLSRegression):
             intercept = intercept + coef @ host._x_mean
         host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
@@ -664,7 +714,7 @@ def _objective(
     if len(classes) > 2 and (host.loss != "logistic" or host.average or host.whole):
         raise TypeError(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
-            f"Take these one by one: from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c."
+            f"Take from_sklearn({name}(...).fit(X, y == c), X, y == c) for each class c, or lo.sklearn.cross_validate."
         )
     if host.class_weight == "balanced":
         own["class_weight"] = "balanced"  # recomputed in every fold
@@ -673,7 +723,7 @@ def _objective(
         each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(y.astype(object))
         own["sample_weight"] = each if weight is None else each * np.asarray(weight, float)
     if len(classes) > 2:
-        return GLM(X, y, "multinomial", penalty, **own)
+        return glm(X, y, "multinomial", penalty, **own)
     second = y == classes[1]
     if host.loss == "logistic":
         return glm(X, second.astype(float), "logistic", penalty, **own)

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
-from ..interop.sklearn import read, rescales, with_parameters
+from ..interop.sklearn import read, rescales, separate_problems, with_parameters
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
 from ..plans.plan import Plan, RefitRows, from_splits
@@ -58,8 +58,8 @@ class Scores(NamedTuple):
     seconds: NDArray[np.float64]
 
 
-def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, Fit]:
-    """Return the host fitted to all rows, and its `Fit`.
+def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, tuple[Fit, ...]]:
+    """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have one.
 
     The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the minimum if its solver stopped
     early. If `anew`, refits standardise the columns themselves if that is a change of their ridge.
@@ -68,29 +68,33 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
         check_is_fitted(estimator)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            anchor(*read(estimator, data.X, data.y, data.weight))
+            for own, y in separate_problems(estimator, data.y):
+                anchor(*read(own, data.X, y, data.weight))
         host = estimator
     except (NotFittedError, ValueError, TypeError, RuntimeError, Warning):
         host = clone(estimator).fit(data.X, data.y, **data.params)
-    model, theta = read(host, data.X, data.y, data.weight, scaled=anew and rescales(host))
-    return host, anchor(model, theta) if model.cut else fit(model, theta)  # a host with a cut has its own solution
+    fits = []
+    for own, y in separate_problems(host, data.y):
+        model, theta = read(own, data.X, y, data.weight, scaled=anew and rescales(own))
+        fits.append(anchor(model, theta) if model.cut else fit(model, theta))  # a host with a cut has its own solution
+    return host, tuple(fits)
 
 
-def is_rescaled(result: Fit) -> bool:
+def is_rescaled(*fits: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
-    return isinstance(result.objective, StandardisedGLM) and result.predictors is not None
+    return all(isinstance(each.objective, StandardisedGLM) and each.predictors is not None for each in fits)
 
 
 @dataclass(frozen=True, eq=False)
 class OneFit:
-    """Refits from one fit of a host.
+    """Refits from one fit of a host, which may solve several problems: a class against the rest each, or a target each.
 
     Folds whose training rows do not determine all parameters of the whole fit, or lack a class, have a fit of their own, unless
     transformers are frozen.
     """
 
     host: Any
-    fit: Fit
+    fits: tuple[Fit, ...]
     data: FoldData
     splits: Splits
     refit: AbstractRefit
@@ -106,13 +110,32 @@ class OneFit:
     def fit_seconds(self) -> NDArray[np.float64]:
         return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
 
+    @property
+    def fit(self) -> Fit:
+        """The fit of the first problem."""
+        return self.fits[0]
+
     @functools.cached_property
-    def _theta(self) -> NDArray[np.float64]:
-        return fold_thetas(self.fit, self.plan, self.refit, "cross_validate")
+    def _theta(self) -> list[NDArray[np.float64]]:
+        return [fold_thetas(each, self.plan, self.refit, "cross_validate") for each in self.fits]
+
+    @functools.cached_property
+    def lacking(self) -> set[int]:
+        """Folds whose training rows lack a class, of which the host has no problem then."""
+        if len(self.fits) == 1 or not is_classifier(self.host):
+            return set()
+        count = len(self.host.classes_)
+        return {k for k, (train, _) in enumerate(self.splits) if len(np.unique(self.data.y[train])) < count}
+
+    @functools.cached_property
+    def exists(self) -> NDArray[np.bool_]:
+        """Mark the folds that have the refits of all problems."""
+        found = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
+        return found & ~np.isin(np.arange(len(found)), list(self.lacking))
 
     @functools.cached_property
     def _lost_folds(self) -> NDArray[np.int64]:
-        return np.flatnonzero(~np.isfinite(self._theta).all(axis=1) & (not self.is_frozen))
+        return np.flatnonzero(~self.exists & (not self.is_frozen))
 
     @functools.cached_property
     def _alone(self) -> "HostFolds":
@@ -120,11 +143,12 @@ class OneFit:
 
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
-        return natural(self.fit, self._theta)
+        each = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
+        return each[0] if len(each) == 1 else {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
 
     def of(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
-        if np.isfinite(self._theta[k]).all():
+        if self.exists[k]:
             return with_parameters(self.host, {name: values[k] for name, values in self._parameters.items()})
         return self._alone.of(k) if k in self._lost_folds else None
 

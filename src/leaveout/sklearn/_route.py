@@ -18,6 +18,7 @@ from sklearn.utils.metadata_routing import _routing_enabled
 from .._runtime.conventions import log
 from ..interop.sklearn import (
     READERS,
+    SEVERAL_TARGETS,
     HostObjective,
     describe,
     inner,
@@ -25,10 +26,11 @@ from ..interop.sklearn import (
     num_component_steps,
     rescales,
     searches,
+    takes_classes_apart,
     usual_score,
 )
 from ..models.glm.losses import AbstractRounded, HuberScale
-from ._scoring import is_mean
+from ._scoring import table_measure
 
 FEWEST_FOLDS = 10  # folds from which one fit is cheaper than the host's, as measured at ten sizes
 SMALL_TABLE = 100_000  # entries that stay in cache, as a Newton step does not wait for memory; of larger tables twice the folds
@@ -84,10 +86,15 @@ def _no_one_fit(estimator: Any, asked: Request) -> str:
         return str(error).removeprefix("from_sklearn: ").rstrip(".")
     if isinstance(known.loss, AbstractRounded):
         return f"one fit would round the kinks of {name}'s loss"
-    if asked.y is None or np.asarray(asked.y).ndim != 1:
+    y, several = np.asarray(asked.y), type(inner_step(estimator)) in SEVERAL_TARGETS
+    if y.ndim != 1 and not (several and y.ndim == 2 and y.shape[1] > 1):
         return "the response is not one column"
-    if known.labels and known.loss != "logistic" and _num_classes(asked.y) > 2:
-        return f"{name} fits each class against the rest"
+    apart = y.ndim > 1 or (known.labels and _num_classes(y) > 2 and takes_classes_apart(estimator))
+    called = [each for each in asked.scorings if table_measure(each, estimator, y) is None]
+    if apart and called:
+        return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
+    if apart and known.class_weight is not None:
+        return "class weights are those of several classes"
     if set(asked.params) - {weights_name(estimator)} or (asked.params and _routing_enabled()):
         return "arguments of fit other than the weights of rows are the host's"
     return ""
@@ -98,17 +105,17 @@ def _no_gain(estimator: Any, asked: Request) -> str:
     known: HostObjective = describe(last)
     if known.labels:
         classes = _num_classes(asked.y)
-    if learns(estimator) and (asked.visible or classes > 2 or not rescales(estimator)):
+    apart = known.labels and takes_classes_apart(estimator)
+    if learns(estimator) and (asked.visible or not rescales(estimator)):
         return "transformers learn from the rows of each fold"
     if asked.has_strategy:
         return ""
     if isinstance(last, SGDClassifier | SGDRegressor):
         return "its solver stops before the minimum"
-    transformed = isinstance(estimator, TransformedTargetRegressor) or last is not inner_step(estimator)
-    plain = known.loss == "logistic" and known.labels
+    transformed = isinstance(inner_step(estimator), TransformedTargetRegressor)
     for scoring in asked.scorings:
         name = scoring or usual_score(estimator)
-        if transformed or not is_mean(name, plain):
+        if transformed or table_measure(name, estimator, np.asarray(asked.y)) is None:
             return f"the score {name or 'of its own'!r} is called, and as often as to cost more than a fit"
     if isinstance(known.loss, HuberScale):
         return "its scale is fitted sooner by the host"
@@ -116,9 +123,10 @@ def _no_gain(estimator: Any, asked: Request) -> str:
         n, columns = len(asked.y), num_columns(estimator, asked.X)
     except (TypeError, ValueError, IndexError) as error:
         return f"the columns cannot be counted ({error})"
-    shared = 2 if asked.candidates >= FEWEST_SHARED else 1
+    shared = 2 if asked.candidates >= FEWEST_SHARED and not (apart and classes > 2) else 1
     fewest = max(FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared, columns / COLUMNS_PER_FOLD)
-    one_by_one = classes > 2 or known.l1 or known.positive  # folds of several rows cost about as much as the host's
+    # folds of several rows cost about as much as the host's
+    one_by_one = (classes > 2 and not apart) or known.l1 or known.positive
     if asked.num_folds >= (n - 1 if one_by_one else min(fewest, n - 1)):
         return ""
     return f"its {asked.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"

@@ -1,12 +1,15 @@
 """Scorers of scikit-learn, for all folds.
 
-A score that is a function of the mean of a known loss over the test rows comes from the losses of all folds at once, with their
-errors. Any other scorer is called on the test rows of every fold, also at parameters within the refit's error.
+A score that is a function of the mean of the model's own loss over the test rows comes from the losses of all folds at once,
+with their errors. Any other scorer of scikit-learn's that is in the table of measures comes from the held-out predictions and
+their errors. The rest are called on the test rows of every fold, also at parameters within the refit's error.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +20,19 @@ from sklearn.metrics import check_scoring, explained_variance_score, get_scorer,
 from .._runtime.conventions import warn
 from .._runtime.results import among
 from ..interop.sklearn import usual_score
+from ..models.glm.losses import Squared
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..validation.cross_validate import NO_REFIT_CODES, scored_together
 from ..validation.estimate import Estimate
-from ..validation.metrics import Mean, OfMeans, ScoreName, of_function
-from ..validation.scoring import NamedScore, OfPredictions
+from ..validation.held_out_predictions import Predictions
+from ..validation.metrics import Called, Measure, Ranks
+from ..validation.scorers import of_scorer
 from ._folds import CalledScorer, FoldData, OneFit, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
 LARGEST = -np.log(np.finfo(np.float64).eps)  # largest log loss, as scikit-learn keeps probabilities off 0 and 1
-
-
-class OfMean(NamedTuple):
-    """Score that is a function of the mean of a loss, and of the response and its weights, over the test rows."""
-
-    loss: ScoreName | NamedScore
-    score: Callable[[float, NDArray, NDArray], float]
 
 
 def undefined_score(what: str) -> float:
@@ -63,74 +62,129 @@ def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: Erro
     return {name: name for name in scoring}
 
 
-def is_mean(scoring: Any, classes: bool) -> bool:
-    """Tell whether a scorer is a function of a mean loss of rows that models of classes, or of numbers, have."""
-    if not isinstance(scoring, str) or scoring not in get_scorer_names():
-        return False
-    known = of_function(get_scorer(scoring)._score_func)
-    if known is None or not isinstance(known.functional, Mean | OfMeans) or known.classes != classes:
-        return False
-    return classes or bool(known.evaluate or known.mean_of)
+def table_measure(scoring: Any, host: Any, y: NDArray) -> Measure | None:
+    """Return the measure of predictions that a scorer is, for classes or for numbers; None if it has to be called.
 
-
-def of_mean(scoring: Scoring, host: Any, fit: Fit, y: NDArray) -> OfMean | None:
-    """Write a scorer as a function of a mean loss of the fit, if it is one."""
-    units = fit.objective.units
-    if not isinstance(scoring, str) or not is_mean(scoring, bool(units.classes)):
+    Its `function` is that of scikit-learn. That of several targets is the mean over them.
+    """
+    name, labels = scoring or usual_score(host), np.unique(y) if is_classifier(host) else None
+    if not isinstance(name, str) or name not in get_scorer_names() or (y.ndim > 1 and "deviance" in name):
         return None
-    scorer: Any = get_scorer(scoring)
-    known: Any = of_function(scorer._score_func)
-    functional, loss, sign = known.functional, known.evaluate or known.mean_of, scorer._sign
-    if units.classes:
-        if known.needs != "label" and (loss is None or (loss == "squared_error" and units.classes > 2)):
-            return None
-    elif is_classifier(host) or not np.array_equal(np.asarray(units.target), y):
+    try:
+        found = of_scorer("cross_validate: scoring", name, get_scorer(name), labels, host)
+    except (TypeError, ValueError):
         return None
+    known = found.functional is not None and not isinstance(found.functional, Called)
+    return replace(found, function=get_scorer(name)._score_func.__name__) if known else None
 
-    def score(mean: float, y: NDArray, weight: NDArray) -> float:
-        if len(y) < 2 and known.function == "r2_score":
-            return undefined_score("R^2 score")
-        return sign * functional.at(mean, y, weight)
 
-    return OfMean(loss or OfPredictions(fit, known), score)
+def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
+    """Tell by which number the mean of the model's own loss is to be multiplied so that it gives the measure; 0 if by none."""
+    units, loss = fit.objective.units, getattr(fit.objective, "loss_function", None)
+    if measure is None:
+        return 0.0
+    if measure.function == "log_loss":
+        return 1.0 if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY) else 0.0
+    squared = isinstance(loss, Squared) and loss.link_name == "identity" and np.array_equal(np.asarray(units.target), y)
+    return 2.0 if squared and measure.function in ("mean_squared_error", "root_mean_squared_error", "r2_score") else 0.0
 
 
 def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
-    began = time.perf_counter()
-    means = {name: of_mean(scoring, host, folds.fit, y) for name, scoring in scorings.items()}
-    asked = {name: CalledScorer(folds, calls[name]) if known is None else known.loss for name, known in means.items()}
-    distinct = list(dict.fromkeys(asked.values()))
-    estimates = dict(zip(distinct, scored_together(folds.fit, folds.plan, folds.refit, distinct), strict=True))
+    began, several = time.perf_counter(), len(folds.fits) > 1
+    units = folds.fit.objective.units  # of a target that is transformed, predictions are not those of the host
+    predicts = several or is_classifier(host) or np.array_equal(np.asarray(units.target), y)
+    tables = {name: table_measure(scoring, host, y) if predicts else None for name, scoring in scorings.items()}
+    factors = {name: 0.0 if several else multiple_of_loss(measure, folds.fit, y) for name, measure in tables.items()}
+    called: dict[str, Any] = {name: CalledScorer(folds, calls[name]) for name, measure in tables.items() if measure is None}
+    collected = [Predictions(folds.plan, "link", judged=True) for _ in folds.fits]
+    needed = any(measure is not None and not factors[name] for name, measure in tables.items())
+    asked = [None, *called.values()]
+    for fit, own in zip(folds.fits, collected, strict=True):
+        own_loss, *found = scored_together(fit, folds.plan, folds.refit, asked, own if needed else None)
+    estimates = dict(zip(called, found, strict=True))
     each = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
-    found = {}
-    for name, known in means.items():
-        estimate = estimates[asked[name]]
-        if known is None:  # a fold with undetermined rows has no score
+    out = {}
+    for name, measure in tables.items():
+        if measure is None:  # a fold with undetermined rows has no score
+            estimate = estimates[name]
             values, error = np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses), estimate.error
+        elif factors[name]:
+            values, error = of_losses(own_loss, measure, factors[name], folds.data)
         else:
-            values, error = of_losses(estimate, known, folds.data)
-        found[name] = folds.complete(Scores(values, error, np.full(len(values), each)), calls[name])
-    return found
+            values, error = of_predictions(measure, folds, collected)
+        out[name] = folds.complete(Scores(values, error, np.full(len(values), each)), calls[name])
+    return out
 
 
-def of_losses(estimate: Estimate, facts: OfMean, data: FoldData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute scores of folds from losses of their rows, with their errors."""
+def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> NDArray[np.float64]:
+    """Compute the measure of each fold's predictions, and its error, `[2, folds]`, by the host's rule.
+
+    The class is that of the largest linear predictor. Probabilities of classes against the rest are divided by their sum.
+    """
+    plan, y, functional = folds.plan, folds.data.y, measure.functional
+    out, several = np.full((2, plan.num_refits), np.nan), len(collected) > 1
+    if not all(each.values.size for each in collected) or functional is None:
+        return out
+    eta, off = (np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off"))
+    eta, off = (eta, off) if several else (eta[..., 0], off[..., 0])
+    if measure.classes:
+        y = np.searchsorted(np.unique(y), y).astype(float)
+    if measure.needs == "label":
+        eta, off = (eta, off) if eta.ndim > 1 else (np.c_[-eta, eta], np.c_[off, off])
+    elif not (isinstance(functional, Ranks) and eta.ndim == 1):  # areas are of the order alone
+        inverse = getattr(getattr(folds.fit.objective, "loss_function", None), "inverse_link", lambda eta: eta)
+        mean = np.asarray(inverse(eta))
+        if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off
+            off = mean * np.expm1(off + off.max(1, keepdims=True))
+        else:
+            off = np.max([np.abs(inverse(eta + sign * off) - mean) for sign in (1, -1)], axis=0)
+        if several and measure.classes:
+            total, move = (each.sum(1, keepdims=True) for each in (mean, off))
+            mean, off = mean / total, np.where(move < total, (off + mean / total * move) / np.abs(total - move), np.inf)
+        eta = mean
+    if measure.needs == "decision":
+        measure = replace(measure, needs="probability")  # whose order is that of decisions
+    weights = np.ones(len(y)) if folds.data.score_weight is None else folds.data.score_weight
+    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    for k, own in enumerate(map(slice, [0, *ends[:-1]], ends)):
+        rows = plan.index[plan.held][own]
+        weight = weights[rows]
+        if k in folds.lacking or not weight.sum() > 0 or not np.isfinite(eta[own]).all():
+            continue
+        if len(rows) < 2 and measure.function in ("r2_score", "explained_variance_score"):
+            out[0, k] = undefined_score(measure.name)
+            continue
+        columns = zip(y[rows].T, eta[own].T, off[own].T, strict=True) if y.ndim > 1 else [(y[rows], eta[own], off[own])]
+        with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # areas of rows of one class are not defined
+            each = [
+                (functional.value(truth, measure.form(mean), weight), np.mean(measure.error(truth, mean, away, weight)))
+                for truth, mean, away in columns
+            ]
+            out[:, k] = np.mean(each, axis=0)
+    return out
+
+
+def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> NDArray[np.float64]:
+    """Compute a measure of folds from the model's own losses of their rows, and its errors, `[2, folds]`."""
     plan, weights = estimate.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
-    losses = np.minimum(estimate.losses, LARGEST) if facts.loss == "log_density" else estimate.losses
-    values, error = np.full((2, plan.num_refits), np.nan)
+    functional: Any = measure.functional
+    losses = np.minimum(estimate.losses, LARGEST) if measure.classes else estimate.losses
+    out = np.full((2, plan.num_refits), np.nan)
     for k, (start, end) in enumerate(zip(plan.indptr[:-1], plan.indptr[1:], strict=True)):
         held = plan.held[start:end]
         rows = plan.index[start:end][held]
         y, weight = data.y[rows], weights[rows]
         if not weight.sum() > 0:
             continue
+        if len(y) < 2 and measure.function == "r2_score":
+            out[0, k] = undefined_score("R^2 score")
+            continue
         mean, off = np.average(losses[start:end][held], weights=weight), estimate.error[k] * weight.max() / weight.sum()
-        values[k] = facts.score(mean, y, weight)
-        around = [facts.score(at, y, weight) for at in (mean + off, max(mean - off, 0.0))]
-        error[k] = np.abs(np.subtract(around, values[k])).max()
-    return values, error
+        at = [functional.at(factor * each, y, weight) for each in (mean, mean + off, max(mean - off, 0.0))]
+        out[:, k] = at[0], np.abs(np.subtract(at[1:], at[0])).max()
+    return out
 
 
 def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:

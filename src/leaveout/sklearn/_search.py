@@ -16,7 +16,6 @@ from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import warn
 from .._runtime.interrupt import stoppable
 from ..interop.sklearn import describe, inner, penalty_of
-from ..models.glm.losses import Squared
 from ..models.glm.penalties import AbstractPenalty, Zero
 from ..optimize.active_set import NoMinimiser
 from ..optimize.fit import fit
@@ -25,7 +24,7 @@ from ..refit import AbstractRefit
 from ..tuning.path import path
 from ._folds import FoldData, OneFit, Splits, is_rescaled
 from ._route import Request, reason_for_host, tell
-from ._scoring import OfMean, Scores, named_scorers, of_losses, of_mean, score_of, scores
+from ._scoring import Scores, multiple_of_loss, named_scorers, of_losses, score_of, scores, table_measure
 from ._validation import (
     NoOneFit,
     Transformers,
@@ -258,7 +257,8 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
     (name,) = names
     last = name.rpartition("__")[2]
     return last in ("alpha", "C") and all(
-        np.array_equal(getattr(inner(host), last, np.nan), params[name]) for params, host in zip(candidates, hosts, strict=True)
+        np.ndim(params[name]) == 0 and np.array_equal(getattr(inner(host), last, np.nan), params[name])
+        for params, host in zip(candidates, hosts, strict=True)
     )
 
 
@@ -268,28 +268,23 @@ def _family(
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
-    known = of_mean(each, host, first.fit, data.y)
-    model: Any = first.fit.objective
-    squared = isinstance(model.loss_function, Squared) and model.loss_function.link_name == "identity"
-    own = None  # the score as a function of the mean of the model's own loss, if it is one
-    if known is not None and not is_rescaled(first.fit):
-        doubled = lambda mean, *rest: known.score(2 * mean, *rest)  # which is half the square
-        half = OfMean(known.loss, doubled) if known.loss == "squared_error" and squared else None
-        own = known if known.loss == "log_density" else half
-    if own is not None and len(set(map(repr, penalties))) == len(penalties):
+    measure, model = table_measure(each, host, data.y), first.fit.objective
+    factor = 0.0 if len(first.fits) > 1 or is_rescaled(first.fit) else multiple_of_loss(measure, first.fit, data.y)
+    if measure is not None and factor and len(set(map(repr, penalties))) == len(penalties):
         began = time.perf_counter()
-        points = path(first.fit.objective, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
+        points = path(model, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
         seconds = np.full(fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties)))
         for point in points:
-            found = Scores(*of_losses(point.estimate, own, data), np.zeros(fits))
-            found = replace(first, fit=point.fit).complete(found, score_of(each, host, error_score))
+            values, error = of_losses(point.estimate, measure, factor, data)
+            found = Scores(values, error, np.zeros(fits))
+            found = replace(first, fits=(point.fit,)).complete(found, score_of(each, host, error_score))
             yield found._replace(values=warn_of_missing(found, error_score)), seconds
         return
-    start, seconds = first.fit, first.fit_seconds
+    starts, seconds = first.fits, first.fit_seconds
     for penalty in penalties:
         began = time.perf_counter()
-        start = fit(model.under(penalty), start.parameters)
+        starts = tuple(fit(start.objective.under(penalty), start.parameters) for start in starts)  # type: ignore[attr-defined]
         seconds = seconds + (time.perf_counter() - began) / fits
-        found = scores(replace(first, fit=start), {"score": each}, host, data.y, error_score)["score"]
+        found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)["score"]
         yield found._replace(values=warn_of_missing(found, error_score)), seconds
         seconds = np.zeros(fits)

@@ -60,15 +60,15 @@ def cross_validate(
     folds on of small tables, and in leave-one-out. The estimator is then fitted once, and that of a fold is the host with the
     parameters of that fold's refit: those of the minimum. Otherwise the host refits the folds, by scikit-learn's function with
     these arguments: where no refits are known from one fit, transformers learn from the rows of each fold, its solver stops
-    before the minimum, a scorer has to be called (as that of ranks), or its fits cost less. The key "refits" says which way and
-    why; so does the logger "leaveout". A `strategy` asks for one fit wherever there is one. Rows are matched by
+    before the minimum, a scorer has to be called (as your own function), or its fits cost less. The key "refits" says which way
+    and why; so does the logger "leaveout". A `strategy` asks for one fit wherever there is one. Rows are matched by
     position, as in scikit-learn.
 
     The key "approximation_error" (for several scorers "approximation_error_<name>") has the error of each fold's score against
-    the exact refit. It comes from the errors of the losses if the score is a function of their mean ("r2", "accuracy",
-    "neg_log_loss", "neg_brier_score" of two classes, the mean errors), else from the changes of the score within the refit's
-    error. It is an estimate; NaN, with a warning, if it is not known. Scores that are not smooth, such as those of ranks, may
-    jump by more. Of the host's own refits it is zero.
+    the exact refit. It comes from the errors of the held-out losses or predictions for the names of scikit-learn's scores of
+    rows, ranks and tables of classes, else from the changes of the score within the refit's error. It is an estimate; NaN, with
+    a warning, if it is not known. Of the host's own refits it is zero. An estimator that fits each class against the rest,
+    or each of several targets, has one fit of each.
 
     Parameters
     ----------
@@ -104,8 +104,8 @@ def cross_validate(
         Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         Whether transformers before the linear model (scalers, selections) are fitted on the training rows of every fold, or
-        stay as fitted on all rows. A StandardScaler before a model of one output with an intercept is a change of the penalty,
-        so its refits can come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so
+        stay as fitted on all rows. A StandardScaler before a model with an intercept is a change of the penalty, so
+        its refits can come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so
         under "transformers".
     checkpoint : str or path, optional
         File that keeps what is done: a call that was killed goes on from there, to the same scores.
@@ -435,8 +435,8 @@ def folds_of(
         warnings.simplefilter("always")
         try:
             with making():  # a fit that does not serve leaves no step
-                host, found = fit_host(estimator, data, anew=anew and not visible)
-            folds = OneFit(host, found, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
+                host, fits = fit_host(estimator, data, anew=anew and not visible)
+            folds = OneFit(host, fits, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
             if any(len(np.unique(test)) < len(test) for _, test in splits) or folds.plan.num_refits != len(splits):
                 raise ValueError("a test set holds a row twice")
         except (IndefiniteHessianError, NoMinimiser, ValueError, TypeError) as error:
@@ -448,7 +448,7 @@ def folds_of(
         raise NoOneFit("its solver stops before the minimum")
     for one in seen:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if learns(host) and not frozen and not is_rescaled(found):  # the fitted host tells whether its components are approximate
+    if learns(host) and not frozen and not is_rescaled(*fits):  # the fitted host tells whether its components are approximate
         raise NoOneFit("transformers learn from the rows of each fold")
     return replace(folds, seconds=time.perf_counter() - began), host
 
@@ -466,7 +466,9 @@ def with_weights(caller: str, estimator: Any, X: Any, y: Any, params: dict[str, 
     if unknown:
         raise TypeError(f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}.")
     X = X if hasattr(X, "shape") else np.asarray(X)
-    X, target, given = indexable(X, column_or_1d(y, warn=True), params.get(weights))
+    X, target, given = indexable(
+        X, y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True), params.get(weights)
+    )
     weight = None if given is None else np.asarray(given, np.float64)
     if weight is not None and is_classifier(estimator):
         lost = np.setdiff1d(target, target[weight > 0])

@@ -202,13 +202,20 @@ def cache_key(fit: Fit, plan: Plan, refit: AbstractRefit, **more: object) -> dic
 
 @float64
 def scored_together(
-    fit: Fit, plan: Plan, refit: AbstractRefit, request: Sequence[Evaluate | ScoreName | NamedScore | None]
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit,
+    request: Sequence[Evaluate | ScoreName | NamedScore | None],
+    predictions: Predictions | None = None,
 ) -> list[Estimate]:
-    """Cross-validate by each of several scores, from the same refits, without audits."""
+    """Cross-validate by each of several scores, from the same refits, without audits; collect predictions if asked for."""
     plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
     own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
     asked = [replace(own, evaluate=find_score(fit, each)) for each in request]
-    every = [EstimateBuilder(each, blank(each, refit, walk.baseline(each))) for each in asked]
+    every = [
+        EstimateBuilder(each, blank(each, refit, walk.baseline(each)), predictions=None if k else predictions)
+        for k, each in enumerate(asked)
+    ]
     tells = [gathered.tell for gathered in every]  # without their results, as another process may run them
 
     def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:

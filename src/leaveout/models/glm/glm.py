@@ -255,9 +255,9 @@ class AbstractRegression(AbstractLinearPredictor):
         model = self.predictors
         if not self.classes or model is None:
             return ()
-        omega, kappa = self._weigh(np.asarray(weights))
+        (omega,), (kappa,) = model.weigh(np.asarray(weights)[None])
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
-        own = MultiOutputDesign(self.lines, self.outputs).blocks(omega, curvature)
+        own = model.design.blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (DiagonalBlocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
 

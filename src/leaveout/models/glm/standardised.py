@@ -8,13 +8,13 @@ of x. The terms of the penalty are further rows, whose weights depend on w.
 """
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, jnp, numpy_of
-from ...linalg.design import Beside, CachedLoss, Predictors
+from ...linalg.design import Beside, CachedLoss, MultiOutputDesign, Predictors
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import AbstractLinearPredictor
 from . import losses
@@ -23,8 +23,34 @@ from .glm import GLM
 CONSTANT = 1e-12  # share of a column's variance; scikit-learn does not scale constant columns
 
 
+class BesideSeveral(Beside):
+    """Loss of several outputs whose last rows are those of a ridge, `½ Σ_k (η_k − η̄)²`.
+
+    The ridge of a multinomial is that of the differences from the mean over classes, which is zero at its minimum.
+    """
+
+    def _parts(self, eta):
+        """Split into the predictors of units, and the value, gradient and Hessian of the ridge, which is its own root."""
+        units, beside = np.split(eta, self.split[:1], axis=-2)
+        apart, centring = beside - beside.mean(-1, keepdims=True), np.eye(eta.shape[-1]) - 1 / eta.shape[-1]
+        return units, (0.5 * np.sum(apart**2, -1), apart, np.broadcast_to(centring, (*apart.shape, eta.shape[-1])))
+
+    def derivatives(self, eta, y, orders):
+        units, ridge = self._parts(eta)
+        known = self.units.derivatives(units, y, orders)
+        return tuple(np.concatenate([own, ridge[order]], eta.ndim - 2) for own, order in zip(known, orders, strict=True))
+
+    def roots(self, eta):
+        units, ridge = self._parts(eta)
+        return np.concatenate([self.units.roots(units), ridge[2]], eta.ndim - 2)
+
+    def ratios(self, eta, at):
+        found = self.units.ratios(eta[..., : self.split[0], :], at[..., : self.split[0], :])
+        return tuple(np.concatenate([own, np.ones((*own.shape[:-1], self.split[1]))], -1) for own in found)
+
+
 class StandardisedGLM(GLM):
-    """A `GLM` of one output under a `Ridge`, whose columns every refit standardises."""
+    """A `GLM` under a `Ridge`, whose columns every refit standardises."""
 
     shown = "GLM"
 
@@ -52,23 +78,28 @@ class StandardisedGLM(GLM):
     @property
     def predictors(self) -> Predictors | None:
         known, features = super().predictors, self.num_features
-        if known is None or known.design.outputs > 1:
+        if known is None:
             return None
-        ridges, offset = self._ridges(), known.offset
+        ridges = self._ridges()
 
         def weigh(weights):
             omega, kappa = self._weigh(weights)
             return np.concatenate([omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1), kappa
 
+        rows, split = self.lines.below(np.eye(features, self.design.shape[1])), (self.num_units, features)
+        several: Any = self.outputs > 1
         return replace(
             known,
-            design=self.lines.below(np.eye(features, self.design.shape[1])),
-            offset=np.append(offset, np.zeros(features)) if np.ndim(offset) else offset,
-            loss=Beside(known.unit_loss, CachedLoss(losses.Squared()), (self.num_units, features)),
+            design=MultiOutputDesign(rows, self.outputs) if several else rows,
+            loss=(BesideSeveral if several else Beside)(known.unit_loss, CachedLoss(losses.Squared()), split),
             penalty=np.zeros_like(known.penalty),
             weigh=weigh,
             separate=False,
         )
+
+    def _symmetries(self, theta):
+        K, q = np.shape(theta) if self.classes else (0, 0)
+        return np.kron(np.ones((1, K)), np.eye(q)) / np.sqrt(K) if K else super()._symmetries(theta)
 
     @property
     def low_rank(self) -> bool:
@@ -79,9 +110,12 @@ class StandardisedGLM(GLM):
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        theta = theta - theta.mean(0) if self.classes else theta
         return super().loss(theta, weights) + 0.5 * jnp.sum(self._further(weights) * self._coef(theta) ** 2)
 
     def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+        if self.classes:
+            return AbstractLinearPredictor.hessian(self, theta, weights)
         pad = self.design.shape[1] - self.num_features
         return super().hessian(theta, weights) + jnp.diag(jnp.pad(self._further(weights), (0, pad)))
 
