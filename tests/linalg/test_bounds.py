@@ -196,7 +196,6 @@ def test_what_is_refused():
         (ValueError, r"shape \(4,\)", lambda: glm(Box([0.0, 1.0]))),
         (ValueError, "no place", lambda: glm(Box(0.0, 1.0) + Box(2.0))),
         (TypeError, "one output", lambda: glm(Box(), "multinomial", np.arange(60) % 3)),
-        (TypeError, "a Box has bounds", lambda: lo.Cox(X, np.abs(y), np.ones(60), Box())),
         (ValueError, "nothing is left to refit", lambda: glm(Box(0.0, 0.0), intercept=False)),
         (TypeError, "not there for an l1 penalty or bounds", lambda: lo.dfbetas(glm(Box()))),
     ):

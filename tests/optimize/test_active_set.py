@@ -557,7 +557,6 @@ def test_what_is_refused():
         (TypeError, "convex loss", lambda: lo.fit(lo.Regression(X, y, "gaussian", net))),
         (TypeError, "convex loss", lambda: glm(lambda eta, y: (eta - y) ** 2, net)),
         (TypeError, "only Ridge", lambda: glm("squared", net + lo.penalties.PseudoHuber(1.0))),
-        (TypeError, "an l1 penalty has kinks", lambda: lo.Cox(X, np.abs(y), np.ones(60), net)),
         (ValueError, "nothing is left to refit", lambda: glm("squared", lo.penalties.Lasso(1e6), intercept=False)),
         (ValueError, "must be finite and not negative", lambda: lo.penalties.Lasso(-1.0)),
         (ValueError, "l1_ratio must be one number from 0 to 1", lambda: lo.penalties.ElasticNet(1.0, 1.5)),

@@ -23,7 +23,7 @@ from .._runtime.results import kind_of
 from ..linalg.bounds import gates, resting, segments, solve_box
 from ..linalg.design import weight_terms
 from ..linalg.group_norms import descend_by_groups
-from ..models.glm.active_coefficients import FullModel, kinks
+from ..models.glm.active_coefficients import FullCox, FullModel, kinks
 from ..models.glm.dual import DualGLM
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import ONE, LinearBatch, constant, function
@@ -177,6 +177,13 @@ class ActivePoint(NamedTuple):
 
 def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
     model = kinked.smooth
+    if isinstance(kinked, FullCox):
+        (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])
+        a, curvature = kappa * kinked.slope, np.zeros(0)
+        unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
+        value = float(value + kappa * _worth(kinked, theta))
+        worth = value if value == value else np.inf
+        return ActivePoint(worth, gradient, slope, curvature, a, kappa * kinked.ridge, float(kappa), unit)
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
         told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
@@ -205,7 +212,7 @@ class WeightedProblem:
 
     def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
         self.full_model, self.weights, model = kinked, weights, kinked.smooth
-        narrow = model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
+        narrow = not isinstance(kinked, FullCox) and model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
         self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
 
 
@@ -223,7 +230,7 @@ def minimise_with_kinks(
             found = _minimise_active(posed, theta) if moved else None
         if found is not None:
             return found
-    place, rows = _active(model, theta)[0], int((model.smooth.weigh(weights[None])[0][0] > 0).sum())
+    place, rows = _active(model, theta)[0], int((weights > 0).sum())
     raise NoMinimiser(
         f"fit: the coefficients that are not held, {len(place)} of them with {rows} rows, are not determined: are columns "
         "repeated, or is alpha too small? Drop columns, raise alpha, or add a Ridge."
@@ -243,7 +250,7 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Float[Array, "
     """
     kinked, theta, moved = problem.full_model, theta.copy(), False
     limits = np.stack(kinked.bounds)
-    if kinked.norms is not None or np.any(np.isfinite(limits) & (limits != 0)):
+    if kinked.norms is not None or isinstance(kinked, FullCox) or np.any(np.isfinite(limits) & (limits != 0)):
         return theta, False
     at = look(kinked, problem.weights, theta)
     independent_singular_value = 1e-9  # least singular value, relative to the largest, of independent columns of length one
@@ -358,6 +365,12 @@ def _quadratic_step(
 ) -> Float[Array, " some"]:
     """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
     kinked, (low, high) = problem.full_model, (part[some] for part in problem.full_model.bounds)
+    if isinstance(kinked, FullCox):
+        everywhere = np.zeros(len(at.a))
+        everywhere[some] = theta
+        own = kinked.restrict(some, np.zeros(len(some)), everywhere)
+        (gram,) = own.hessians(theta[None], problem.weights[None])
+        return solve_box(gram, gram @ theta - at.gradient[some], at.a[some], (low, high), theta)
     free = kinked.norms is None and not (np.isfinite(low) | np.isfinite(high)).any()
     if free and problem.second is None:
         return _by_columns(kinked, some, theta, at, tolerance)

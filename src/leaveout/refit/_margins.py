@@ -15,12 +15,14 @@ from jaxtyping import Int
 
 from .._runtime.results import RESULTS
 from ..linalg.enclosure_theorem import change
+from ..models.glm.active_coefficients import ActiveCox
 from ..objectives.batch_functions import weights_of
 from ..objectives.objective import Flags, Lanes, Vector, as_stored
 from ..optimize.active_set import NoMinimiser, minimise_with_kinks
 from ..optimize.fit import Fit, anchored_at
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import RefitRows
+from ._active_cox import refit_active_cox
 from ._conditions import Active, Conditions, Key, active
 from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
@@ -32,6 +34,8 @@ MAX_OTHER_FIT_WORK = 1e10  # largest number of operations of fits on other param
 
 def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in it."""
+    if isinstance(fit.objective, ActiveCox):
+        return refit_active_cox(refit, fit, fit.objective, rows, judge)
     known = active(fit)
     return refit(fit, rows, judge=judge) if known is None else Following(refit, known, rows, judge).run()
 

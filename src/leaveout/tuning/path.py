@@ -363,7 +363,7 @@ def path(
         what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     known = kinks(objective)
-    objective = objective if known is None else known.whole.glm  # the model of all columns
+    objective = objective if known is None else known.whole.model  # the model of all columns
     audit = count("path: audit", audit, 0)
     keep_freed()
     named, found = _label_penalties(objective, penalties), dict[Any, PathPoint]()

@@ -1,4 +1,4 @@
-"""Generalised linear model whose penalty has kinks or bounds, and the smooth model on the coefficients that are not at them.
+"""Model whose penalty has kinks or bounds, a `GLM` or `Cox`, and the smooth model on the coefficients that are not at them.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ as the last term
 
@@ -20,6 +20,7 @@ from ..._runtime.jax import jnp, static
 from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
 from ...linalg.sparse_design import SparseDesign
+from ..survival.cox import Cox
 from . import penalties
 from .glm import GLM, AbstractRegression
 
@@ -28,39 +29,43 @@ from .glm import GLM, AbstractRegression
 class FullModel:
     """The model of all columns: its smooth part as data, and `slope`, a of every parameter, zero where there is no kink."""
 
-    glm: GLM
+    model: Any
+
+    @property
+    def num_features(self) -> int:
+        return len(self.model.names)
 
     @functools.cached_property
     def slope(self) -> Float[np.ndarray, " params"]:
-        return _append_intercept(self.glm, self.glm.penalty.kinks(self.glm.num_features))
+        return _append_intercept(self.model, self.model.penalty.kinks(self.num_features))
 
     @functools.cached_property
     def bounds(self) -> tuple[Float[np.ndarray, " params"], Float[np.ndarray, " params"]]:
-        low, high = self.glm.penalty.bounds(self.glm.num_features)
-        return _append_intercept(self.glm, low, -np.inf), _append_intercept(self.glm, high, np.inf)
+        low, high = self.model.penalty.bounds(self.num_features)
+        return _append_intercept(self.model, low, -np.inf), _append_intercept(self.model, high, np.inf)
 
     @functools.cached_property
     def norms(self) -> Norms | None:
         """Groups of parameters whose norms are penalised."""
-        found = self.glm.penalty.norms(self.glm.num_features)
-        return None if found is None else found.beside(int(self.glm.intercept))
+        found = self.model.penalty.norms(self.num_features)
+        return None if found is None else found.beside(len(self.slope) - self.num_features)
 
     @functools.cached_property
     def ridge(self) -> Float[np.ndarray, " params"]:
-        return _append_intercept(self.glm, ridge_of(self.glm.penalty, self.glm.num_features))
+        return _append_intercept(self.model, ridge_of(self.model.penalty, self.num_features))
 
     @functools.cached_property
-    def smooth(self) -> Predictors:
-        ridge = self.ridge[: self.glm.num_features]
-        found = self.glm.under(around(self.glm.penalty, penalties.Ridge(ridge))).predictors
+    def smooth(self) -> Any:
+        ridge = self.ridge[: self.num_features]
+        found = self.model.under(around(self.model.penalty, penalties.Ridge(ridge))).predictors
         assert found is not None
         return found
 
     @functools.cached_property
     def largest(self) -> Float[np.ndarray, " params"]:
         """max_n |x_nj|."""
-        assert isinstance(self.glm.design, np.ndarray)
-        return np.maximum(self.glm.design.max(0), -self.glm.design.min(0))
+        assert isinstance(self.model.design, np.ndarray)
+        return np.maximum(self.model.design.max(0), -self.model.design.min(0))
 
     def restrict(
         self,
@@ -68,22 +73,57 @@ class FullModel:
         sign: Float[np.ndarray, " active"],
         theta: Float[np.ndarray, " params"],
         text: str = "",
-    ) -> "ActiveGLM":
+    ) -> Any:
         """Restrict the model to some of the parameters, with the given signs; the others keep their values in θ."""
         rest = theta.copy()
         rest[place] = 0.0
-        return ActiveGLM(self, (place, sign, rest), text)
+        return self.active_class(self, (place, sign, rest), text)
+
+    @property
+    def active_class(self) -> type:
+        """Class of the model on some of the parameters."""
+        return ActiveGLM
+
+    def spread(self, theta: Any, place: Int[np.ndarray, " active"], rest: Float[np.ndarray, " params"]) -> Any:
+        """θ of the whole model, from some of its parameters and the values of the others."""
+        xp = np if isinstance(theta, np.ndarray) else jnp
+        index = np.full(len(self.slope), len(place))
+        index[place] = np.arange(len(place))
+        return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + rest
+
+    def tilt(
+        self, place: Int[np.ndarray, " active"], sign: Float[np.ndarray, " active"]
+    ) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
+        """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
+        own = place[place < self.num_features]
+        slope = self.slope[own] * sign[: len(own)]
+        norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if self.norms is None else self.norms.of(own)
+        penalty = self.model.penalty
+        return slope, around(penalty, penalties.Tilted(penalty, slope, self.ridge[own], norms.weight, norms.member))
 
     def start(self) -> Float[np.ndarray, " params"]:
         """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
-        return np.clip(np.where(self.slope > 0, 0.0, self.glm.parameters.start(0)), *self.bounds)
+        return np.clip(np.where(self.slope > 0, 0.0, self.model.parameters.start(0)), *self.bounds)
 
     def parameter_name(self, place: int) -> str:
         """Name of a parameter, by its place in θ."""
-        return (*self.glm.names, "intercept")[place]
+        return (*self.model.names, "intercept")[place]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"glm": self.glm}
+        return {"model": self.model}
+
+
+@dataclass(frozen=True, eq=False)
+class FullCox(FullModel):
+    """The Cox model of all columns; its smooth part is a `Cox` under a ridge."""
+
+    @functools.cached_property
+    def smooth(self) -> Cox:
+        return self.model.under(around(self.model.penalty, penalties.Ridge(self.ridge)))
+
+    @property
+    def active_class(self) -> type:
+        return ActiveCox
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,24 +151,21 @@ class ActiveGLM(GLM):
     summary: str = static()
 
     def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
-        glm, (place, sign, rest) = whole.glm, at
+        glm, (place, sign, rest) = whole.model, at
         vars(self).update(vars(glm))
-        own = place[place < glm.num_features]
-        slope = whole.slope[own] * sign[: len(own)]
-        norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if whole.norms is None else whole.norms.of(own)
-        tilted = penalties.Tilted(glm.penalty, slope, whole.ridge[own], norms.weight, norms.member)
+        own, (slope, penalty) = place[place < glm.num_features], whole.tilt(place, sign)
         whole_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
         n, rows = len(whole_rows), np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
         rows[n, : len(own)] = slope  # in the layout of `predictors`, so that one copy of the columns serves both
         np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
-        new = {"design": rows[:n], "penalty": around(glm.penalty, tilted)}
+        new = {"design": rows[:n], "penalty": penalty}
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
         vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "summary": text})
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
-        return self.whole.glm.under(penalty)
+        return self.whole.model.under(penalty)
 
     @property
     def predictors(self) -> Predictors | None:
@@ -136,20 +173,63 @@ class ActiveGLM(GLM):
         return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
 
     def _natural(self, theta):
-        return self.whole.glm._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
+        return self.whole.model._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
 
     def _to_unconstrained(self, parameters):
-        return self.whole.glm._to_unconstrained(parameters)[..., self.place]
+        return self.whole.model._to_unconstrained(parameters)[..., self.place]
 
     def spread(self, theta: Any) -> Any:
         """θ of the whole model."""
-        xp = np if isinstance(theta, np.ndarray) else jnp
-        index = np.full(len(self.whole.slope), len(self.place))
-        index[self.place] = np.arange(len(self.place))
-        return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + self.rest
+        return self.whole.spread(theta, self.place, self.rest)
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
-        return self.whole.glm.new_rows(caller, X)
+        return self.whole.model.new_rows(caller, X)
+
+    @property
+    def note(self) -> str:
+        return "; ".join(filter(None, (self.summary, super().note)))
+
+
+class ActiveCox(Cox):
+    """A `Cox` on the coefficients that its penalty, one with kinks or bounds, does not hold; natural parameters are of all.
+
+    Losses and predictions also take θ of all.
+    """
+
+    shown = "Cox"
+    whole: FullCox = static()
+    place: Int[np.ndarray, " active"]
+    sign: Float[np.ndarray, " active"]
+    rest: Float[np.ndarray, " params"]
+    summary: str = static()
+
+    def __init__(self, whole: FullCox, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
+        cox, (place, sign, rest) = whole.model, at
+        vars(self).update(vars(cox))
+        new: dict[str, Any] = {"design": cox.design[:, place], "names": tuple(cox.names[j] for j in place)}
+        if rest.any():
+            new["offset"] = cox.design @ rest + (0.0 if cox.offset is None else cox.offset)
+        new |= {"penalty": whole.tilt(place, sign)[1], "whole": whole, "place": place, "sign": sign, "rest": rest}
+        vars(self).update(new | {"summary": text})
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Cox:  # type: ignore[override]
+        return self.whole.model.under(penalty)
+
+    def spread(self, theta: Any) -> Any:
+        """θ of the whole model."""
+        return self.whole.spread(theta, self.place, self.rest)
+
+    def _of(self, theta):
+        return self if theta.shape[-1] == len(self.place) else self.whole.smooth
+
+    def _natural(self, theta):
+        return {"coef": theta if theta.shape[-1] == len(self.rest) else self.spread(theta)}
+
+    def _to_unconstrained(self, parameters):
+        return self.whole.model._to_unconstrained(parameters)[self.place]
+
+    def _predict_new(self, fit, X, kind, offset):
+        return self.whole.model._predict_new(fit, X, kind, offset)
 
     @property
     def note(self) -> str:
@@ -170,10 +250,15 @@ def kinks(objective: Any) -> Kinks | None:
 
     Raises TypeError if the model or the loss does not support them.
     """
-    if isinstance(objective, ActiveGLM):
+    if isinstance(objective, ActiveGLM | ActiveCox):
         return Kinks(objective.whole, objective.place, objective.sign, objective.rest)
-    if not isinstance(objective, AbstractRegression) or not objective.penalty.has_kinks:
+    if not isinstance(objective, AbstractRegression | Cox) or not objective.penalty.has_kinks:
         return None
+    if isinstance(objective, Cox):
+        found = FullCox(objective)
+        if found.norms is not None:
+            raise TypeError("fit: lo.penalties.GroupLasso is for lo.GLM; lo.Cox takes Lasso, ElasticNet, Box and Ridge.")
+        return Kinks(found)
     if isinstance(objective.design, SparseDesign):
         raise TypeError(
             "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
@@ -185,8 +270,8 @@ def _whole(model: Any) -> FullModel:
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
         what = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(
-            f"fit: an l1 penalty, or a Box, is supported for lo.GLM with a convex loss of one output; got {what}, "
-            f"{type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+            "fit: an l1 penalty, or a Box, is supported for lo.Cox, and for lo.GLM with a convex loss of one output; got "
+            f"{what}, {type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
     found = FullModel(model)
     if model.under(around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))).predictors is None:
@@ -220,5 +305,5 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     return np.diagonal(second).copy()
 
 
-def _append_intercept(glm: GLM, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
-    return np.append(own, intercept) if glm.intercept else own
+def _append_intercept(model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
+    return np.append(own, intercept) if getattr(model, "intercept", False) else own

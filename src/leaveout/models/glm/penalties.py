@@ -180,7 +180,7 @@ class AbstractAbsolute(AbstractKinked):
 class Lasso(AbstractAbsolute):
     """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients are exactly zero.
 
-    It is supported for `lo.GLM` with a convex loss of one output.
+    It is supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class Lasso(AbstractAbsolute):
 class ElasticNet(AbstractAbsolute):
     """Elastic-net penalty, `α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)`.
 
-    It is supported for `lo.GLM` with a convex loss of one output.
+    It is supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output.
 
     Parameters
     ----------
@@ -337,7 +337,8 @@ class GroupLasso(AbstractKinked):
 class Box(AbstractCurved):
     """Bounds `low ≤ coef ≤ high` on the coefficients; by default coefficients are not negative.
 
-    They are supported for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or `ElasticNet`.
+    They are supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or
+    `ElasticNet`.
 
     Parameters
     ----------
@@ -615,7 +616,7 @@ def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") 
     found = resolve(penalty)
     if found.has_kinks:
         raise TypeError(
-            f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.GLM with one output; "
+            f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.Cox, and lo.GLM with one output; "
             f"got {found!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
     return found

@@ -43,7 +43,7 @@ from ...data.arrays import Names, codes, index_of, match_labels
 from ...data.formulas import new_columns, read_survival, stateful_remark
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
-from ...objectives.objective import Costs, Matrices, Parameters, Units, Vector, as_stored, float64
+from ...objectives.objective import Costs, Matrices, Parameters, PerLane, Units, Vector, as_stored, float64
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows
 from .partial_likelihood import Ranges, Sums, efron, log_rest, running
@@ -72,7 +72,7 @@ class Cox(AbstractClosedForm):
     event : array, shape (units,), optional
         1 where the event was seen, 0 where it was censored. A formula has it.
     penalty : penalty of lo.penalties or None, default: None
-        Penalty on the coefficients. It must be smooth.
+        Penalty on the coefficients. It may be `Lasso`, `ElasticNet` or `Box`, which hold coefficients.
     ties : {"efron", "breslow"}, default: "efron"
         Treatment of events at the same time.
     strata : array, shape (units,), or str, optional
@@ -97,7 +97,7 @@ class Cox(AbstractClosedForm):
         If values are missing or infinite, times are negative or not after entry, weights are not positive, or there is no
         event.
     TypeError
-        If X is sparse, or the penalty has kinks.
+        If X is sparse.
 
     References
     ----------
@@ -193,7 +193,7 @@ class Cox(AbstractClosedForm):
         if begins is not None and (begins >= times).any():
             row = int(np.argmax(begins >= times))
             raise ValueError(f"Cox: entry must be before time; row {row} enters at {begins[row]:g} and ends at {times[row]:g}.")
-        self.penalty, self.ties, self.remark = penalties.smooth("Cox", penalty), ties, remark
+        self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
@@ -214,13 +214,8 @@ class Cox(AbstractClosedForm):
         -------
         Cox
             The model.
-
-        Raises
-        ------
-        TypeError
-            If the penalty has kinks.
         """
-        return penalties.under(self, penalties.smooth("Cox", penalty), self.design.shape[1])
+        return penalties.under(self, penalty, self.design.shape[1])
 
     @property
     def num_units(self) -> int:
@@ -253,16 +248,25 @@ class Cox(AbstractClosedForm):
             raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
         return coef
 
-    @np.errstate(all="ignore")  # F may be infinite far from the fit
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
+        value, gradient, *_ = self._by_units(theta, weights)
+        return value, gradient, None
+
+    @np.errstate(all="ignore")  # F may be infinite far from the fit
+    def _by_units(self, theta: Points, weights: Weights) -> tuple[PerLane, Points, Float[np.ndarray, "refits units"], PerLane]:
+        """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of the penalty."""
         found = self.sums(theta, weights)
         ties, by_risk, by_dying = self._slopes(found)
         penalty, slope, _ = penalties.derivatives(self.penalty, theta)
         kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
         contributions = found.deaths * (np.log(found.at_risk) + found.shift) + found.mean * ties[0]
         value = contributions.sum(1) - np.sum(found.cases * self.event * found.eta, axis=1)
-        pushed = found.risk * self._over_units(by_risk, by_dying) - found.cases * self.event
-        return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, None
+        pushed = self._pushed(found, by_risk, by_dying)
+        return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, pushed, kappa
+
+    def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> Float[np.ndarray, "refits units"]:
+        """Derivatives of F by the linear predictors."""
+        return sums.risk * self._over_units(by_risk, by_dying) - sums.cases * self.event
 
     @np.errstate(all="ignore")
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
@@ -273,9 +277,10 @@ class Cox(AbstractClosedForm):
         own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
         for k, (by_risks, by_both, by_deaths) in enumerate(zip(*self._curvatures(found, ties), strict=True)):
             at_risk, dying = self._moments(found.risk[k])
-            mixed = (by_both * at_risk) @ dying.T
-            own[k] += (self.design.T * pulled[k]) @ self.design + mixed + mixed.T
-            own[k] += (by_risks * at_risk) @ at_risk.T + (by_deaths * dying) @ dying.T
+            own[k] += (self.design.T * pulled[k]) @ self.design + (by_risks * at_risk) @ at_risk.T
+            if by_both.any() or by_deaths.any():  # not without ties
+                mixed = (by_both * at_risk) @ dying.T
+                own[k] += mixed + mixed.T + (by_deaths * dying) @ dying.T
         return own
 
     def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
@@ -290,12 +295,24 @@ class Cox(AbstractClosedForm):
         entered = self._over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
         died = found.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
         died += self._at_deaths(by_count[0] * of_risk + by_count[1] * of_dying)
-        own = found.risk * self._over_units(by_risk, by_dying) - found.cases * self.event
-        slopes = own.T * self.design + (found.risk * entered + died).T
+        slopes = self._pushed(found, by_risk, by_dying).T * self.design + (found.risk * entered + died).T
         if not isinstance(self.penalty, penalties.PerWeight):
             return slopes
         grown = np.ones((self.num_units, 1)) if self.penalty.rows else found.cases.T
         return slopes + grown * penalties.derivatives(self.penalty, theta[None])[1]
+
+    @property
+    def pointwise(self) -> bool:
+        return False
+
+    def losses(self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None) -> Any:
+        # a penalty that grows with the weights has no part in the fall of the partial likelihood
+        own = penalties.under(self._of(theta), None, theta.shape[1])
+        return super(Cox, own).losses(theta, weights, index, held, state)
+
+    def _of(self, theta: Points) -> "Cox":
+        """Return the model whose parameters θ are."""
+        return self
 
     def sums(self, theta: Points, weights: Weights) -> Sums:
         """Compute the sums of which the partial likelihood is made.
@@ -395,8 +412,8 @@ class Cox(AbstractClosedForm):
     def predictions(
         self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
     ) -> Float[np.ndarray, "refits width"]:
-        some = np.minimum(index, self.num_units - 1)
-        eta = np.einsum("rwp,rp->rw", self.design[some], theta) + (0.0 if self.offset is None else self.offset[some])
+        some, own = np.minimum(index, self.num_units - 1), self._of(theta)
+        eta = np.einsum("rwp,rp->rw", own.design[some], theta) + (0.0 if own.offset is None else own.offset[some])
         return eta if kind == "link" else np.exp(eta)
 
     @property
@@ -426,7 +443,7 @@ class Cox(AbstractClosedForm):
             )
         _, X, offset = match_labels("predict", X=X, offset=offset)
         rows = np.asarray(new_rows("predict", X if self.labels.read is None else self.labels.read(X), self.names, False))
-        eta = rows @ fit.vector + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
+        eta = rows @ fit.parameters["coef"] + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
         return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
 
     @property
