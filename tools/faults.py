@@ -1108,8 +1108,8 @@ FAULTS = (
     Fault(
         "the code of a report fits the active coefficients alone",
         "report._calls_of_glm",
-        'model, place = model.whole.glm, f"{place}.whole.glm"',
-        "model = model.whole.glm",
+        'model, place = model.whole.model, f"{place}.whole.glm"',
+        "model = model.whole.model",
         "test_report",
     ),
     Fault("the page does not escape text", "write_page", "autoescape=True", "autoescape=False", "test_report"),

@@ -189,7 +189,7 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     plan, place = estimate.plan, "cv.fit.objective"
     model: Any = estimate.fit and estimate.fit.objective
     if isinstance(model, ActiveGLM):
-        model, place = model.whole.glm, f"{place}.whole.glm"
+        model, place = model.whole.model, f"{place}.whole.model"
     if type(model) is not GLM or not isinstance(model.design, np.ndarray) or model.least_norm or model.cut:
         return []
     saved = {"X": "model.design[:, :model.num_features]", "y": "model.y"}

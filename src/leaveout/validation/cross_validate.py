@@ -163,7 +163,7 @@ def cross_validate(
     pooled = Predictions(plan, kind, judged=True) if metrics else None
     if bases not in ("refit", "frozen"):
         raise ValueError(f"cross_validate: bases must be 'refit' or 'frozen'; got {bases!r}.")
-    model: Any = getattr(getattr(fit.objective, "whole", None), "glm", fit.objective)  # with the columns that a penalty holds
+    model: Any = getattr(getattr(fit.objective, "whole", None), "model", fit.objective)  # with the columns that a penalty holds
     reader: Any = getattr(getattr(model, "labels", None), "read", None)
     learning = reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
     anew = RelearnedBases(fit, model, plan, evaluate, pooled) if learning and bases == "refit" else None
