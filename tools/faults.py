@@ -1108,7 +1108,7 @@ FAULTS = (
     Fault(
         "the code of a report fits the active coefficients alone",
         "report._calls_of_glm",
-        'model, place = model.whole.model, f"{place}.whole.glm"',
+        'model, place = model.whole.model, f"{place}.whole.model"',
         "model = model.whole.model",
         "test_report",
     ),
