@@ -1,5 +1,6 @@
 """Proved errors hold on problems built to break them; what is estimated is called so; audits find what is wrong."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -519,3 +520,23 @@ def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(
     apart = linear.error(fit, rows, center, center, half)[0]
     assert worst <= told <= min(apart, 3 * worst)
     assert told < 0.8 * apart
+
+
+def test_resamples_need_no_hessians_and_few_folds_no_copy_in_float32(monkeypatch):
+    """Counts that do not depend on the machine; the refits are those of Newton's method from scratch."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(1000, 12))
+    y = (random.random(1000) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
+    fit, hessians, newton = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), intercept=False)), [], linear.newton
+    monkeypatch.setattr(linear, "newton", lambda state, lanes, asked: hessians.extend(lanes) or newton(state, lanes, asked))
+    for plan, dear in (
+        (lo.bootstrap(1000, 20, seed=0), False),
+        (lo.kfold(1000, 2, seed=0), True),
+        (lo.kfold(1000, 20, seed=0), True),
+    ):
+        if dear:
+            monkeypatch.setattr(linear, "COSTLY_OPERATIONS", 0.0)
+        fresh = replace(fit)
+        cv = lo.cross_validate(fresh, plan, lo.Exact(), audit=0)
+        assert not hessians and cv.proved.all() and ("single" in vars(linear.linear_cache(fresh))) == (len(plan) == 20 and dear)
+        assert beyond(cv, plan, "logistic", X, y, np.ones(1000))[1:] == (0, 0)
