@@ -1576,6 +1576,13 @@ FAULTS = (
         "test_active_cox",
     ),
     Fault(
+        "a hurdle's counts are not cut at zero",
+        "_count_losses.hurdle",
+        "_log_rest(none) + some - cut",
+        "_log_rest(none) + some",
+        "test_count_losses",
+    ),
+    Fault(
         "Cox: a unit is at risk at its entry",
         "_risk_sets",
         "np.searchsorted(events, [leaves, enters])",

@@ -24,7 +24,9 @@ from ..models.glm import losses
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
 from ..models.survival.cox import Cox
+from ..objectives.objective import AbstractObjective
 from ..optimize.fit import Fit, fit
+from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
 
 LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
@@ -66,9 +68,10 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
     NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose coefficients are differences from
     the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by "pirls",
-    with its basis and penalties as they are; and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM is taken as it
-    was fitted, by REML or by maximum likelihood. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
-    are fitted by maximum likelihood (`lo.Mixed`).
+    with its basis and penalties as they are; of the count models ZeroInflatedPoisson, ZeroInflatedNegativeBinomialP (their
+    `exog_infl` with them) and HurdleCountModel, and of ConditionalLogit, whose units are its groups, all of which need JAX;
+    and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM is taken as it was fitted, by REML or by maximum likelihood. Of
+    BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data are fitted by maximum likelihood (`lo.Mixed`).
 
     If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a warning says how far
     that is.
@@ -132,7 +135,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         objective = objective.reading(functools.partial(_new, results))
     way = "raise maxiter or scale the columns"
     known = getattr(results, "mle_retvals", None) or {}
-    stopped = lambda: not known.get("converged", getattr(results, "converged", True))
+    stopped = lambda: not np.all(known.get("converged", getattr(results, "converged", True)))
     found = fit_at_host("from_statsmodels", objective, parameters, stopped, way)
     return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
 
@@ -291,6 +294,50 @@ def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, 
     return objective, {"coef": params}
 
 
+def _count_rows(model: Any, **more: Any) -> dict[str, Any]:
+    rows, n, y = _frame(model), len(model.endog), np.asarray(model.endog, np.float64)
+    x = np.asarray(model.exog, np.float64)
+    return {"y": pd.Series(y, rows.index) if isinstance(rows, pd.DataFrame) else y, "x": x} | {
+        name: np.broadcast_to(np.asarray(value, np.float64), (n, *np.shape(value)[1:])) for name, value in more.items()
+    }
+
+
+def _zero_inflated(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, dict]:
+    negative, k = type(model).__name__ == "ZeroInflatedNegativeBinomialP", model.k_inflate
+    offset, power = _shift(model), 2 - model.model_main.parameterization if negative else 0.0
+    probit = model.inflation == "probit"
+    rows = _count_rows(model, z=model.exog_infl, offset=0.0 if offset is None else offset, power=power, probit=probit)
+    theta = {"inflate": params[:k], "coef": params[k : len(params) - negative]}
+    theta |= {"dispersion": params[-1]} if negative else {}
+    return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
+
+
+def _hurdle(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, dict]:
+    p, theta = model.exog.shape[1], {}
+    powers, params = [], np.asarray(params)
+    for part, own in (("zero_", model.model1), ("", model.model2)):
+        theta[f"{part}coef"], params, main = params[:p], params[p:], own.model_main
+        negative = type(main).__name__ == "NegativeBinomialP"
+        powers.append(2 - main.parameterization if negative else 0.0)
+        if negative:
+            theta[f"{part}dispersion"], params = params[0], params[1:]
+    return HostLoss(hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)), theta
+
+
+def _conditional(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, np.ndarray]:
+    y = [np.asarray(part, np.float64) for part in model._endog_grp]
+    size, cases = max(map(len, y)), np.array([part.sum() for part in y], int)
+    rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
+    rows["offset"] = getattr(model, "_offset_grp", [np.zeros(len(part)) for part in y])
+    data: dict[str, Any] = {name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()}
+    labels = pd.Series(np.asarray(model.endog), pd.Index(np.asarray(model.groups))).groupby(level=0, sort=False).nunique()
+    chosen = (np.arange(cases.max() + 1) == cases[:, None]).astype(float)
+    data["chosen"] = pd.DataFrame(chosen, index=labels.index[labels > 1])
+    gone = int((labels == 1).sum())
+    said = f"{gone} groups of one outcome say nothing, and are not among the units" if gone else ""
+    return HostLoss(conditional, data, params, "; ".join(filter(None, ("a unit is a group", said)))), params
+
+
 def _mixed_linear(results: Any, drop: str) -> Fit:
     """Fit from the results of a MixedLM."""
     from ..models.latent.effects import EffectBlock
@@ -355,7 +402,7 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
     return fit(Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop))
 
 
-MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regression | Cox, dict[str, Any]]]] = {
+MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[AbstractObjective, Any]]] = {
     "OLS": _linear,
     "WLS": _linear,
     "GLM": _read_glm,
@@ -368,4 +415,8 @@ MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[GLM | Regr
     "OrderedModel": _read_ordered_model,
     "BetaModel": _beta,
     "PHReg": _cox,
+    "ZeroInflatedPoisson": _zero_inflated,
+    "ZeroInflatedNegativeBinomialP": _zero_inflated,
+    "HurdleCountModel": _hurdle,
+    "ConditionalLogit": _conditional,
 }
