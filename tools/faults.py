@@ -826,6 +826,20 @@ FAULTS = (
         "test_hessian_products",
     ),
     Fault(
+        "products of a feature CRF stay in single precision where that overflows",
+        "Indicators._single",
+        "if all(np.isfinite(part).all() for part in arrays) else found",
+        "if arrays else found",
+        "models/crf/test_crf",
+    ),
+    Fault(
+        "weights of sequences are left out of products in single precision",
+        "Indicators.product",
+        "weights[self.where.unit].astype(kind), ",
+        "(weights[self.where.unit] if kind == float else np.ones(len(self.codes))).astype(kind), ",
+        "models/crf/test_crf",
+    ),
+    Fault(
         "half of the preconditioner is applied",
         "DeflationPreconditioner.about",
         "return rest + (along - rest @ self.images.T) @ self.directions",

@@ -20,7 +20,7 @@ from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
 from ..objectives.batch_functions import ClosedFormBatch, DerivedBatch, HostBatch, derive_batch
 from ..objectives.objective import AbstractLinearPredictor, Lanes, Points, RefitPoints
 from ..optimize.fit import Fit
-from ..optimize.hessian_products import Solve
+from ..optimize.hessian_products import ROUGH, Solve
 from ..plans.plan import RefitRows
 
 SINGULAR_SHARE = 1e-10  # a fold that keeps less than this share of the information along a direction does not determine it
@@ -69,20 +69,24 @@ class DenseMetric:
 class Products:
     """Metric of each fold's own Hessian at u, by conjugate gradients down to `tol` of a gradient.
 
-    `rest` is the part of each last step left unsolved, in the norm of the Hessian.
+    `rest` is the part of each last step left unsolved, in the norm of the Hessian. Rough solves with products in NumPy are in
+    single precision, which halves their time; gradients, in double precision, decide where the steps end.
     """
 
     def __init__(self, fit: Fit, F: DerivedBatch | ClosedFormBatch, tol: float):
         self.fit, self.F, self.tol, self.rest = fit, F, tol, np.zeros(len(F.rows.index))
+        self.kind = np.float32 if isinstance(F, HostBatch) and tol >= ROUGH else np.float64
+        known = fit.scaling, fit.null_space, fit.learned_inverse
+        self.known = known if self.kind == np.float64 else jax.tree.map(lambda part: part.astype(np.float32), known)
 
     def solve(self, gradient, u, lanes):
-        fit, theta, step = self.fit, self.fit.at(u), np.empty_like(gradient)
+        theta, step = self.fit.at(u), np.empty_like(gradient)
         apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         # refits at different θ whose products are computed together, as the model keeps data of so many
         size = 2 if apart else max(len(lanes), 1)
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
-            solve = Solve(self.F, fit.coordinates, fit.null_space, fit.learned_inverse)
-            step[some] = solve(theta[some], gradient[some], lanes[some], self.tol)
+            solve = Solve(self.F, *self.known)
+            step[some] = solve(theta[some], gradient[some].astype(self.kind), lanes[some], self.tol)
             self.rest[lanes[some]] = solve.rest
         return step
 

@@ -223,8 +223,25 @@ def test_array_code_by_enumeration(kind):
         along = rng.standard_normal(len(start))
         ends = [F.look(start + sign * h * along)[1] for sign in (1, -1)]
         np.testing.assert_allclose(F.products(start)(along), (ends[0] - ends[1]) / (2 * h), atol=1e-6)
+        single = F.products(start)(along.astype(np.float32))  # the precision of the vector is that of the product
+        assert single.dtype == np.float32
+        np.testing.assert_allclose(single, F.products(start)(along), atol=1e-5)
         curvature = np.array([F.products(start)(e / h) @ e / h for e in eye])
         assert (F.of.arrays.diagonal(start) > 0.2 * curvature).all()
+
+
+def test_products_beyond_single_precision():
+    """Potentials whose sums over paths leave the range of single precision: products are those of double precision."""
+    lengths, rng = [4, 3, 4], np.random.default_rng(0)
+    labels, _, X, theta = problem(3, lengths, features=2)
+    theta["transition"][1:] += 120.0
+    theta["start"] -= np.array([0.0, 110.0, 110.0])
+    crf = lo.CRF(labels, lengths, features=scipy.sparse.csr_array(X), num_labels=3, penalty=RIDGE)
+    F, along = function(crf, theta, np.ones(3)), rng.standard_normal(crf._size)
+    start = flat(F.like)
+    assert isinstance(F.of, HostBatch)
+    assert F.of.arrays.single(start.tobytes()) is F.of.arrays.at(start.tobytes())[0]
+    np.testing.assert_allclose(F.products(start)(along.astype(np.float32)), F.products(start)(along), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("drop", ["sequence", "label"])

@@ -156,11 +156,12 @@ class Indicators(AbstractByArrays):
         self.start = slice(0, self.where.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
         self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = functools.lru_cache(cached_places)(self._at)
+        self.single: Callable[[bytes], PassResult] = functools.lru_cache(cached_places)(self._single)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        whole = np.zeros(sum(sizes))
+        whole = np.zeros(sum(sizes), vector.dtype)
         whole[self.free] = vector
         parts = np.split(whole, np.cumsum(sizes)[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
@@ -185,6 +186,13 @@ class Indicators(AbstractByArrays):
             emission += self.scores
         return forward_backward(self.where, emission, parts["transition"]), parts, emission
 
+    def _single(self, vector: bytes) -> PassResult:
+        """Results of the passes in single precision, or as they are where that overflows."""
+        found = self.at(vector)[0]
+        with np.errstate(over="ignore"):
+            arrays = [part.astype(np.float32) for part in found[1:]]
+        return PassResult(found.where, *arrays) if all(np.isfinite(part).all() for part in arrays) else found
+
     def look(self, theta: Vector, weights: Float[np.ndarray, " sequences"]) -> tuple[float, Vector]:
         """F and its gradient."""
         found, parts, emission = self.at(theta.tobytes())
@@ -200,11 +208,14 @@ class Indicators(AbstractByArrays):
         return value, self._pull(states, pairs) + self.alpha * theta
 
     def product(self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector) -> Vector:
-        """Multiply ∇²F by a vector."""
-        found, parts, weight = self.at(theta.tobytes())[0], self._parts(vector), weights[self.where.unit]
-        states, pairs = found.along(self._emission(parts), parts["transition"], weight)
+        """Multiply ∇²F by a vector, in the precision of that."""
+        parts = self._parts(vector)
+        found = self.single(theta.tobytes()) if vector.dtype == np.float32 else self.at(theta.tobytes())[0]
+        kind = found.own.dtype
+        weight, emission = weights[self.where.unit].astype(kind), self._emission(parts).astype(kind, copy=False)
+        states, pairs = found.along(emission, parts["transition"], weight)
         states *= weight[:, None]
-        return self._pull(states, pairs) + self.alpha * vector
+        return (self._pull(states, pairs) + self.alpha * vector).astype(vector.dtype, copy=False)
 
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
