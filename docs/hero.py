@@ -1,5 +1,6 @@
-"""The picture of the first page, `docs/hero.png`, and its numbers: every tumour left out in turn, by 569 refits and by one fit.
+"""The picture of the first page and its numbers: every tumour left out in turn, by 569 refits and by one fit.
 
+The picture is drawn four times: `docs/hero.png`, `hero-dark.png`, and for phones `hero-phone.png` and `hero-phone-dark.png`.
 Seconds are of one processor, the least of a few calls; the refits are by the quickest of scikit-learn's solvers here.
 
     python docs/hero.py
@@ -49,28 +50,43 @@ plan = lo.leave_one_out(len(y))
 
 truth, slow = timed(refitted, 2)
 rows = {"569 refits\n(scikit-learn)": (truth, slow, "0.5")}
+BLUE, ORANGE = "#5c6bc0", "#ef6c00"
 for name, refit, color in (
-    ("one fit, leaveout\n(the default)", lo.Certified(), "#3949ab"),
-    ("one fit, first-order\nshortcut", lo.InfinitesimalJackknife(), "#ef6c00"),
-    ("one fit, nothing\nleft out", lo.NoUpdate(), "#ef6c00"),
+    ("one fit, leaveout\n(the default)", lo.Certified(), BLUE),
+    ("one fit, first-order\nshortcut", lo.InfinitesimalJackknife(), ORANGE),
+    ("one fit, nothing\nleft out", lo.NoUpdate(), ORANGE),
 ):
-    rows[name] = (*timed(lambda refit=refit: expanded(refit), 5), color)
+    rows[name] = (*timed(lambda refit=refit: expanded(refit), 20), color)
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
-for place, (name, (losses, seconds, color)) in enumerate(rows.items()):
+for name, (losses, seconds, _) in rows.items():
     off = np.abs(losses - truth).mean()
     told = f"mean held-out loss {losses.mean():.5f}   a row's loss is off by {off:.1e}"
     print(f"{' '.join(name.split()):36} {seconds:8.4f} s   {told}")
-    said = f"{seconds:.1f} s" if seconds > 1 else f"{1000 * seconds:.0f} ms"
-    left.barh(place, seconds, color=color)
-    left.annotate(said, (seconds, place), xytext=(4, 0), textcoords="offset points", va="center")
-    right.barh(place, losses.mean(), color=color)
-    right.annotate(f"{losses.mean():.4f}", (losses.mean(), place), xytext=(4, 0), textcoords="offset points", va="center")
 print(f"{slow / rows[list(rows)[1]][1]:.0f} times as fast")
-left.set(xscale="log", xlim=(1e-3, 30), title="time", yticks=range(len(rows)), yticklabels=rows, xlabel="seconds")
-right.set(xlim=(0, 0.1), title="answer: the loss on a tumour not seen", xlabel="mean held-out loss")
-right.axvline(truth.mean(), color="0.4", linestyle="--", linewidth=0.8, zorder=0)
-left.invert_yaxis()
-for ax in (left, right):
-    ax.spines[["top", "right"]].set_visible(False)
-plt.savefig(Path(__file__).with_name("hero.png"), dpi=120)
+
+
+def draw(file, ink, paper, panels, size):
+    """Draw time and answer side by side, or one below the other, in one colour of text on another."""
+    colours = {name: ink for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
+    with plt.rc_context(colours | {"axes.facecolor": paper, "figure.facecolor": paper}):
+        figure, (time_axes, answer) = plt.subplots(*panels, figsize=size, sharey=True, layout="constrained")
+        for place, (losses, seconds, color) in enumerate(rows.values()):
+            mean = losses.mean()
+            duration = f"{seconds:.1f} s" if seconds > 1 else f"{1000 * seconds:.0f} ms"
+            for axes, value, text in ((time_axes, seconds, duration), (answer, mean, f"{mean:.4f}")):
+                axes.barh(place, value, color=color)
+                box = {"facecolor": paper, "edgecolor": "none", "pad": 1.5}
+                axes.annotate(text, (value, place), (6, 0), textcoords="offset points", va="center", bbox=box)
+        answer.axvline(truth.mean(), color=ink, linestyle="--", linewidth=0.8, zorder=0)
+        time_axes.set(xscale="log", xlim=(1e-3, 30), title="time", xlabel="seconds", yticks=range(len(rows)), yticklabels=rows)
+        answer.set(xlim=(0, 0.1), title="answer: loss of tumours not seen", xlabel="mean held-out loss")
+        time_axes.invert_yaxis()
+        for axes in (time_axes, answer):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelleft=panels == (2, 1) or axes is time_axes)
+        figure.savefig(Path(__file__).with_name(file), dpi=200)
+
+
+for ending, ink, paper in ((".png", "#212121", "#ffffff"), ("-dark.png", "#e2e4e9", "#1e2129")):
+    draw(f"hero{ending}", ink, paper, (1, 2), (9, 2.7))
+    draw(f"hero-phone{ending}", ink, paper, (2, 1), (4.2, 4.8))

@@ -49,6 +49,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(text, page, config, files):
+    if page.file.src_uri.startswith(("benchmarks/", "reproductions/")):
+        page.meta["search"] = {"boost": 0.3}  # who searches wants a page that explains first
     if not page.meta.get("run"):
         return text
     name = page.file.src_uri.removesuffix(".md")

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contrast import CONTRAST, LEAST
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -211,7 +213,7 @@ def served(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1366])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, scheme):
     address, browser = served
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -231,7 +233,72 @@ def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, s
         assert not wrong and not unseen, (name, wrong, unseen)
         outputs = page.evaluate("[...document.querySelectorAll('.output')].map(each => each.innerText)")
         assert all(each.strip() and "site-packages" not in each for each in outputs), (name, outputs)
+        texts = page.evaluate(CONTRAST)
+        assert texts and min(texts)[0] >= LEAST, (name, min(texts))
     context.close()
+
+
+@pytest.mark.slow
+def test_the_first_page_opens_with_its_code(served):
+    """All of the first block is on the first screen of a laptop, and the sections of the menu are folded."""
+    address, browser = served
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    page.goto(address + "index.html")
+    code = page.locator(".md-content pre").first
+    assert code.evaluate("each => each.querySelector('code').scrollWidth <= each.clientWidth")
+    box = code.bounding_box()
+    assert box["y"] > 0 and box["y"] + box["height"] <= 800, box
+    sections = page.locator(".md-nav--primary > .md-nav__list > .md-nav__item--nested")
+    inside = page.locator(".md-nav--primary .md-nav__link", has_text="Grouped data")
+    assert sections.count() >= 5 and inside.count() == 1 and not inside.is_visible()
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_picture_fits_a_phone_and_the_colours(served, scheme):
+    address, browser = served
+    page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.goto(address + "index.html")
+    shown = [each for each in page.locator(".hero img").all() if each.is_visible()]
+    assert len(shown) == 1
+    assert (
+        shown[0]
+        .evaluate("each => each.currentSrc")
+        .endswith({"light": "hero-phone.png", "dark": "hero-phone-dark.png"}[scheme])
+    )
+    assert shown[0].bounding_box()["width"] > 340
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("concordance", "regression.html#concordance"),
+        ("calibration", "choosing.html#calibration"),
+        ("confidence interval", "choosing.html#confidence-intervals-for-the-mean-loss"),
+        ("save", "report.html#save-a-result"),
+        ("GroupKFold", "choosing.html#in-place-of-a-plan-a-number-kfold-groupkfold-timeseriessplit"),
+    ],
+)
+def test_the_search_finds_what_readers_call_it(served, words, place):
+    """Among the headings of the first three pages found."""
+    address, browser = served
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page.goto(address + "index.html")
+    page.keyboard.press("/")
+    page.wait_for_function("document.activeElement.name == 'query'")
+    page.keyboard.type(words)
+    page.wait_for_function("document.querySelectorAll('.md-search-result__link').length > 0")
+    page.wait_for_timeout(500)  # a query of several words is answered anew after each
+    found = [
+        re.sub(r"[?][^#]*", "", link.get_attribute("href")).removeprefix(address)
+        for item in page.locator(".md-search-result__item").all()[:3]
+        for link in item.locator("a.md-search-result__link").all()
+    ]
+    assert place in found
+    page.close()
 
 
 @pytest.mark.slow
