@@ -58,6 +58,7 @@ CASES = {
 def case(request, monkeypatch):
     if request.param.startswith("linked"):
         monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
+        monkeypatch.setattr(chain, "LINKED_FROM", 1)
     lengths, K = CASES[request.param]
     return np.array(lengths), K
 
@@ -106,6 +107,7 @@ def test_enumeration_with_a_matrix_for_each_step(case):
 def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch):
     """The gradient, second and third derivatives along a direction."""
     monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
+    monkeypatch.setattr(chain, "LINKED_FROM", 1)
     lengths, K = np.array(CASES[name][0]), CASES[name][1]
     initial, transition, emission, _ = potentials(lengths, K)
     with jax.enable_x64(True):
@@ -157,12 +159,12 @@ def test_posteriors(case):
 
 
 def test_vmapped_equals_looped():
-    lengths = np.array([200])
+    lengths = np.array([300])
     initial, transition, emission, _ = potentials(lengths, 2)
     with jax.enable_x64(True):
         layout = chain.layout(lengths, 2)
         assert layout.linked
-        many = jnp.asarray(np.random.default_rng(3).standard_normal((5, 200, 2)))
+        many = jnp.asarray(np.random.default_rng(3).standard_normal((5, 300, 2)))
         one = jax.value_and_grad(
             lambda e: chain.log_partition(
                 chain.Potentials(jnp.asarray(initial), jnp.asarray(transition), layout.arrange(emission + e)), None, layout

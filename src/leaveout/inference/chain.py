@@ -29,6 +29,7 @@ from ..objectives.objective import aligned_copy
 FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
+LINKED_FROM = 4  # times as many rows, of the longest sequence, below which linking compiles for longer than it saves
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 
 
@@ -217,7 +218,7 @@ def layout(
     lengths = np.asarray(lengths)
     total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
     room = size(total)
-    linked = num_states <= FEW_STATES and len(lengths) < 8 and room > 2 * MIN_SPLIT_ROWS
+    linked = num_states <= FEW_STATES and len(lengths) < 8 and int(lengths.max()) > LINKED_FROM * MIN_SPLIT_ROWS
     if linked:
         lanes = min(MAX_SCAN_LANES, room // MIN_SPLIT_ROWS)
         rows = -(-room // lanes)

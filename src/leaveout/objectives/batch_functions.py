@@ -64,7 +64,11 @@ def padded_batch(objective: AbstractObjective, rows: RefitRows) -> tuple[Abstrac
     if own == count:
         return found, rows
     if rows.index.shape[1] < own:
-        return found, rows._replace(index=np.where(rows.index < own, rows.index, count))
+        more = ((0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1]))  # so that other plans find the same programs
+        index = np.pad(np.where(rows.index < own, rows.index, count), more, constant_values=count)
+        return found, rows._replace(
+            index=index, weight=np.pad(rows.weight, more, constant_values=1.0), held=np.pad(rows.held, more)
+        )
     index = np.broadcast_to(np.arange(count), (len(rows.index), count))
     held = np.pad(rows.held, ((0, 0), (0, count - own)))
     return found, rows._replace(index=index, weight=padded_weights(found, rows.weight), held=held)
@@ -288,7 +292,7 @@ class DerivedBatch:
         objective, rows = self._padded_batch
         every, own, _ = self._costs
         together = _power(2, max(1, own // 4) if held else own if local else every)
-        size = self._size(together, dear)
+        size = self._size(together, dear, held)
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
@@ -299,7 +303,7 @@ class DerivedBatch:
         found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
 
-    def _size(self, together: int, gradients: int) -> int:
+    def _size(self, together: int, gradients: int, held: bool) -> int:
         """Number of refits in one call of a program that costs so many gradients a refit.
 
         It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
@@ -308,7 +312,7 @@ class DerivedBatch:
         total = len(self.rows.index)
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
         # operations of padding, in every call, that are accepted so that other plans find the same programs
-        always = min(few(4e6), self._padded_batch[0].num_units) if total > 1 else 1
+        always = min(few(4e6), self._padded_batch[0].num_units) if total > 1 or held else 1
         return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
 
 
@@ -478,6 +482,7 @@ def _over(one: Callable, args: tuple, real: Array, chunk: int) -> PyTree:
     """
     size = len(args[0])
 
+    @jax.jit  # traced once for its shapes and the loop
     def together(args):
         if len(args[0]) == 1:
             return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))

@@ -72,7 +72,10 @@ def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
 
 def ravel(theta: PyTree) -> Any:
     """Concatenate the arrays of a tree to one vector, `[params]`."""
-    return theta.ravel() if isinstance(theta, np.ndarray) else jax.flatten_util.ravel_pytree(theta)[0]
+    leaves = [theta] if isinstance(theta, np.ndarray) else jax.tree.leaves(theta)
+    if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return np.concatenate([leaf.ravel() for leaf in leaves])
+    return jax.flatten_util.ravel_pytree(theta)[0]
 
 
 def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:

@@ -77,6 +77,7 @@ def oracle(hmm, parameters, x, w):
 def built(x, parameters, drop="observation", lengths=None, linked=False, monkeypatch=None, **kwargs):
     if linked:
         monkeypatch.setattr(chain, "MIN_SPLIT_ROWS", 2)
+        monkeypatch.setattr(chain, "LINKED_FROM", 1)
     emission = emissions.Poisson(prior=None) if "rate" in parameters else emissions.Gaussian(prior=None)
     flat_prior = Dirichlet(initial=1.0, transition=1.0)
     return HMM(x, emission, len(parameters["initial"]), lengths=lengths, drop=drop, prior=flat_prior, **kwargs)

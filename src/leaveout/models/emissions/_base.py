@@ -15,11 +15,25 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 from scipy.cluster import vq
 
-from ..._runtime.jax import Array, Arrays, Module, PyTree, Scalar, call_traced, ensure_jax, jax, jnp, static
+from ..._runtime.jax import (
+    Array,
+    Arrays,
+    Module,
+    PyTree,
+    Scalar,
+    call_traced,
+    ensure_jax,
+    jax,
+    jnp,
+    numpy_of,
+    special_of,
+    static,
+)
 from ...objectives.objective import as_stored
 
 ensure_jax()
@@ -39,7 +53,7 @@ class Constraint(NamedTuple):
     Parameters
     ----------
     natural : callable
-        JAX function from the unconstrained array to the parameter.
+        Function from the unconstrained array to the parameter, in JAX; ours compute arrays of NumPy in NumPy.
     unconstrained : callable
         Function from the parameter to the unconstrained array, in NumPy or JAX.
     entries : callable, optional
@@ -57,7 +71,7 @@ class Constraint(NamedTuple):
     0.0
     """
 
-    natural: Callable[[Array], Array]
+    natural: Callable[[Any], Any]
     unconstrained: Callable[[np.ndarray], ArrayLike]
     # marks as many entries as θ has
     entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)
@@ -76,8 +90,13 @@ def but_last(shape: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
     return np.broadcast_to(np.arange(shape[-1]) < shape[-1] - 1, shape)
 
 
-def _simplex(ratios: Array) -> Array:
-    return jax.nn.softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
+def with_last(ratios: Arrays) -> Arrays:
+    """Append the log-ratio of the last entry, zero."""
+    return numpy_of(ratios).concatenate([ratios, np.zeros((*ratios.shape[:-1], 1))], -1)
+
+
+def _simplex(ratios: Arrays) -> Arrays:
+    return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).softmax(with_last(ratios), axis=-1)
 
 
 def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
@@ -85,9 +104,11 @@ def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
 
 
 REAL = Constraint(lambda v: v, lambda v: v)
-POSITIVE = Constraint(jnp.exp, np.log, legal=lambda v: (v > 0) & (v < np.inf), domain="positive and finite")
+POSITIVE = Constraint(
+    lambda v: numpy_of(v).exp(v), np.log, legal=lambda v: (v > 0) & (v < np.inf), domain="positive and finite"
+)
 PROBABILITY = Constraint(
-    jax.nn.sigmoid,
+    lambda v: special_of(v).expit(v),
     lambda p: np.log(p) - np.log1p(-p),
     legal=lambda p: (p >= 0) & (p <= 1),
     domain="between zero and one",
@@ -408,7 +429,7 @@ class AbstractEmission(Module):
         """Number of states if the emission is for one number only, else None."""
         return None
 
-    def order(self, parameters: Parameters) -> Int[Array, " states"]:
+    def order(self, parameters: Parameters) -> Int[Array | np.ndarray, " states"]:
         """Return the canonical order of the states: by the first number of the first free parameter that has an axis of states.
 
         States that a fixed parameter distinguishes keep their order.
@@ -425,10 +446,10 @@ class AbstractEmission(Module):
         """
         for name, value in self.fixed.items():
             if name not in self.shared:
-                return jnp.arange(len(value))
+                return np.arange(len(value))
         name = next(name for name in self.free if name not in self.shared)
-        value = parameters[name]
-        return jnp.argsort(value.reshape(len(value), -1)[:, 0])
+        value = np.asarray(parameters[name])
+        return np.argsort(value.reshape(len(value), -1)[:, 0], kind="stable")
 
     def permute(self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]) -> Parameters:
         """Put the states into another order.

@@ -176,9 +176,9 @@ class AbstractCounts(AbstractWithPrior):
         return Counts(x, gammaln_of_data(x + 1).sum(axis=1), given)
 
     @staticmethod
-    def log_factor(parameters: Parameters, data: dict) -> Float[Array, "*steps channels"]:
+    def log_factor(parameters: Parameters, data: dict) -> Float[Arrays, "*steps channels"]:
         """Compute the logarithm of the factor of all states' means; the last axis is one if channels share it."""
-        log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else jnp.zeros(1)
+        log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else np.zeros(1)
         if "covariates" in data:
             b = jnp.asarray(parameters["coefficients"])
             log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)

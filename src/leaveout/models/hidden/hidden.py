@@ -323,7 +323,7 @@ class AbstractHiddenStates(AbstractObjective):
 
     def emission_parameters(self, theta: PyTree) -> dict[str, Array]:
         """Return the emission's natural parameters, free and fixed."""
-        own = {name: constraint.natural(jnp.asarray(theta[name])) for name, constraint in self.emission.free.items()}
+        own = {name: constraint.natural(theta[name]) for name, constraint in self.emission.free.items()}
         return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
     @float64

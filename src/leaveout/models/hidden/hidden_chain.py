@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Bool, Float, Int, Scalar
 from numpy.typing import ArrayLike
 
@@ -28,7 +29,7 @@ from ...inference.chain import (
 )
 from ...objectives.objective import Arrays, aligned_copy, float64, padded_weights, unravel
 from ...plans.plan import PADDED_FROM, few_more, few_size
-from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, times
+from ..emissions._base import SIMPLEX, AbstractEmission, Parameters, times, with_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
 
 
@@ -136,7 +137,7 @@ class States(Module):
     def _logs(self, name: str, theta: PyTree) -> Array:
         if name not in self.support:
             ratios = theta[name]
-            return jax.nn.log_softmax(jnp.concatenate([ratios, jnp.zeros((*ratios.shape[:-1], 1))], -1), axis=-1)
+            return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).log_softmax(with_last(ratios), axis=-1)
         free = self.support[name]
         last = _last(free)
         logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])

@@ -71,11 +71,11 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
     """Tell whether natural parameters of each state depend on its own part of θ only. A user's emission may order states."""
     for name, constraint in emission.free.items():
         if name not in emission.shared:
-            before = np.asarray(constraint.natural(jnp.asarray(theta[name])))
+            before = np.asarray(constraint.natural(np.asarray(theta[name], float)))
             for k in range(len(before)):
                 moved = np.array(theta[name], float)
                 moved[k] += 0.1
-                after = np.asarray(constraint.natural(jnp.asarray(moved)))
+                after = np.asarray(constraint.natural(moved))
                 if np.delete(before != after, k, 0).any():
                     return False
     return True
@@ -110,16 +110,19 @@ def complete(
 
     There is a block for each state, one for the parameters that states share, and one for the distribution of states.
     """
-    vector, where = ravel(theta), places(hmm, theta)
+    vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
     known = _evidence(hmm, theta, weights)
-    prior = jax.grad(lambda v: -hmm.log_prior(unravel(v, theta)))
-    slope, moved = _slope(hmm, theta, known), _path_gradient(hmm, theta, known)
-    blocks = lambda gradient, entries: _blocks(hmm, gradient, vector, entries)
-    own, shared, chain = where.own, where.shared_places[None], where.chain[None]
+    plain, slope = _prior_and_path(hmm, theta, known), _slope(hmm, theta, known)
+    closed = None if shared.size else _closed(hmm, theta, known)
+    gradient = plain if closed is not None or not (own.size or shared.size) else lambda v: plain(v) - slope(v)
+    alone = np.repeat(np.concatenate([shared, chain])[:, None], hmm.num_states, 1)
+    rows = hmm.along(gradient, vector, np.concatenate([own.T, alone]))  # in the parameters of all states at once
+    first, last = own.shape[1], own.shape[1] + shared.size
+    bend = jnp.moveaxis(rows[:first, own], 0, 1)
     return (
-        DiagonalBlocks(jnp.asarray(own), _bend(hmm, theta, known) + blocks(prior, own)),
-        DiagonalBlocks(jnp.asarray(shared), blocks(lambda v: prior(v) - slope(v), shared)),
-        DiagonalBlocks(jnp.asarray(chain), blocks(lambda v: prior(v) + moved(v), chain)),
+        DiagonalBlocks(jnp.asarray(own), bend if closed is None else bend + closed),
+        DiagonalBlocks(jnp.asarray(shared[None]), rows[None, first:last, shared]),
+        DiagonalBlocks(jnp.asarray(chain[None]), rows[None, last:, chain]),
     )
 
 
@@ -133,45 +136,36 @@ def _slope(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Call
     return jax.grad(expected)
 
 
-def _path_gradient(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
-    """Return the gradient of minus the expected log-probability of the path."""
+def _prior_and_path(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
+    """Return the gradient of minus the log-density of the prior and the expected log-probability of the path."""
 
     def expected(v):
-        counts = zip(
-            (evidence.posterior.initial, evidence.posterior.transition), hmm.states.logs(unravel(v, theta)), strict=True
-        )
-        return -sum(jnp.sum(times(count, log)) for count, log in counts)
+        at, counts = unravel(v, theta), (evidence.posterior.initial, evidence.posterior.transition)
+        parts = zip(counts, hmm.states.logs(at), strict=True)
+        return -hmm.log_prior(at) - sum(jnp.sum(times(count, log)) for count, log in parts)
 
     return jax.grad(expected)
 
 
-def _bend(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Float[Array, "states own own"]:
-    """Compute minus the derivative of `_slope` in the own parameters of each state."""
-    own = places(hmm, theta).own
-    closed = (
-        hmm.emission.curvature(hmm.emission_parameters(theta), hmm.data, evidence.expected_observations) if own.size else None
-    )
-    if closed is not None:
-        return closed
-    return -_blocks(hmm, _slope(hmm, theta, evidence), ravel(theta), own)
-
-
-def _blocks(
-    hmm: AbstractHiddenChain, gradient: Callable[[Array], Array], vector: Array, entries: Int[np.ndarray, "blocks own"]
-) -> Array:
-    """Differentiate a gradient at `vector` by the entries of each block, for all blocks at once, as they do not overlap."""
-    return jnp.moveaxis(hmm.along(gradient, vector, entries.T)[:, jnp.asarray(entries)], 0, 1)
+def _closed(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Float[Array, "states own own"] | None:
+    """Compute minus the derivative of `_slope` in the own parameters of each state, if the emission has a closed form."""
+    if not places(hmm, theta).own.size:
+        return None
+    return hmm.emission.curvature(hmm.emission_parameters(theta), hmm.data, evidence.expected_observations)
 
 
 def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
-    vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
+    vector, (own, shared, _) = ravel(theta), places(hmm, theta)
     known = _evidence(hmm, theta, weights)
-    out = -hmm.along(jax.grad(lambda v: hmm.log_prior(unravel(v, theta))), vector, np.arange(len(vector)))
-    out = out.at[own[:, :, None], own[:, None]].add(_bend(hmm, theta, known))
-    rows = -hmm.along(_slope(hmm, theta, known), vector, shared)
-    out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
-    out = out.at[chain].add(hmm.along(_path_gradient(hmm, theta, known), vector, chain))
+    out, slope = hmm.along(_prior_and_path(hmm, theta, known), vector, np.arange(len(vector))), _slope(hmm, theta, known)
+    bend = _closed(hmm, theta, known)
+    if bend is None:
+        bend = -jnp.moveaxis(hmm.along(slope, vector, own.T)[:, own], 0, 1)
+    out = out.at[own[:, :, None], own[:, None]].add(bend)
+    if shared.size:
+        rows = -hmm.along(slope, vector, shared)
+        out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
     return out - _hidden_away(hmm, theta, known)
 
 
