@@ -397,10 +397,11 @@ class FoldMetric:
 
 
 def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Float[np.ndarray, "lanes units"]:
-    """Weights of every unit in some refits."""
-    index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
-    if index.shape[1] == n:
-        return np.array(weight)
+    """Weights of every unit in some refits, for reading only: they may be the array of the plan."""
+    weight = np.asarray(rows.weight)[lanes]
+    if rows.index.shape[1] == n:
+        return weight
+    index = np.asarray(rows.index)[lanes]
     out, real = np.ones((len(index), n)), index < n
     out[np.nonzero(real)[0], index[real]] = weight[real]
     return out
