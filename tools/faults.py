@@ -30,6 +30,20 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "the label that counts as one is the other",
+        "_data._target",
+        "hit = y.astype(str) == positive",
+        "hit = y.astype(str) != positive",
+        "cli/test_glm",
+    ),
+    Fault(
+        "missing numbers are filled by zero",
+        "_impute",
+        "float(np.nanmedian(column))",
+        "0.0",
+        "test_formulas",
+    ),
+    Fault(
         "what a formula learns is learned from the held-out rows too",
         "FormulaReader.learned_from",
         "self.own[seen]",

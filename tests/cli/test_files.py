@@ -148,7 +148,10 @@ def test_one_table_in_many_shapes(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["glm", "--target", "age", "--features", "day"], "'day' holds text: '2020-01-01' in row 1; name it in --categorical"),
+        (
+            ["glm", "--target", "age", "--features", "day"],
+            "'day' holds dates: '2020-01-01' in row 1; put the time since a day into a column",
+        ),
         (["hmm", "--column", "marked"], "'?' in row 3; leave the cell empty where a value is missing"),
         (["glm", "--target", "age", "--features", "dose", "--categorical", "age"], "is among --categorical too"),
         (["glm", "--formula", "age ~ C(same)"], "category 'same' has one level, 'x'"),
@@ -159,10 +162,10 @@ def test_one_table_in_many_shapes(tmp_path):
         (["glm", "--formula", "age ~ dose", "--features", "dose"], "goes without --features"),
         (["glm", "--formula", "dose"], "name one column to predict"),
         (["glm", "--target", "age", "--features", "dose", "--weights", "city"], "'city' holds text: 'Ulm' in row 1; it must"),
-        (["hmm", "--column", "day"], "'day' holds text: '2020-01-01' in row 1"),
+        (["hmm", "--column", "day"], "'day' holds dates: '2020-01-01' in row 1"),
         (
             ["leakage", "--features", "dose,day"],
-            "'day' holds text: '2020-01-01' in row 1; with its 24 values it is no category either",
+            "'day' holds dates: '2020-01-01' in row 1; put the time since a day into a column",
         ),
         (
             ["glm", "--target", "age", "--features", "big", "--decimal", ","],
@@ -207,9 +210,9 @@ def test_categories_of_very_many_levels(tmp_path):
 def test_dates_of_parquet_do_not_become_nanoseconds(tmp_path):
     FRAME.assign(day=pd.to_datetime(FRAME.day)).to_parquet(tmp_path / "table.parquet")
     one_line(
-        run("glm", tmp_path / "table.parquet", "--target", "age", "--features", "day"), "holds text: '2020-01-01 00:00:00'"
+        run("glm", tmp_path / "table.parquet", "--target", "age", "--features", "day"), "holds dates: '2020-01-01 00:00:00'"
     )
-    one_line(run("hmm", tmp_path / "table.parquet", "--column", "day"), "holds text: '2020-01-01 00:00:00'")
+    one_line(run("hmm", tmp_path / "table.parquet", "--column", "day"), "holds dates: '2020-01-01 00:00:00'")
 
 
 def test_groups_are_no_feature_and_labels_may_be_the_left_side(tmp_path):

@@ -1,5 +1,6 @@
 """`leaveout glm` and `leaveout compare`, on good and on wrong input."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,6 +91,39 @@ def test_rows_of_the_file_where_some_are_left_out(file, tmp_path):
     np.testing.assert_allclose(mine, again.params @ [1, used.gap[13]], rtol=1e-6)
 
 
+def test_one_document_with_measures_and_missing_values_filled_in_the_folds(file, tmp_path):
+    words = ["--target", "ill", "--loss", "logistic", "--features", "dose,gap", "--plan", "kfold:4", "--l2", 1]
+    more = ["--impute", "median", "--positive", "no", "--metric", "auc", "--metric", "log-loss"]
+    result = run(file, *words, *more, "--json", "--report", tmp_path / "page.html", "--title", "Who is ill")
+    assert result.exit_code == 0 and result.stderr == "", result.output
+    document = json.loads(result.stdout)
+    found = document["models"][""]
+    ours = lo.GLM(
+        "y ~ impute(dose) + impute(gap)", FRAME.assign(y=(FRAME.ill == "no") * 1.0), "logistic", lo.penalties.Ridge(1.0)
+    )
+    cv = lo.cross_validate(lo.fit(ours), lo.kfold(N, 4, seed=0), metric=["auc", "log_loss"])
+    assert found["mean"] == cv.mean and found["metrics"] == cv.metrics and len(found["losses"]) == N
+    assert "impute(...) learned anew" in found["labels"]["note"] and any(
+        "1 is 'no', 0 is 'yes'" in each for each in document["notes"]
+    )
+    assert "Who is ill" in (tmp_path / "page.html").read_text()
+
+
+def test_other_encodings_and_words(tmp_path):
+    path = tmp_path / "städte.csv"
+    FRAME.assign(city=FRAME.city.replace("Ulm", "Köln")).to_csv(path, index=False, encoding="latin-1")
+    words = ["--target", "cost", "--features", "dose", "--categorical", "city", "--plan", "kfold:4.0"]
+    assert "--encoding" in run(path, *words).stderr
+    found, named = (run(path, *words, "--encoding", "latin-1", flag, "exact") for flag in ("--refit", "--strategy"))
+    assert found.exit_code == 0 and found.stdout == named.stdout and "Exact()" in found.stdout
+    assert "knows no such encoding" in run(path, *words, "--encoding", "klingon").stderr
+    labels = ["--target", "ill", "--loss", "logistic", "--features", "dose", "--positive", "maybe", "--encoding", "latin-1"]
+    assert "--positive maybe: it must be one of" in run(path, *labels).stderr
+    models = ["--model", "l2=1", "--model", "l2=2", "--metric", "auc", "--json", "--encoding", "latin-1", "--plan", "kfold:4"]
+    several = run(path, *labels[:6], *models, command="compare")
+    assert list(json.loads(several.stdout)["models"]) == ["l2=1", "l2=2"]
+
+
 @pytest.mark.slow
 def test_labels_and_own_parameters(file):
     words = ["--target", "ill", "--loss", "logistic", "--features", "age,dose", "--plan", "kfold:4"]
@@ -155,7 +189,7 @@ def test_compare_prints_the_weights_of_the_mixture(file, tmp_path):
         (["--target", "cost", "--features", "age", "--plan", "kfold:99"], "--plan kfold:99: "),
         (["--target", "cost", "--features", "age", "--plan", "groups:town"], "no column 'town'"),
         (["--target", "cost", "--features", "age", "--refit", "best"], "must be one of certified"),
-        (["--formula", "cost ~ agge"], "could not be used"),
+        (["--formula", "cost ~ agge"], "cannot be read"),
         (["--target", "cost", "--features", "age", "--out", "/nowhere/at/all.csv"], "no folder /nowhere/at"),
         (["--target", "cost", "--features", "age", "--out", "/"], "is a folder"),
     ],

@@ -116,6 +116,9 @@ def test_bases_are_learned_in_every_fold(name, loss):
         assert exact.metrics["mse"] == pytest.approx(2 * truth.mean())
     frozen = lo.cross_validate(fit, plan, lo.Exact(), bases="frozen", evaluate=score).per_unit()
     assert np.abs(frozen - exact.per_unit()).max() > 1e-5
+    if loss == "squared":
+        predicted = lo.cross_predict(fit, plan, lo.Exact())
+        np.testing.assert_allclose((data["count"] - predicted) ** 2 / 2, truth, rtol=1e-6, atol=1e-7)
 
 
 def test_what_spans_the_same_is_not_learned_again():
@@ -205,3 +208,18 @@ def test_refits_that_learned_anew_are_not_iterated_on_the_columns_of_all_rows(mo
     where = "leaveout.validation.cross_validate.EstimateBuilder.sharpen"
     monkeypatch.setattr(where, lambda self: pytest.fail("they were"))
     lo.cross_validate(fit, 5, evaluate="squared_error")
+
+
+def test_missing_values_are_filled_inside_the_folds():
+    data = table().reset_index(drop=True)
+    data.loc[::7, "age"] = np.nan
+    plan, fit = lo.from_splits(SPLITS, 80), lo.fit(lo.GLM("count ~ impute(age) + x", data, "squared"))
+    cv, truth = lo.cross_validate(fit, plan, lo.Exact()), np.zeros(80)
+    for seen, held in SPLITS:
+        filled = data.fillna({"age": data.age.iloc[seen].median()})
+        again = lo.fit(lo.GLM("count ~ age + x", filled.iloc[seen], "squared"))
+        truth[held] = (data["count"].iloc[held] - lo.predict(again, filled.iloc[held])) ** 2 / 2
+    np.testing.assert_allclose(cv.per_unit(), truth, rtol=1e-8)
+    assert "impute(...) learned anew from the rows of each refit" in str(cv)
+    whole = lo.fit(lo.GLM("count ~ age + x", data.fillna({"age": data.age.median()}), "squared"))
+    np.testing.assert_allclose(whole.parameters["coef"], fit.parameters["coef"])

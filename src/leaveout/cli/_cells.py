@@ -36,6 +36,7 @@ class Convention:
     thousands: Annotated[
         str | None, option("The sign between thousands of all numbers, such as . or ,", choices=SEPARATORS)
     ] = None
+    encoding: Annotated[str, option("Of the text of a CSV file, such as latin-1.")] = "utf-8"
 
     def __post_init__(self) -> None:
         if self.decimal is not None and self.decimal == self.thousands:

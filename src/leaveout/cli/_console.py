@@ -52,6 +52,7 @@ class Commands(TyperGroup):
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         given = more.get("args", args[0] if args else None)
         words[:] = ["leaveout", *(sys.argv[1:] if given is None else given)]
+        console.quiet = "--json" in words
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **more)
         try:

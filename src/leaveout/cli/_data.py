@@ -6,18 +6,17 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 import leaveout as lo
 
-from ..data.formulas import stateful_remark
 from ._cells import parse_labels
 from ._console import fail, join_notes, one_line
 from ._files import WIDEST, FileTable, Reading, complete, read, shorten_names
-from ._options import option, plan_of, split_names
+from ._options import WHOLE, option, plan_of, split_names, whole_number
 
 PLANS = "loo, kfold:K or groups:COLUMN"
 LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
@@ -26,6 +25,7 @@ NUMBERS = "it must hold numbers"
 OTHERS = "name other columns by --features"
 WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
 CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
+IMPUTED = re.compile(r"\bimpute\(\s*`?([^`)]+?)`?\s*\)")  # columns whose missing values a formula fills
 LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 
@@ -42,6 +42,10 @@ class Model:
     formula: Annotated[str | None, option("Instead of these: 'y ~ a + C(b)'.")] = None
     offset: Annotated[str | None, option("A column added to the linear predictor.")] = None
     weights: Annotated[str | None, option("A column of weights.")] = None
+    positive: Annotated[str | None, option("The label of the target that counts as 1, for two classes.")] = None
+    impute: Annotated[
+        str | None, option("Fill missing numbers of features by one of {}, learned in each refit.", choices=("median",))
+    ] = None
     intercept: bool = True
 
     @property
@@ -100,8 +104,17 @@ class Model:
         """Read the complete rows of a file that the model and the plan need."""
         if self.formula and (self.features or self.categorical):
             fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+        if self.formula and self.impute:
+            fail("--formula goes without --impute: write impute(name) into it.")
         rows = read(data, self.named, self.labels.__contains__, reading)
-        return complete(rows, self.columns_of(rows), reading.drop_missing, OTHERS)
+        filled = IMPUTED.findall(self.formula or "")
+        if self.impute:
+            filled = [name for name in self.features_of(rows) if name not in self.categories]
+            rows = replace(rows, frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}))
+        whole_columns = [name for name in self.columns_of(rows) if name not in filled]
+        return complete(
+            rows, whole_columns, reading.drop_missing, f"leaveout glm --impute median fills those of features; {OTHERS}"
+        )
 
     def folds(self, rows: FileTable, seed: int) -> lo.Plan:
         """Make the plan of the rows."""
@@ -113,7 +126,7 @@ class Model:
                 "kfold:10",
                 {
                     "loo:?": lambda: lo.leave_one_out(n),
-                    r"kfold:(\d+)": lambda k: lo.kfold(n, int(k), seed=seed),
+                    f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), seed=seed),
                     "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str).to_numpy()),
                 },
             )
@@ -130,29 +143,37 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
         fail(f"--loss {model.loss}: it must be one of {', '.join(LOSSES)}.")
     if not np.isfinite(model.l2) or model.l2 < 0:
         fail(f"--l2 {model.l2}: it must be finite and not negative.")
+    own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
+    X: Any = None
     if model.formula:
-        X, y, intercept = _by_formula(rows, model)
+        target, right, frame = _by_formula(rows, model)
+        y, said = _target(frame[target], name, model.positive) if target in frame else (None, "")
+        X, y = f"{target if y is None else f'`{target}`'} ~ {right}", frame if y is None else frame.assign(**{target: y})
     else:
         for category in model.categories:
             _check_levels(rows, category)
-        X, y, intercept = _design(rows, model, drop_first=True), rows.frame[model.target], model.intercept
-        if X.shape[1] > WIDEST:
-            fail(f"{rows.name}: {X.shape[1]} columns with all levels of the categories are too many; name fewer by --features.")
-    target, said = _target(y, name)
-    levels = Counter(name for name in model.categories for column in X if column.startswith(f"{name}="))
-    numbers = [column for column in X if column.partition("=")[0] not in levels]
+        y, said = _target(rows.frame[model.target], name, model.positive)
+        if model.impute:
+            terms = [f"C(`{name}`)" if name in model.categories else f"impute(`{name}`)" for name in model.features_of(rows)]
+            X, y = f"`{model.target}` ~ {' + '.join(terms)}", rows.frame.assign(**{str(model.target): y})
+        else:
+            X = _design(rows, model, drop_first=True)
+    with one_line(f"--formula {model.formula!r}: " if model.formula else ""):
+        made = (lo.Regression if own else lo.GLM)(
+            X,
+            y,
+            name,
+            lo.penalties.Ridge(model.l2) if model.l2 else None,
+            intercept=model.intercept,
+            offset=rows.numbers(model.offset, NUMBERS) if model.offset else None,
+            sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
+        )
+    if len(made.names) > WIDEST:
+        fail(f"{rows.name}: {len(made.names)} columns with all levels of the categories are too many; name fewer.")
+    levels = Counter(name for name in model.categories for column in made.names if column.startswith(f"{name}="))
+    numbers = [column for column in made.names if column.partition("=")[0] not in levels]
     features = shorten_names([*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())])
-    own = (name in lo.losses.SHARED and name not in lo.losses.NAMED) or name == "ordinal"
-    made = (lo.Regression if own else lo.GLM)(
-        X,
-        target,
-        name,
-        lo.penalties.Ridge(model.l2) if model.l2 else None,
-        intercept=intercept,
-        offset=rows.numbers(model.offset, NUMBERS) if model.offset else None,
-        sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
-    )
-    return made, join_notes(f"features: {features}", said, stateful_remark(model.formula or ""))
+    return made, join_notes(f"features: {features}", said)
 
 
 def _design(rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None) -> pd.DataFrame:
@@ -186,13 +207,8 @@ def _check_levels(rows: FileTable, name: str) -> None:
         fail(f"category {name!r} has {count} levels: too many; leave it out, or merge levels.")
 
 
-def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series, bool]:
-    """Return the design, the target and whether there is an intercept. A target that is a column may have labels."""
-    try:
-        from formulaic import model_matrix
-        from formulaic.errors import FormulaicError
-    except ImportError:
-        fail("--formula needs formulaic: pip install 'leaveout[formula]'.")
+def _by_formula(rows: FileTable, model: Model) -> tuple[str, str, pd.DataFrame]:
+    """Return the response and the right side of the formula, and the table with categories as labels."""
     formula = str(model.formula)
     left, tilde, right = formula.partition("~")
     target = left.strip().strip("`") if tilde else model.target
@@ -203,28 +219,20 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[pd.DataFrame, pd.Series,
     for name in model.columns_of(rows):
         if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
             _check_levels(rows, name)
-    try:
-        if target in rows.frame.columns:
-            y = rows.frame[target]
-            X = model_matrix(right if tilde else left, rows.frame.drop(columns=target), na_action="raise")
-        else:
-            sides = model_matrix(formula, rows.frame, na_action="raise")
-            y, X = sides.lhs, sides.rhs
-            if y.shape[1] != 1:
-                fail(f"--formula {formula!r}: its left side has {y.shape[1]} columns; give a target of numbers.")
-            y = y.iloc[:, 0]
-    except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
-        fail(f"--formula {formula!r}: it could not be used ({error}); write it as 'y ~ a + C(b)'.")
-    if X.shape[1] > WIDEST:
-        fail(f"--formula {formula!r}: its {X.shape[1]} columns are too many; name fewer.")
-    return pd.DataFrame(X).drop(columns="Intercept", errors="ignore").astype(float), y, "Intercept" in X.columns
+    return target, right if tilde else left, frame
 
 
-def _target(y: pd.Series, loss: str) -> tuple[np.ndarray, str]:
-    """Return the target in the form of the loss. Two text labels are 0 and 1, in their order."""
+def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.ndarray, str]:
+    """Return the target in the form of the loss. Two text labels are 0 and 1, in their order; the `positive` one is 1."""
     y = parse_labels(y) if loss in (*LABELS, "multinomial") else y
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
+    if positive is not None:
+        hit = y.astype(str) == positive
+        others = shorten_names([repr(x) for x in sorted(y[~hit].astype(str).unique())])
+        if loss not in LABELS or not hit.any() or hit.all():
+            fail(f"--positive {positive}: it must be one of two labels or more of {y.name!r}, for {', '.join(LABELS)}.")
+        return hit.to_numpy(float), f"{y.name}: 1 is {positive!r}, 0 is {others}"
     if loss == "multinomial":
         return (y.astype(str) if text else y).to_numpy(), ""
     if loss in LABELS and len(levels) == 1:

@@ -24,6 +24,7 @@ NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a nam
 WIDEST = 5000  # largest number of columns; more are a mistake
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
 MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
+DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 
@@ -78,6 +79,9 @@ class FileTable:
             separated = "write numbers without separators of thousands, or name these by --thousands, and --decimal"
             way = separated if THOUSANDS.fullmatch(value) else way
             way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
+            if DATE.fullmatch(value.strip()):
+                way = f"put the time since a day into a column of numbers, or {way}"
+                fail(f"column {name!r} holds dates: {value!r} in row {column.index[wrong[0]]}; {way}.")
             fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
 
@@ -107,14 +111,17 @@ def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str
         fail(f"{file}: it could not be read ({error.strerror}); see to its permissions, or name another file.")
 
 
-def text(data: bytes, name: str) -> str:
+def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
     """Decode the text of a file, with or without a byte-order mark."""
     if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh")):
         fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or save it as CSV.")
     try:
-        found = data.decode("utf-8-sig")
+        found = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        fail(f"{name}: it could not be read as text in UTF-8 (byte {error.start + 1}); save it as UTF-8.")
+        way = "save it as UTF-8, or name its --encoding, such as latin-1" if encoding == "utf-8" else "name another --encoding"
+        fail(f"{name}: it could not be read as text in {encoding.upper()} (byte {error.start + 1}); {way}.")
+    except LookupError:
+        fail(f"--encoding {encoding}: Python knows no such encoding; name another, such as latin-1 or cp1252.")
     if "\0" in found:
         fail(f"{name}: it holds bytes that are no text; give a text file.")
     return found
@@ -136,7 +143,7 @@ def read(
     header: list[str] = []
     lost: list[tuple[str, str]] = []
     if not (data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
-        lines = text(data, name)
+        lines = text(data, name, convention.encoding)
         mark, header = _header(lines, name)
         frame, parse = _csv(lines, name, mark, header, used, as_text)
         reread = lambda columns: parse(columns, dtype=str)

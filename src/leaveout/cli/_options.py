@@ -172,15 +172,22 @@ Checkpoint = Annotated[
 class Validation:
     """Options of a cross-validation."""
 
-    refit: Annotated[str, option("One of {}.", choices=tuple(REFITS))] = "certified"
+    refit: Annotated[str, option("One of {}.", "--strategy", "--refit", choices=tuple(REFITS))] = "certified"
     score: Annotated[str | None, option("Of the held-out rows: {}; the loss itself if not given.", choices=SCORES)] = None
     seed: Annotated[int, option("Of the folds.")] = 0
     checkpoint: Checkpoint = None
     mute: Annotated[str | None, typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting)] = None
+    metric: Annotated[list[str] | None, option("A measure of held-out predictions, as auc; may be given several times.")] = None
+    title: Annotated[str, option("Of the report.")] = ""
+    json: Annotated[bool, option("Print the whole result as one JSON document, and nothing else.", "--json")] = False
 
     @property
     def strategy(self) -> lo.AbstractRefit:
         return REFITS[self.refit]
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        return {"metric": [name.replace("-", "_") for name in self.metric]} if self.metric else {}
 
     def checkpoint_of(self, number: int) -> Path | None:
         """Number the file of the checkpoint for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
@@ -190,12 +197,19 @@ class Validation:
     def cross_validate(self, fit: lo.Fit, folds: lo.Plan, number: int = 1) -> lo.Estimate:
         """Cross-validate the fit of a model, which is one of several by its number."""
         score: Any = None if self.score is None else self.score.replace("-", "_")
-        estimate = lo.cross_validate(fit, folds, self.strategy, evaluate=score, checkpoint=self.checkpoint_of(number))
+        estimate = lo.cross_validate(
+            fit, folds, self.strategy, evaluate=score, checkpoint=self.checkpoint_of(number), **self.measures
+        )
         return estimate.muted(*split_names(self.mute))
 
 
 # numbers in the name of a plan
 WHOLE, NUMBER = r"(\d+(?:\.0*)?(?:e\+?\d+)?)", r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
+
+
+def whole_number(text: str) -> int:
+    """Read a whole number of the name of a plan, such as 1e3."""
+    return int(float(text))
 
 
 def plan_of(text: str, plans: str, example: str, schemes: dict[str, Callable[..., lo.Plan]]) -> lo.Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import typer
 from rich.console import Console
 from rich.measure import Measurement
 
@@ -100,7 +102,9 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
                 cells.append(format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how))
         table.add_row(*cells, style="bold" if at == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
-    Console(width=max(wide, console.width), highlight=False, markup=False).print(table)  # numbers are never truncated
+    Console(width=max(wide, console.width), highlight=False, markup=False, quiet=console.quiet).print(
+        table
+    )  # numbers are never truncated
     for kind, group in rows.groupby("kind", sort=False):
         of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
         console.print(f"SE{of} {kind}")
@@ -121,14 +125,59 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
     picture(draw, file)
 
 
+def print_document(found: dict[str, Any]) -> None:
+    """Print a result as one document in JSON, where a number that is not finite is null."""
+    typer.echo(json.dumps({"leaveout": lo.__version__, "command": shlex.join(words), **plain(found)}, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Return the parts of a result as JSON has them."""
+    if isinstance(value, lo.Estimate):
+        names = (
+            "labels",
+            "mean",
+            "se",
+            "approximation_error",
+            "no_update",
+            "metrics",
+            "metric_se",
+            "metric_error",
+            "metric_how",
+        )
+        more = {
+            "se_kind": value.standard_error.kind,
+            "plan": value.plan.call,
+            "checks": [each._asdict() for each in value.checks()],
+        }
+        return plain(
+            {name: getattr(value, name) for name in names} | more | {"flagged": value.flagged(), "losses": value.table()}
+        )
+    if isinstance(value, pd.DataFrame):
+        return plain(value.to_dict("records"))
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(part) for part in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
 def page(
-    found: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport, file: Path | None, notes: Iterable[str] = ()
+    found: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport,
+    file: Path | None,
+    notes: Iterable[str] = (),
+    title: str = "",
 ) -> None:
-    """Write the report, on request."""
+    """Write the report, and the document in JSON, on request."""
+    notes = list(notes)
+    if console.quiet:
+        print_document({"notes": notes, "models": found if isinstance(found, dict) else {"": found}})
     if file is None:
         return
     said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
     others = [note for note in dict.fromkeys(notes) if note not in said]  # the report lists checks separately
     with writing(file):
-        lo.report(found, file, notes=[f"By the command: {shlex.join(words)}", *others])
+        lo.report(found, file, title=title, notes=[f"By the command: {shlex.join(words)}", *others])
     console.print(f"Report: {file}")

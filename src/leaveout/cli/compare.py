@@ -18,7 +18,7 @@ KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
 HEADINGS: dict[str, Heading] = {"model": ("model", "s"), **COLUMNS, "flagged": ("flagged", "d")}
 
 
-@command(omit="formula")
+@command(omit="formula impute")
 def compare(
     data: Data,
     model: Annotated[
@@ -59,16 +59,17 @@ def compare(
         with one_line(f"{text}: "):
             estimates[text], _, said = validate(ready[text], how, number)
         notes += [f"{text}: {said}" if said else "", *findings(text, estimates[text])]
+    measured = {text: dict(each.metrics) for text, each in estimates.items()}
     try:
-        table, more = compare_table(estimates, {text: {"model": text} for text in models}, {text: {} for text in models})
+        table, more = compare_table(estimates, {text: {"model": text} for text in models}, measured)
     except ValueError as error:
         fail(f"{error} (here: --score squared-error)")
     table = rank_rows(table)
     console.print(f"{rows.name}: {len(rows.frame)} rows; {common.plan}, {how.refit}\n")
-    show(table, HEADINGS, [*notes, *more])
+    show(table, {**HEADINGS, **{name: (name, ".4f") for each in measured.values() for name in each}}, [*notes, *more])
     save(table, out)
     comparison(estimates, plot, "")
-    page(estimates, report, notes)
+    page(estimates, report, notes, how.title)
 
 
 def _change_model(common: Model, text: str) -> Model:

@@ -29,7 +29,7 @@ COLUMNS = OptionsOf(
 )
 
 
-@command(omit="score seed")
+@command(omit="score seed metric")
 def crf(
     train: Annotated[
         Path,
@@ -99,7 +99,7 @@ def crf(
     print_notes(*notes)
     rows = {"words": tagged.lengths, "loss": losses, "no_update": cv.baseline[np.argsort(plan.index)]}
     save(pd.DataFrame(rows).rename_axis("sentence"), out, "Losses")
-    page(cv, report, [what])
+    page(cv, report, [what], how.title)
 
 
 def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.sparse.csr_array, list[str]]:

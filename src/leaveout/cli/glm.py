@@ -47,7 +47,7 @@ def glm(
             table["prediction"] = prediction[place]
         save(table, out)
     picture(lambda: lo.plot.losses(estimate), plot)
-    page(estimate, report, notes)
+    page(estimate, report, notes, how.title)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import leaveout as lo
 from ._cells import Convention
 from ._console import console, fail, join_notes, one_line
 from ._files import FileTable, read, save
-from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, option, plan_of, split_names
+from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, option, plan_of, split_names, whole_number
 from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
 
@@ -24,7 +24,7 @@ HEADINGS: dict[str, Heading] = {"states": ("states", "d"), **LOSSES, **CRITERIA}
 SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 
 
-@command(omit="score", states="1-4", starts=10)
+@command(omit="score metric", states="1-4", starts=10)
 def hmm(
     series: Data,
     column: Annotated[
@@ -100,7 +100,7 @@ def hmm(
     show(found.table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
     save(found.table, out)
     comparison({str(models[name].num_states): estimate for name, estimate in found.estimates.items()}, plot, "states")
-    page(found.estimates, report, [what, *found.notes, rows.note])
+    page(found.estimates, report, [what, *found.notes, rows.note], search.title)
     if found.failures:
         fail(f"{'; '.join(found.failures)} Leave these out of --states.")
 
@@ -191,13 +191,11 @@ def _plan(text: str, steps: int, seed: int) -> lo.Plan:
         PLANS,
         "contiguous:0.1x1000",
         {
-            f"contiguous:{NUMBER}x{WHOLE}": lambda share, folds: lo.contiguous(
-                steps, float(share), int(float(folds)), seed=seed
-            ),
-            f"iid:{NUMBER}x{WHOLE}": lambda share, folds: lo.random_subsets(steps, float(share), int(float(folds)), seed=seed),
-            f"blocks:{WHOLE}": lambda size: lo.blocks(steps, int(float(size))),
+            f"contiguous:{NUMBER}x{WHOLE}": lambda share, k: lo.contiguous(steps, float(share), whole_number(k), seed=seed),
+            f"iid:{NUMBER}x{WHOLE}": lambda share, k: lo.random_subsets(steps, float(share), whole_number(k), seed=seed),
+            f"blocks:{WHOLE}": lambda size: lo.blocks(steps, whole_number(size)),
             f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(
-                steps, int(float(start)), int(float(horizon or 1))
+                steps, whole_number(start), whole_number(horizon or "1")
             ),
             "loo:?": lambda: lo.leave_one_out(steps),
         },

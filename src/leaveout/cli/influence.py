@@ -35,7 +35,7 @@ LISTED = OptionsOf(
 )
 
 
-@command(omit="score mute")
+@command(omit="score mute metric impute json")
 def influence(
     data: Data,
     model: Model,
@@ -93,4 +93,6 @@ def influence(
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
     picture(lambda: found.plot(by=listed["by"]), plot)
     known = str(estimate).splitlines()
-    page(estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)])
+    page(
+        estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)], how.title
+    )

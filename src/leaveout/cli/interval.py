@@ -16,13 +16,14 @@ from ._console import console, fail, join_notes, one_line, warnings_as_notes
 from ._data import NUMBERS, Model, new_design
 from ._files import Reading, complete, read, save
 from ._options import Data, OptionsOf, Validation, command, output_file
+from ._table import print_document
 from .glm import fit_model, prepare
 
 INTERVALS = OptionsOf(lo.interval, level="Of the intervals.", method="One of {}; cv+ leaves kfold:10 out if no plan is given.")
 PRINTED_ROWS = 10  # number of printed rows
 
 
-@command(omit="formula score mute")
+@command(omit="formula impute score mute metric title")
 def interval(
     data: Data,
     new: Annotated[Path, typer.Argument(help="A file of the rows to predict, with the same columns.", readable=False)],
@@ -56,7 +57,7 @@ def interval(
         X = new_design(others, rows, model, made.objective)
         shift = others.numbers(model.offset, NUMBERS) if model.offset else None
         with one_line(""):
-            more: Any = {"offset": shift, "refit": how.strategy, "checkpoint": how.checkpoint}
+            more: Any = {"offset": shift, "strategy": how.strategy, "checkpoint": how.checkpoint}
             table = lo.interval(fit_model(made), X, plan=made.folds, **intervals, **more)
     told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
     console.print(f"{join_notes(*told, made.note, *notes)}\n")
@@ -81,3 +82,5 @@ def interval(
         console.print(f"… {len(table) - PRINTED_ROWS} more; --out writes all of them")
     table.insert(0, "row", np.asarray(others.frame.index))
     save(table, out)
+    if how.json:
+        print_document({"about": dict(about), "table": table})

@@ -13,7 +13,21 @@ import leaveout as lo
 from ._cells import Convention
 from ._console import console, fail, one_line
 from ._files import FileTable, picture, read, save
-from ._options import Data, Plot, Report, Table, command, drawable, input_file, option, output_file, plan_of, split_names
+from ._options import (
+    WHOLE,
+    Data,
+    Plot,
+    Report,
+    Table,
+    command,
+    drawable,
+    input_file,
+    option,
+    output_file,
+    plan_of,
+    split_names,
+    whole_number,
+)
 from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, first, page, show
 
@@ -29,7 +43,7 @@ HEADINGS: dict[str, Heading] = {
 COUNTS = "give numbers, symbols as 0, 1, 2, …"
 
 
-@command(omit="score")
+@command(omit="score metric")
 def mrf(
     counts: Data,
     edges: Annotated[Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")],
@@ -92,7 +106,7 @@ def mrf(
             "near:1+1",
             {
                 "loo:?": lambda: lo.leave_one_out(n),
-                r"kfold:(\d+)": lambda k: lo.kfold(n, int(k), seed=search.seed),
+                f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), seed=search.seed),
                 r"near:(\d+)(?:\+(\d+))?": lambda radius, buffer: lo.neighbourhoods(
                     pairs, int(radius), buffer=int(buffer or 0), num_sites=n
                 ),
@@ -127,7 +141,7 @@ def mrf(
     comparison(found.estimates, plot, "model")
     best = str(first(found.table))
     picture(lambda: lo.plot.field(found.fits[best], at, found.estimates[best]), chart)
-    page(found.estimates, report, [what, *found.notes, rows.note])
+    page(found.estimates, report, [what, *found.notes, rows.note], search.title)
     if found.failures:
         fail(f"{'; '.join(found.failures)} Leave these out of --states or --coupling.")
 

@@ -19,7 +19,7 @@ from .glm import answer, prepare
 MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are names or free text
 
 
-@command(omit="plan categorical formula offset weights refit score seed checkpoint", target=..., loss="")
+@command(omit="plan categorical formula impute offset weights refit score seed checkpoint", target=..., loss="")
 def report(
     data: Data,
     page: Annotated[Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)],
@@ -51,7 +51,7 @@ def report(
         rows = replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")}))
     estimate, _, notes = answer(rows, prepare(model, rows, how.seed), how)
     print_notes(*said)
-    write(estimate, page, [*notes, *said])
+    write(estimate, page, [*notes, *said], how.title)
 
 
 def _choose_model(rows: FileTable, model: Model) -> tuple[Model, list[str]]:

@@ -20,7 +20,7 @@ SEARCH = OptionsOf(
 )
 
 
-@command(omit="l2 score mute", refit="newton")
+@command(omit="l2 score mute metric json impute", refit="newton")
 def tune(
     data: Data,
     model: Model,
@@ -69,4 +69,9 @@ def tune(
     save(found.trials, out)
     picture(found.plot, plot)
     known = str(found.estimate).splitlines()
-    page(found.estimate, report, [rows.note, said, *notes, *(line for line in str(found).splitlines() if line not in known)])
+    page(
+        found.estimate,
+        report,
+        [rows.note, said, *notes, *(line for line in str(found).splitlines() if line not in known)],
+        how.title,
+    )

@@ -5,6 +5,7 @@ of a formula of one linear predictor anew, from the rows of each refit.
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi
 EVERY_COLUMN = re.compile(r"(?:^|[\s+])\.(?:$|[\s+-])")  # the dot of y ~ .
 
 # functions of patsy and formulaic that learn from the rows
-STATEFUL = "bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"
+STATEFUL = "impute|bs|cr|cc|cs|te|scale|standardize|center|poly|hashed|qcut"
 CALL = re.compile(
     rf"(?<![\w.])(?:pd\.)?({STATEFUL})\(|(?:\.|\bnp\.)(mean|median|std|var|min|max|sum|quantile|percentile|rank)\("
 )
@@ -51,6 +52,20 @@ def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
     given = formula[call.end() : end]
     fixed = all(f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound"))
     return ("" if fixed else call[1] or call[2]), end
+
+
+def _impute(values: Any, _state: dict[str, float] | None = None) -> NDArray[np.float64]:
+    """Fill missing numbers by the median of the others."""
+    column, state = np.asarray(values, np.float64), {} if _state is None else _state
+    return np.where(np.isnan(column), state.setdefault("median", float(np.nanmedian(column))), column)
+
+
+@functools.cache
+def _own_calls() -> dict[str, Any]:
+    """Return the calls that formulas have beside those of formulaic: `impute(x)`."""
+    from formulaic.utils.stateful_transforms import stateful_transform
+
+    return {"impute": stateful_transform(_impute)}
 
 
 class FormulaColumns(NamedTuple):
@@ -98,7 +113,7 @@ def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
         own = data.drop(columns=left.strip("`")) if EVERY_COLUMN.search(right) else data
-        X = model_matrix(right, own, na_action="raise")
+        X = model_matrix(right, own, na_action="raise", context=_own_calls())
         return FormulaColumns(response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data)
 
 
@@ -159,7 +174,9 @@ def _split(text: str, mark: str) -> list[str]:
 
 def new_columns(caller: str, spec: Any, data: Any) -> pd.DataFrame:
     """Return the columns of a formula for new rows, without the intercept."""
-    return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data))).drop(columns="Intercept", errors="ignore")
+    return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data), context=_own_calls())).drop(
+        columns="Intercept", errors="ignore"
+    )
 
 
 class FormulaReader(NamedTuple):
@@ -203,7 +220,7 @@ class FormulaReader(NamedTuple):
             for call, state in self.spec.transform_state.items()
         }
         with reading(self.caller, self.formula):
-            taught = self.spec.update(transform_state=bounds).get_model_matrix(self.own[seen]).model_spec
+            taught = self.spec.update(transform_state=bounds).get_model_matrix(self.own[seen], context=_own_calls()).model_spec
         return self._replace(spec=taught)(self.own)
 
 

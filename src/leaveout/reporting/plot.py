@@ -452,7 +452,7 @@ def against_exact(
     entries = np.concatenate(spans)
     indptr = np.cumsum([0, *map(len, spans)])
     some = Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], plan.num_units)
-    exact = cross_validate(fit, some, Exact())
+    exact = cross_validate(fit, some, Exact(), bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen")
     mine = estimate.losses[chosen if estimate.joint else entries]
     bars = estimate.error[chosen if estimate.joint else np.repeat(chosen, np.diff(indptr))]
     ax = _axes(ax, (6.0, 5.0))

@@ -376,7 +376,8 @@ def path(
             if missed:  # refits that were judged in the same way are refined
                 said = f"{said}: every penalty was cross-validated by itself"
                 for value in [*found]:
-                    point = found[value].with_estimate(cross_validate(found[value].fit, plan, strategy, audit=audit))
+                    estimate = cross_validate(found[value].fit, plan, strategy, audit=audit, bases="frozen")
+                    point = found[value].with_estimate(estimate)
                     found[value] = replace(point, audit=point.judged.audit)
             for point in found.values():
                 point.note = said

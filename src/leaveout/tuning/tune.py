@@ -443,7 +443,7 @@ class TrialStudy:
         if estimate is not None:
             return trial, fit, estimate
         metrics: Any = () if self.metric is None else (self.metric,)
-        return trial, fit, cross_validate(fit, self.plan, self.refit, metric=metrics)
+        return trial, fit, cross_validate(fit, self.plan, self.refit, metric=metrics, bases="frozen")
 
     def result(self, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
         return Tuning(best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, how)
@@ -682,7 +682,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
     best, ended = run(np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None)
     known, fit = None, study.best[0][1] if study.best else None
     if fit is not None and kinks(fit.objective) is not None:
-        known = cross_validate(fit, study.plan, criterion(fit))
+        known = cross_validate(fit, study.plan, criterion(fit), bases="frozen")
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
     rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
     nested, bend = [], _bend(study.trials, best)
@@ -846,10 +846,10 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
         if (bound := floor(fit, gathered.draft)) > least:
             return study.add(Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters))
         if isinstance(study.refit, Exact | Certified):
-            look = cross_validate(fit, study.plan, STEP, audit=0)
+            look = cross_validate(fit, study.plan, STEP, audit=0, bases="frozen")
             if look.mean - look.approximation_error > least:
                 return study.add(Trial(hyper, look.mean, look, message="pruned by its step", parameters=fit.parameters))
-    return study.judge(hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0))
+    return study.judge(hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0, bases="frozen"))
 
 
 def floor(fit: Fit, estimate: Estimate) -> float:

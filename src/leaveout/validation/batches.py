@@ -165,12 +165,14 @@ class BatchRunner:
         merge: Merge,
         losses: Losses | None = None,
         estimate: Estimate | None = None,
-        anew: Callable[[Refitter, Batch], StepResult] = Refitter.__call__,
+        anew: Callable[[Refitter, Batch], StepResult] | None = None,
     ) -> None:
         """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
 
-        `estimate` has the losses with no update, if they are known already. `anew` refits a batch in another way.
+        `estimate` has the losses with no update, if they are known already. `anew` refits one fold in another way.
         """
+        if anew is not None:
+            self.batch_list = [self.plan.one(k) for k in range(self.plan.num_refits)]
         number, scale = np.asarray(self.times * self.plan.num_refits), 0.0
         if estimate is None and self.refit.in_standard_errors:  # else the tolerance does not need it
             own = HeldOutLoss(self.fit, self.plan, None)
@@ -184,7 +186,8 @@ class BatchRunner:
             bar.advance(len(batch.refits))
 
         with Slow("refits", self.plan.num_refits) as bar:
-            self.over(partial(anew, Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell)), merged)
+            refitter = Refitter(self.fit, self.refit, np.asarray(scale), number, losses, tell)
+            self.over(refitter if anew is None else partial(anew, refitter), merged)
 
     @contextlib.contextmanager
     def stoppable(self, caller: str, partial: Callable[[], object] | None = None) -> Iterator[None]:

@@ -36,7 +36,7 @@ from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as pl
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
-from .batches import BatchRunner, Merge, Refitter, blank, infinite_if_unknown, one_thread, put_losses
+from .batches import BatchRunner, Losses, Merge, Refitter, Tell, blank, infinite_if_unknown, one_thread, put_losses
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
 from .metrics import AnyMetric, Measure, ScoreName
@@ -161,25 +161,26 @@ def cross_validate(
     by_name = measures("cross_validate", fit, metric, plan, average)
     metrics, kind = tuple(by_name), prediction_kind(by_name)
     pooled = Predictions(plan, kind, judged=True) if metrics else None
-    if bases not in ("refit", "frozen"):
-        raise ValueError(f"cross_validate: bases must be 'refit' or 'frozen'; got {bases!r}.")
-    model: Any = getattr(getattr(fit.objective, "whole", None), "model", fit.objective)  # with the columns that a penalty holds
-    reader: Any = getattr(getattr(model, "labels", None), "read", None)
-    learning = reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
-    anew = RelearnedBases(fit, model, plan, evaluate, pooled) if learning and bases == "refit" else None
+
+    def of_fold(own: Fit) -> tuple[Losses, Tell]:
+        loss = HeldOutLoss(own, plan, find_score(own, evaluate))
+        return loss.losses_of, BatchSummary(loss, False, 0, pooled)
+
+    anew = relearned_bases("cross_validate", fit, plan, bases, of_fold)
     of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
-    of |= {} if anew is None else {"bases": reader.own}
+    of |= {} if anew is None else {"bases": anew.reader.own}
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
         gathered = run_refits(HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew)
         with gathered.stoppable():
             if evaluate is not None and strategy.in_standard_errors and anew is None:
                 gathered.sharpen()
             estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
-    if isinstance(reader, FormulaReader):
-        estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(learning, anew is not None))
+    if isinstance(reader := _reader(fit), FormulaReader):
+        estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(_learning(fit), anew is not None))
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
-    parts["audit"], usual = str(audit), {"evaluate": "None", "metric": "()", "average": "None", "audit": "5"}
+    parts["audit"], parts["bases"] = str(audit), repr(bases)
+    usual = {"evaluate": "None", "metric": "()", "average": "None", "audit": "5", "bases": "'refit'"}
     estimate.labels["asked"] = ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
     loss = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
@@ -245,6 +246,7 @@ def cross_predict(
     *,
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
+    bases: Literal["refit", "frozen"] = "refit",
 ) -> NDArray[np.float64]:
     """Predict each unit from the refits that leave it out, averaged over them.
 
@@ -264,6 +266,8 @@ def cross_predict(
         A file that keeps what is done, as in `cross_validate`.
     groups : array-like, optional
         Labels of groups for a number of folds or a splitter, as in `cross_validate`.
+    bases : {"refit", "frozen"}, default "refit"
+        Where `bs(...)` and the like in a formula learn, as in `cross_validate`.
 
     Returns
     -------
@@ -296,20 +300,21 @@ def cross_predict(
     plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    return held_out(fit, plan, strategy, kind, checkpoint).per_unit()
+    return held_out(fit, plan, strategy, kind, checkpoint, bases).per_unit()
 
 
-def held_out(fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None) -> Predictions:
+def held_out(
+    fit: Fit, plan: Plan, refit: AbstractRefit, kind: str, checkpoint: File | None = None, bases: str = "frozen"
+) -> Predictions:
     """Predict each unit by every refit that leaves it out, for a plan that is matched with the fit."""
     pooled = Predictions(plan, kind)
-    tell = lambda batch, done, _: pooled.predict(fit, batch.rows, done, done.result)
-    with (
-        one_thread(fit.objective, fit.num_params),
-        keeping("cross_predict", checkpoint, cache_key(fit, plan, refit, kind=kind)),
-    ):
+    of_fold = lambda own: (None, lambda batch, done, _: pooled.predict(own, batch.rows, done, done.result))
+    anew = relearned_bases("cross_predict", fit, plan, bases, of_fold)
+    of = cache_key(fit, plan, refit, kind=kind) | ({} if anew is None else {"bases": anew.reader.own})
+    with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, of):
         walk = BatchRunner(fit, plan, refit)
         with walk.stoppable("cross_predict", pooled.per_unit):
-            walk.refits(tell, pooled.merge)
+            walk.refits(of_fold(fit)[1], pooled.merge, anew=anew)
     return pooled
 
 
@@ -428,11 +433,7 @@ def run_refits(
     own = nothing if loss.evaluate is None else None  # tolerances refer to the model's own losses
     log.info("%d refits by %s", loss.plan.num_refits, refit)
     with gathered.stoppable():
-        if anew is None:
-            walk.refits(gathered.tell, gathered.merge, loss.losses_of, own)
-        else:
-            walk.batch_list = [loss.plan.one(k) for k in range(loss.plan.num_refits)]
-            walk.refits(gathered.tell, gathered.merge, loss.losses_of, own, anew)
+        walk.refits(gathered.tell, gathered.merge, loss.losses_of, own, anew)
     return gathered
 
 
@@ -651,16 +652,39 @@ class RelearnedBases:
     """Refit one fold from a fit of its own, whose columns are by what the rows of the fold teach."""
 
     fit: Fit
-    model: Any
     plan: Plan
-    evaluate: Evaluate | ScoreName | None
-    predictions: Predictions | None
+    reader: FormulaReader
+    of_fold: Callable[[Fit], tuple[Losses | None, Tell]]  # what to compute from the refit of a fit
 
     def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
         seen = weights_of(batch.rows, self.plan.num_units)[0] > 0
-        own = minimise(self.model.relearn(seen), self.fit.parameters)
-        loss = HeldOutLoss(own, self.plan, find_score(own, self.evaluate))
-        return replace(refitter, fit=own, losses=loss.losses_of, tell=BatchSummary(loss, False, 0, self.predictions))(batch)
+        own = minimise(_with_all_columns(self.fit).relearn(seen), self.fit.parameters)
+        losses, tell = self.of_fold(own)
+        return replace(refitter, fit=own, losses=losses, tell=tell)(batch)
+
+
+def relearned_bases(
+    caller: str, fit: Fit, plan: Plan, bases: str, of_fold: Callable[[Fit], tuple[Losses | None, Tell]]
+) -> RelearnedBases | None:
+    """Return how folds are refitted whose rows teach the columns of a formula something else; None if none do."""
+    if bases not in ("refit", "frozen"):
+        raise ValueError(f"{caller}: bases must be 'refit' or 'frozen'; got {bases!r}.")
+    return RelearnedBases(fit, plan, _reader(fit), of_fold) if bases == "refit" and _learning(fit) else None
+
+
+def _with_all_columns(fit: Fit) -> Any:
+    """Return the model with the columns that a penalty holds too."""
+    return getattr(getattr(fit.objective, "whole", None), "model", fit.objective)
+
+
+def _reader(fit: Fit) -> Any:
+    return getattr(getattr(_with_all_columns(fit), "labels", None), "read", None)
+
+
+def _learning(fit: Fit) -> list[str]:
+    """Name the calls of the fit's formula that change what its columns span by what they learn."""
+    model, reader = _with_all_columns(fit), _reader(fit)
+    return reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
 
 
 @cached_on

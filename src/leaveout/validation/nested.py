@@ -126,7 +126,7 @@ def nested(
     with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)):
         found: list[Estimate] = []
         for plan in (single, _plan(fold, pair)):
-            estimate = cross_validate(fit, plan, strategy, evaluate=evaluate, audit=0)
+            estimate = cross_validate(fit, plan, strategy, evaluate=evaluate, audit=0, bases="frozen")
             if estimate.joint:
                 raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
             if estimate.plan.serial is not False or estimate.plan.blocks is not None:
