@@ -26,9 +26,12 @@ from .diagnostics.result import Influence as Influence
 from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn
+from .interop.lifelines import from_lifelines as from_lifelines
+from .interop.nemos import from_nemos as from_nemos
 from .interop.pytorch_crf import from_pytorch_crf as from_pytorch_crf
 from .interop.skglm import from_skglm as from_skglm
 from .interop.sklearn import from_sklearn as from_sklearn
+from .interop.sksurv import from_sksurv as from_sksurv
 from .interop.statsmodels import from_statsmodels as from_statsmodels
 from .models import emissions as emissions
 from .models.crf.crf import CRF as CRF

@@ -1,0 +1,148 @@
+"""Fitted survival regressions of lifelines as they are.
+
+lifelines divides its likelihood by the number of rows, and scales the penalty by the standard deviations of the columns. In a
+refit the penalty shrinks with the rows, and the standard deviations stay those of all rows, which results say.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial
+from ..data.formulas import frame_of
+from ..models.glm.penalties import Ridge, per_row
+from ..models.survival.cox import Cox
+from ..optimize.fit import Fit
+from ._count_losses import HostLoss
+from ._fit_at_host import fit_at_host
+
+SPREADS = "the penalty is scaled by the standard deviations of all rows, which are not left out"
+
+
+def from_lifelines(fitter: Any, df: Any) -> Fit:
+    """Take a fitted CoxPHFitter, WeibullAFTFitter or LogNormalAFTFitter of lifelines, on the table it was fitted on.
+
+    A CoxPHFitter may have strata, weights, entry times, formulas and a penalizer with `l1_ratio=0`. AFT models are those of
+    right-censored times, with entry times, formulas, a model of the ancillary parameter and a penalizer, and need JAX.
+
+    Parameters
+    ----------
+    fitter : CoxPHFitter, WeibullAFTFitter or LogNormalAFTFitter
+        Fitted model.
+    df : DataFrame
+        Table that it was fitted on.
+
+    Returns
+    -------
+    Fit
+        The fit. The loss of a row is that of `lo.Cox`, or minus its log likelihood.
+
+    Raises
+    ------
+    TypeError
+        On other models, a penalizer with an l1 part, another baseline than Breslow's, and weights of an AFT model.
+    ValueError
+        If the model was fitted on other data.
+
+    See Also
+    --------
+    Cox : Proportional hazards.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> from lifelines import CoxPHFitter
+    >>> from lifelines.datasets import load_rossi
+    >>> rossi = load_rossi()
+    >>> fit = lo.from_lifelines(CoxPHFitter().fit(rossi, "week", "arrest"), rossi)
+    >>> fit.num_params
+    7
+    """
+    name = type(fitter).__name__
+    if name not in ("CoxPHFitter", *AFT) or not type(fitter).__module__.startswith("lifelines"):
+        raise TypeError(f"from_lifelines: {name} is not supported. Supported are CoxPHFitter, {', '.join(AFT)}.")
+    if not hasattr(fitter, "params_"):
+        raise ValueError(f"from_lifelines: this {name} is not fitted.")
+    if np.any(np.asarray(fitter.penalizer) > 0) and np.any(np.asarray(fitter.l1_ratio) > 0):
+        raise TypeError("from_lifelines: an l1 part of a penalizer is rounded by lifelines; use lo.Cox with lo.penalties.")
+    df = frame_of("from_lifelines", df)
+    if df.index.has_duplicates:
+        raise ValueError("from_lifelines: the table's row labels must be distinct.")
+    column = lambda which: df[label] if (label := getattr(fitter, which, None)) is not None else None
+    entry, event, weights = column("entry_col"), column("event_col"), column("weights_col")
+    event = pd.Series(1.0, df.index) if event is None else event.astype(float)
+    named = ("duration_col", "event_col", "weights_col", "entry_col", "cluster_col")
+    columns = df.drop(columns=[label for which in named if (label := getattr(fitter, which, None)) is not None])
+    penalised = bool(np.any(np.asarray(fitter.penalizer) > 0))
+    if name in AFT:
+        if weights is not None:
+            raise TypeError("from_lifelines: weights of an AFT model are not supported.")
+        return _accelerated(fitter, columns, df[fitter.duration_col], event, entry)
+    if fitter.baseline_estimation_method != "breslow":
+        raise TypeError("from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only.")
+    strata = None if fitter.strata is None else [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
+    labels = None if strata is None else columns[strata].apply(tuple, axis=1)
+    X = fitter.regressors.transform_df(columns.drop(columns=strata or []))["beta_"]
+    penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)) if penalised else None
+    more: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
+    model = Cox(X, df[fitter.duration_col], event, penalty, **more, remark=SPREADS if penalised else "")
+    return fit_at_host("from_lifelines", model, {"coef": np.asarray(fitter.params_, np.float64)}, lambda: False)
+
+
+class MeanPenalised(HostLoss):
+    """`HostLoss` with a ridge, by the parts of θ, that grows with the number of rows."""
+
+    ridge: dict[str, np.ndarray]
+
+    def __init__(self, unit_loss: Any, data: Any, theta0: Any, remark: str, ridge: dict[str, np.ndarray]):
+        super().__init__(unit_loss, data, theta0, remark)
+        vars(self)["ridge"] = ridge
+
+    def _ridge(self, theta: Any) -> Scalar:
+        return sum((0.5 * jnp.sum(self.ridge[name] * theta[name] ** 2) for name in self.ridge), jnp.zeros(()))
+
+    def loss(self, theta: Any, weights: Arrays) -> Scalar:
+        return super().loss(theta, weights) + jnp.sum(jnp.asarray(weights)) * self._ridge(theta)
+
+    def perturbation(self, theta: Any, index: Arrays, delta: Arrays) -> Scalar:
+        told = jnp.where(index < self.num_units, delta, 0.0)
+        return super().perturbation(theta, index, delta) + jnp.sum(told) * self._ridge(theta)
+
+
+def weibull(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+    """Compute minus the log likelihood of a row: the hazard cumulates to (t/λ)^ρ."""
+    scale, log_shape = row["lambda_"] @ theta["lambda_"], row["rho_"] @ theta["rho_"]
+    shape, at = jnp.exp(log_shape), jnp.log(row["time"]) - scale
+    entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)
+    before = jnp.where(row["entry"] > 0, jnp.exp(shape * (jnp.log(entered) - scale)), 0.0)
+    return jnp.exp(shape * at) - before - row["event"] * (log_shape - scale + (shape - 1) * at)
+
+
+def log_normal(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+    """Compute minus the log likelihood of a row, whose log time is normal."""
+    mean, log_sd = row["mu_"] @ theta["mu_"], row["sigma_"] @ theta["sigma_"]
+    entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)
+    z, first = ((jnp.log(t) - mean) * jnp.exp(-log_sd) for t in (row["time"], entered))
+    before = jnp.where(row["entry"] > 0, jspecial.log_ndtr(-first), 0.0)
+    density = jax.scipy.stats.norm.logpdf(z) - log_sd - jnp.log(row["time"])
+    return before - jnp.where(row["event"] > 0, density, jspecial.log_ndtr(-z))
+
+
+AFT = {"WeibullAFTFitter": weibull, "LogNormalAFTFitter": log_normal}
+
+
+def _accelerated(fitter: Any, columns: pd.DataFrame, time: pd.Series, event: pd.Series, entry: pd.Series | None) -> Fit:
+    """Fit at an AFT model."""
+    designs = fitter.regressors.transform_df(columns)
+    data: dict[str, Any] = {"time": time.astype(float), "event": event}
+    data["entry"] = pd.Series(0.0, time.index) if entry is None else entry.astype(float)
+    theta, ridge = {}, {}
+    free = fitter._cols_to_not_penalize
+    for part in fitter.regressors.keys():  # noqa: SIM118
+        data[part] = np.asarray(designs[part], np.float64)
+        theta[part] = np.asarray(fitter.params_[part], np.float64)
+        ridge[part] = fitter.penalizer * np.where(free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2)
+    penalised = any(part.any() for part in ridge.values())
+    model = MeanPenalised(AFT[type(fitter).__name__], data, theta, SPREADS if penalised else "", ridge)
+    return fit_at_host("from_lifelines", model, theta, lambda: False)
