@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import scipy.special
 from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold, LeaveOneGroupOut
 
 import leaveout as lo
 from leaveout.linalg.enclosure_theorem import RadiusTable
@@ -94,6 +95,25 @@ def test_ridges_are_refits(kind, refit):
 
 def rows_of(objective):
     return objective.design[:, : objective.num_features], objective.y
+
+
+def test_plans_may_be_numbers_splitters_and_groups():
+    model, site = logistic(), np.arange(50) % 7
+    folds = lambda **given: lo.path(model, [0.5, 5.0], **given)
+    for given, plan in (
+        ({"plan": 5}, lo.stratified(model.y, 5, seed=0)),
+        ({"plan": KFold(4)}, lo.from_splits(KFold(4).split(site), 50)),
+        ({"plan": 3, "groups": site}, lo.groups(site, 3)),
+        ({"plan": LeaveOneGroupOut(), "groups": site}, lo.groups(site)),
+    ):
+        ours, theirs = folds(**given), folds(plan=plan)
+        assert [point.mean for point in ours.points] == [point.mean for point in theirs.points]
+        assert ours.plan.num_refits == plan.num_refits
+        build = lambda l2: model.under(lo.penalties.Ridge(l2))
+        found, want = (lo.tune(build, {"l2": (0.1, 10.0)}, trials=3, nested=0, **each) for each in (given, {"plan": plan}))
+        assert found.hyper == want.hyper
+    with pytest.raises(TypeError, match="a Plan has its own"):
+        folds(plan=lo.leave_one_out(50), groups=site)
 
 
 def test_more_columns_than_rows(n=12, p=30):

@@ -482,7 +482,7 @@ def test_what_is_no_model_or_cannot_be_derived_is_refused():
         with pytest.raises(TypeError, match=message):
             lo.tune(build, space, LOO)
     with pytest.raises(TypeError, match="plan must be a Plan"):
-        lo.tune(two, SPACE, N)
+        lo.tune(two, SPACE, "five")
     with pytest.raises(RuntimeError) as caught:
         lo.tune(lambda a: lo.GLM(X[:, :1], X[:, 0] > 0, "logistic"), space, LOO)  # separated
     assert "In lo.tune, at a = " in caught.value.__notes__[0]

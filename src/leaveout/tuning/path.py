@@ -10,11 +10,12 @@ audit.
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import conventional
@@ -42,10 +43,12 @@ from ..validation.batches import one_thread
 from ..validation.checks import of_refits
 from ..validation.cross_validate import (
     DEFAULT_REFIT,
+    PlanLike,
     blank,
     cross_validate,
     keep_freed,
     overwrite_refits,
+    read_plan,
     resolve_plan,
     run_refits,
     some_of,
@@ -287,22 +290,24 @@ def path(
 def path(
     objective: Model,
     penalties: Penalties,
-    plan: Plan,
+    plan: PlanLike,
     strategy: AbstractRefit = ...,
     *,
     audit: int = ...,
     checkpoint: File | None = ...,
+    groups: ArrayLike | None = ...,
 ) -> Path: ...
 @conventional
 @float64
 def path(
     objective: Model,
     penalties: Penalties,
-    plan: Plan,
+    plan: PlanLike,
     strategy: AbstractRefit = DEFAULT_REFIT,
     *,
     audit: int = 5,
     checkpoint: File | None = None,
+    groups: ArrayLike | None = None,
 ) -> Path | PerTarget:
     """Cross-validate an objective under each of many penalties, which take the place of its own.
 
@@ -315,8 +320,8 @@ def path(
         `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for the squared loss, C = 1/α for the
         logistic). If the objective's own penalty is a `Lasso` or an `ElasticNet`, α is that of such a penalty (n times
         scikit-learn's alpha). For a `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
-    plan : Plan
-        The units to leave out, as in `cross_validate`.
+    plan : Plan, int or splitter
+        The units to leave out, as in `cross_validate`; a Plan for a `BandedRidge`.
     strategy : AbstractRefit, default `Certified()`
         The strategy. The penalties share the operations of one call: of many rows left out by themselves, fewer refits are
         proved and more are estimated.
@@ -325,6 +330,8 @@ def path(
         within half of them. If one is off by more than its error, every penalty is cross-validated by itself.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
+    groups : array-like, optional
+        Labels of groups for a number of folds or a splitter, as in `cross_validate`.
 
     Returns
     -------
@@ -356,15 +363,15 @@ def path(
     (1.0, 0.557)
     """
     if isinstance(objective, BandedRidge):
-        if checkpoint is not None:
-            raise ValueError("path: a BandedRidge keeps no checkpoint.")
-        return candidates(objective, penalties, plan)
+        if checkpoint is not None or groups is not None:
+            raise ValueError("path: a BandedRidge takes a Plan, and keeps no checkpoint.")
+        return candidates(objective, penalties, cast(Plan, plan))
     if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
         what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
         raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
     known = kinks(objective)
     objective = objective if known is None else known.whole.model  # the model of all columns
-    audit = count("path: audit", audit, 0)
+    plan, audit = read_plan("path", objective, plan, strategy, groups), count("path: audit", audit, 0)
     keep_freed()
     named, found = _label_penalties(objective, penalties), dict[Any, PathPoint]()
     labels = {"model": repr(objective), "refit": repr(strategy)}

@@ -19,11 +19,12 @@ deviation one, the lowest mean is 0.107 too low; thirds correct it with a root m
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args, overload
 
 import numpy as np
 import pandas as pd
 import scipy
+from numpy.typing import ArrayLike
 
 from .._runtime.checkpoint import File, depends, keeping
 from .._runtime.conventions import Rng, conventional
@@ -40,7 +41,7 @@ from ..optimize.fit import Fit, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
-from ..validation.cross_validate import begin_estimate, cross_validate, held_out, resolve_plan
+from ..validation.cross_validate import PlanLike, begin_estimate, cross_validate, held_out, read_plan, resolve_plan
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
 from ..validation.metrics import METRICS, AnyMetric
@@ -455,7 +456,7 @@ def tune(build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **m
 def tune(
     build: Build,
     space: Space,
-    plan: Plan,
+    plan: PlanLike,
     strategy: AbstractRefit = ...,
     sampler: Sampler = ...,
     *,
@@ -466,13 +467,14 @@ def tune(
     seed: int = ...,
     rng: Rng = ...,
     checkpoint: File | None = ...,
+    groups: ArrayLike | None = ...,
 ) -> Tuning: ...
 @conventional
 @float64
 def tune(
     build: Build | BandedRidge,
     space: Space | tuple[float, float],
-    plan: Plan,
+    plan: PlanLike,
     strategy: AbstractRefit = STEP,
     sampler: Sampler = "gradient",
     *,
@@ -483,6 +485,7 @@ def tune(
     seed: int = 0,
     rng: Rng = None,
     checkpoint: File | None = None,
+    groups: ArrayLike | None = None,
 ) -> Tuning | PerTarget:
     """Find the hyperparameters with the lowest mean held-out loss.
 
@@ -498,8 +501,8 @@ def tune(
     space : mapping
         Bounds by the names of the hyperparameters: a tuple `(low, high)` of positive numbers, on the log scale, or a list of
         choices.
-    plan : Plan
-        The units to leave out, as in `cross_validate`.
+    plan : Plan, int or splitter
+        The units to leave out, as in `cross_validate`; a Plan for a `BandedRidge`.
     strategy : AbstractRefit, default `NewtonStep()`
         The strategy of the refits.
     sampler : {"gradient", "optuna", "path"}, default "gradient"
@@ -527,6 +530,8 @@ def tune(
     checkpoint : path, optional
         A file that keeps what is done. A call that was killed continues from there, to the same numbers. `build` is
         identified by its code, what the code uses, and every objective that it returns.
+    groups : array-like, optional
+        Labels of groups for a number of folds or a splitter, as in `cross_validate`.
 
     Returns
     -------
@@ -562,9 +567,9 @@ def tune(
     (['l2'], True)
     """
     if isinstance(build, BandedRidge):
-        if sampler != "gradient" or metric is not None or checkpoint is not None:
-            raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, and keeps no checkpoint.")
-        return descend_penalties(build, space, plan, start, count("tune: trials", trials, 1))
+        if sampler != "gradient" or metric is not None or checkpoint is not None or groups is not None:
+            raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, takes a Plan, and keeps no checkpoint.")
+        return descend_penalties(build, space, cast(Plan, plan), start, count("tune: trials", trials, 1))
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"tune: space must map names to (low, high) or lists of choices; got {space!r}.")
     taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *METRICS)]
@@ -586,8 +591,6 @@ def tune(
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
         )
-    if not isinstance(plan, Plan):
-        raise TypeError(f"tune: plan must be a Plan, such as lo.leave_one_out(n); got {type(plan).__name__}.")
     if not isinstance(strategy, AbstractRefit):
         raise TypeError(f"tune: strategy must be one, such as lo.NewtonStep(); got {strategy!r}.")
     if not isinstance(trials, int | np.integer) or trials < 1:
@@ -606,6 +609,9 @@ def tune(
             number = isinstance(value, int | float | np.number)
             if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
                 raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
+    if not isinstance(plan, Plan) or groups is not None:  # folds are drawn once, for a model anywhere in the space
+        some = {name: ends[0] for name, ends in read.items()}
+        plan = read_plan("tune", build_objective(build, some), plan, strategy, groups)
     study = TrialStudy(build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested))
     if sampler not in get_args(Sampler):
         raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")

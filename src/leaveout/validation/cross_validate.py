@@ -452,7 +452,7 @@ def _objective(caller: str, fit: Fit) -> AbstractObjective:
     return fit.objective
 
 
-def _read_plan(
+def read_plan(
     caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None
 ) -> Plan:
     """Make the plan that a number of folds, a splitter, pairs of sets or `lo.leave_one_out(cases=True)` stand for."""
@@ -473,7 +473,7 @@ def _read_plan(
         return kfold(n, int(plan)) if units.serial else kfold(n, int(plan), seed=0)
     if isinstance(plan, str | np.ndarray) or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
         raise TypeError(
-            f"{caller}: the second argument must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
+            f"{caller}: plan must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
             f"{type(plan).__name__}."
         )
     splits: Any = plan
@@ -520,7 +520,7 @@ def _match_plan(
     caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
 ) -> Plan:
     """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
-    plan = _read_plan(caller, objective, plan, refit, groups)
+    plan = read_plan(caller, objective, plan, refit, groups)
     count, units = objective.num_units, objective.units
     if units.rows is not None and plan.num_units not in (count, len(units.rows)):
         plan = _of_units(caller, plan, units.row_names)
