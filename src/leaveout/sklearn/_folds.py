@@ -110,11 +110,6 @@ class OneFit:
     def fit_seconds(self) -> NDArray[np.float64]:
         return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
 
-    @property
-    def fit(self) -> Fit:
-        """The fit of the first problem."""
-        return self.fits[0]
-
     @functools.cached_property
     def _theta(self) -> list[NDArray[np.float64]]:
         return [fold_thetas(each, self.plan, self.refit, "cross_validate") for each in self.fits]
@@ -179,14 +174,14 @@ class CalledScorer(NamedScore):
 
     def __init__(self, of: OneFit, score: Score):
         cached_folds = 32  # number of folds whose rows are kept while scorers are called
-        self.fit, self.of, self.score, self.rows = of.fit, of, score, functools.lru_cache(cached_folds)(self._rows)
+        self.fit, self.of, self.score, self.rows = of.fits[0], of, score, functools.lru_cache(cached_folds)(self._rows)
         self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
     def _rows(self, held: bytes) -> FoldData:
         return self.of.data.some(np.frombuffer(held, np.int64))
 
     def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
-        parameters, out = natural(self.of.fit, theta), np.full(len(theta), np.nan)
+        parameters, out = natural(self.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])
             if key not in self.whole:  # some of its rows have no determined prediction

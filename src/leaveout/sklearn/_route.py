@@ -90,8 +90,8 @@ def _no_one_fit(estimator: Any, asked: Request) -> str:
     if y.ndim != 1 and not (several and y.ndim == 2 and y.shape[1] > 1):
         return "the response is not one column"
     apart = y.ndim > 1 or (known.labels and _num_classes(y) > 2 and takes_classes_apart(estimator))
-    called = [each for each in asked.scorings if table_measure(each, estimator, y) is None]
-    if apart and called:
+    called = [each for each in asked.scorings if table_measure(each, estimator, y) is None] if apart else []
+    if called:
         return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
     if apart and known.class_weight is not None:
         return "class weights are those of several classes"
@@ -112,11 +112,6 @@ def _no_gain(estimator: Any, asked: Request) -> str:
         return ""
     if isinstance(last, SGDClassifier | SGDRegressor):
         return "its solver stops before the minimum"
-    transformed = isinstance(inner_step(estimator), TransformedTargetRegressor)
-    for scoring in asked.scorings:
-        name = scoring or usual_score(estimator)
-        if transformed or table_measure(name, estimator, np.asarray(asked.y)) is None:
-            return f"the score {name or 'of its own'!r} is called, and as often as to cost more than a fit"
     if isinstance(known.loss, HuberScale):
         return "its scale is fitted sooner by the host"
     try:
@@ -127,9 +122,14 @@ def _no_gain(estimator: Any, asked: Request) -> str:
     fewest = max(FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared, columns / COLUMNS_PER_FOLD)
     # folds of several rows cost about as much as the host's
     one_by_one = (classes > 2 and not apart) or known.l1 or known.positive
-    if asked.num_folds >= (n - 1 if one_by_one else min(fewest, n - 1)):
-        return ""
-    return f"its {asked.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"
+    if asked.num_folds < (n - 1 if one_by_one else min(fewest, n - 1)):
+        return f"its {asked.num_folds} fits of {n} x {columns} cost less than one fit that gives them all"
+    transformed = isinstance(inner_step(estimator), TransformedTargetRegressor)
+    for scoring in asked.scorings:
+        name = scoring or usual_score(estimator)
+        if transformed or table_measure(name, estimator, np.asarray(asked.y)) is None:
+            return f"the score {name or 'of its own'!r} is called, and as often as to cost more than a fit"
+    return ""
 
 
 def inner_step(estimator: Any) -> Any:

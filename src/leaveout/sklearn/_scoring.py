@@ -7,7 +7,7 @@ their errors. The rest are called on the test rows of every fold, also at parame
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from ..interop.sklearn import usual_score
 from ..models.glm.losses import Squared
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
+from ..plans.plan import Plan
 from ..validation.cross_validate import NO_REFIT_CODES, scored_together
 from ..validation.estimate import Estimate
 from ..validation.held_out_predictions import Predictions
@@ -81,22 +82,21 @@ def table_measure(scoring: Any, host: Any, y: NDArray) -> Measure | None:
 def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
     """Tell by which number the mean of the model's own loss is to be multiplied so that it gives the measure; 0 if by none."""
     units, loss = fit.objective.units, getattr(fit.objective, "loss_function", None)
-    if measure is None:
-        return 0.0
-    if measure.function == "log_loss":
+    name = "" if measure is None else measure.function
+    if name == "log_loss":
         return 1.0 if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY) else 0.0
     squared = isinstance(loss, Squared) and loss.link_name == "identity" and np.array_equal(np.asarray(units.target), y)
-    return 2.0 if squared and measure.function in ("mean_squared_error", "root_mean_squared_error", "r2_score") else 0.0
+    return 2.0 if squared and name in ("mean_squared_error", "root_mean_squared_error", "r2_score") else 0.0
 
 
 def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
     began, several = time.perf_counter(), len(folds.fits) > 1
-    units = folds.fit.objective.units  # of a target that is transformed, predictions are not those of the host
+    units = folds.fits[0].objective.units  # of a target that is transformed, predictions are not those of the host
     predicts = several or is_classifier(host) or np.array_equal(np.asarray(units.target), y)
     tables = {name: table_measure(scoring, host, y) if predicts else None for name, scoring in scorings.items()}
-    factors = {name: 0.0 if several else multiple_of_loss(measure, folds.fit, y) for name, measure in tables.items()}
+    factors = {name: 0.0 if several else multiple_of_loss(measure, folds.fits[0], y) for name, measure in tables.items()}
     called: dict[str, Any] = {name: CalledScorer(folds, calls[name]) for name, measure in tables.items() if measure is None}
     collected = [Predictions(folds.plan, "link", judged=True) for _ in folds.fits]
     needed = any(measure is not None and not factors[name] for name, measure in tables.items())
@@ -123,9 +123,9 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
 
     The class is that of the largest linear predictor. Probabilities of classes against the rest are divided by their sum.
     """
-    plan, y, functional = folds.plan, folds.data.y, measure.functional
-    out, several = np.full((2, plan.num_refits), np.nan), len(collected) > 1
-    if not all(each.values.size for each in collected) or functional is None:
+    y, several, out = folds.data.y, len(collected) > 1, np.full((2, len(folds.splits)), np.nan)
+    functional: Any = measure.functional
+    if not all(each.values.size for each in collected):
         return out
     eta, off = (np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off"))
     eta, off = (eta, off) if several else (eta[..., 0], off[..., 0])
@@ -134,7 +134,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     if measure.needs == "label":
         eta, off = (eta, off) if eta.ndim > 1 else (np.c_[-eta, eta], np.c_[off, off])
     elif not (isinstance(functional, Ranks) and eta.ndim == 1):  # areas are of the order alone
-        inverse = getattr(getattr(folds.fit.objective, "loss_function", None), "inverse_link", lambda eta: eta)
+        inverse = getattr(getattr(folds.fits[0].objective, "loss_function", None), "inverse_link", lambda eta: eta)
         mean = np.asarray(inverse(eta))
         if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off
             off = mean * np.expm1(off + off.max(1, keepdims=True))
@@ -146,43 +146,37 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
         eta = mean
     if measure.needs == "decision":
         measure = replace(measure, needs="probability")  # whose order is that of decisions
-    weights = np.ones(len(y)) if folds.data.score_weight is None else folds.data.score_weight
-    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
-    for k, own in enumerate(map(slice, [0, *ends[:-1]], ends)):
-        rows = plan.index[plan.held][own]
-        weight = weights[rows]
-        if k in folds.lacking or not weight.sum() > 0 or not np.isfinite(eta[own]).all():
-            continue
-        if len(rows) < 2 and measure.function in ("r2_score", "explained_variance_score"):
-            out[0, k] = undefined_score(measure.name)
+    for k, own, rows, weight in scored_rows(folds.plan, measure, folds.data):
+        if k in folds.lacking or not np.isfinite(eta[own]).all():
             continue
         columns = zip(y[rows].T, eta[own].T, off[own].T, strict=True) if y.ndim > 1 else [(y[rows], eta[own], off[own])]
+        value = lambda y, mean, off, w=weight: functional.value(y, measure.form(mean), w)
+        error = lambda y, mean, off, w=weight: np.average(np.broadcast_to(measure.error(y, mean, off, w), len(w)), weights=w)
         with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # areas of rows of one class are not defined
-            each = [
-                (functional.value(truth, measure.form(mean), weight), np.mean(measure.error(truth, mean, away, weight)))
-                for truth, mean, away in columns
-            ]
-            out[:, k] = np.mean(each, axis=0)
+            out[:, k] = np.mean([(value(*each), error(*each)) for each in columns], axis=0)
     return out
+
+
+def scored_rows(plan: Plan, measure: Measure, data: FoldData) -> Iterator[tuple[int, slice, NDArray, NDArray]]:
+    """Yield the number of each fold that has a score, the place of its scored entries, their rows and weights."""
+    unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    weights = np.ones(len(data.y)) if data.score_weight is None else data.score_weight
+    for k, own in enumerate(map(slice, [0, *ends[:-1]], ends)):
+        weight = weights[unit[own]]
+        if len(weight) < 2 and measure.function in ("r2_score", "explained_variance_score"):
+            undefined_score(measure.name)
+        elif weight.sum() > 0:
+            yield k, own, unit[own], weight
 
 
 def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> NDArray[np.float64]:
     """Compute a measure of folds from the model's own losses of their rows, and its errors, `[2, folds]`."""
-    plan, weights = estimate.plan, np.ones(len(data.y)) if data.score_weight is None else data.score_weight
     functional: Any = measure.functional
-    losses = np.minimum(estimate.losses, LARGEST) if measure.classes else estimate.losses
-    out = np.full((2, plan.num_refits), np.nan)
-    for k, (start, end) in enumerate(zip(plan.indptr[:-1], plan.indptr[1:], strict=True)):
-        held = plan.held[start:end]
-        rows = plan.index[start:end][held]
-        y, weight = data.y[rows], weights[rows]
-        if not weight.sum() > 0:
-            continue
-        if len(y) < 2 and measure.function == "r2_score":
-            out[0, k] = undefined_score("R^2 score")
-            continue
-        mean, off = np.average(losses[start:end][held], weights=weight), estimate.error[k] * weight.max() / weight.sum()
-        at = [functional.at(factor * each, y, weight) for each in (mean, mean + off, max(mean - off, 0.0))]
+    losses = estimate.losses[estimate.plan.held]
+    losses, out = np.minimum(losses, LARGEST) if measure.classes else losses, np.full((2, len(estimate.error)), np.nan)
+    for k, own, rows, weight in scored_rows(estimate.plan, measure, data):
+        mean, off = np.average(losses[own], weights=weight), estimate.error[k] * weight.max() / weight.sum()
+        at = [functional.at(factor * each, data.y[rows], weight) for each in (mean, mean + off, max(mean - off, 0.0))]
         out[:, k] = at[0], np.abs(np.subtract(at[1:], at[0])).max()
     return out
 

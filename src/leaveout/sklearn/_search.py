@@ -268,8 +268,8 @@ def _family(
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
-    measure, model = table_measure(each, host, data.y), first.fit.objective
-    factor = 0.0 if len(first.fits) > 1 or is_rescaled(first.fit) else multiple_of_loss(measure, first.fit, data.y)
+    measure, model = table_measure(each, host, data.y), first.fits[0].objective
+    factor = 0.0 if len(first.fits) > 1 or is_rescaled(*first.fits) else multiple_of_loss(measure, first.fits[0], data.y)
     if measure is not None and factor and len(set(map(repr, penalties))) == len(penalties):
         began = time.perf_counter()
         points = path(model, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
