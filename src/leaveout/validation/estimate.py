@@ -27,6 +27,7 @@ from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from .arviz import elpd_data
+from .certificate import certify, write
 from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from .standard_errors import StandardError, average_by_unit, naive, standard_error
@@ -649,6 +650,44 @@ class Estimate(PrintedResult):
         if not np.isfinite(losses).all():
             raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
         return elpd_data(losses, self.average(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
+
+    def certificate(self, path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None) -> Path:
+        """Write what is proved of every refit to a file that a program without any code of this library can check.
+
+        The file has a hash of the data, the loss, the penalty, and for each refit that is proved the rows with their weights,
+        the held-out losses and the error. `python -m leaveout_verify PATH DATA` checks every claim by ball arithmetic, where
+        DATA is a table with the features and the response. It is a distribution of its own, `leaveout-verify`.
+
+        Parameters
+        ----------
+        path : path
+            The file to write, in JSON.
+        data : path, optional
+            A file for the data, which ends in .parquet, .csv or .npz. Without it, check against your own table of the columns.
+
+        Returns
+        -------
+        Path
+            The certificate that was written.
+
+        Raises
+        ------
+        ValueError
+            If nothing is proved, the verifier does not know the model, or the estimate was pickled.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> x = np.arange(30.0)
+        >>> cv = lo.cross_validate(lo.fit(lo.GLM(x[:, None], np.sin(x), "squared")), lo.leave_one_out(30))
+        >>> cv.certificate(tempfile.mkdtemp() + "/sine.cert.json").name
+        'sine.cert.json'
+        """
+        whole, table = certify(self.fit, self.plan, self.losses, self.error, self.proved)
+        write(path, whole, table, data)
+        return Path(path)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the held-out loss of each unit against its no-update loss, with flagged units named. Needs matplotlib.

@@ -1,0 +1,143 @@
+"""Certificates: files that state what is proved of each fold, for a program that shares no code with this one to check.
+
+`verify/` has that program, `leaveout_verify`. Its README states the theorem; the format is what its `problem.py` reads.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..linalg.design import DenseDesign, Predictors
+from ..linalg.sparse_design import SparseDesign
+from ..models.glm import losses
+from ..models.glm.glm import GLM
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+
+Array = np.ndarray
+CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."
+
+
+def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
+    """Return the name and the parameters of a loss as a certificate has them, or None if the verifier does not know it."""
+    link = getattr(loss, "link_name", None)
+    if isinstance(loss, losses.Binomial):
+        name = {"logit": "logistic", "probit": "probit", "cloglog": "cloglog"}.get(loss.link)
+        return None if name is None else {"name": name}
+    if isinstance(loss, losses.Squared):
+        return {"name": "squared"} if link == "identity" else None
+    if isinstance(loss, losses.PseudoHuber):
+        return {"name": "pseudo_huber", "delta": float(loss.delta)}
+    if link != "log":
+        return None
+    if isinstance(loss, losses.Poisson):
+        return {"name": "poisson"}
+    if isinstance(loss, losses.Gamma):
+        return {"name": "gamma", "shape": float(loss.shape)}
+    if isinstance(loss, losses.NegativeBinomial):
+        return {"name": "negative_binomial", "dispersion": float(loss.dispersion)}
+    if isinstance(loss, losses.Tweedie) and loss.kind == "compound":
+        return {"name": "tweedie", "power": float(loss.power), "dispersion": float(loss.dispersion)}
+    return None
+
+
+def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array) -> tuple[dict, pd.DataFrame]:
+    """Return what a certificate says, and the table of the data that it is about."""
+    if fit is None:
+        raise ValueError("certificate: an estimate that was pickled has no data; make it again.")
+    model, objective = fit.predictors, fit.objective
+    loss = named_loss(objective.loss_function) if isinstance(objective, GLM) else None
+    known = (
+        model is not None
+        and model.norms is None
+        and isinstance(model.design, DenseDesign | SparseDesign)
+        and model.design.shape[0] == len(model.y)
+    )
+    if model is None or not isinstance(objective, GLM) or loss is None or not known:
+        raise ValueError(
+            "certificate: the verifier knows a GLM of one output with rows in memory, a quadratic penalty and a squared, "
+            "logistic, probit, cloglog, Poisson, gamma, negative binomial, Tweedie or pseudo-Huber loss of its usual link; "
+            f"this is {getattr(objective, 'shown', type(objective).__name__)} with the loss "
+            f"{type(getattr(objective, 'loss_function', None)).__name__}."
+        )
+    if not proved.any():
+        raise ValueError("certificate: no error is proved; take Certified() or Exact(), whose errors are.")
+    n, features, constant = len(model.y), objective.num_features, objective.intercept
+    X = np.asarray(model.design.rows(np.arange(n)), float)[:, :features]
+    (base,), (times,) = model.weigh(np.ones((1, n)))
+    offset = np.broadcast_to(np.asarray(model.offset, float), n)
+    names = [str(name) for name in objective.names[:features]]
+    taken = dict(zip(("response", "weight", "offset"), _apart(names), strict=True))
+    table = pd.DataFrame(X, columns=names).assign(**{taken["response"]: model.y})
+    weighted, shifted = bool((base != 1).any()), bool(offset.any())
+    if weighted:
+        table[taken["weight"]] = base
+    if shifted:
+        table[taken["offset"]] = offset
+    parts = (np.ascontiguousarray(part, "<f8").tobytes() for part in (X, model.y, base, offset))
+    data = {
+        "sha256": hashlib.sha256(b"".join(parts)).hexdigest(),
+        "rows": n,
+        "features": names,
+        "response": taken["response"],
+        "weight": taken["weight"] if weighted else None,
+        "offset": taken["offset"] if shifted else None,
+        "center": None if objective.center is None else objective.center.tolist(),
+        "labels": [str(label) for label in objective.labels.classes] if len(objective.labels.classes) == 2 else None,
+    }
+    penalty = np.asarray(model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray())
+    diagonal = np.diag(penalty)
+    whole: dict[str, Any] = {
+        "format": 1,
+        "version": importlib.metadata.version("leaveout"),
+        "claim": CLAIM,
+        "data": data,
+        "intercept": bool(constant),
+        "loss": loss,
+        "penalty": (diagonal if np.array_equal(penalty, np.diag(diagonal)) else penalty).tolist(),
+        "times": float(times),
+        "theta": np.asarray(fit.vector).tolist(),
+    }
+    return whole | {"folds": _folds(model, plan, values, error, proved)}, table
+
+
+def _folds(model: Predictors, plan: Plan, values: Array, error: Array, proved: Array) -> list[dict[str, Any]]:
+    """Return the claim on each proved refit: rows, weights, the held-out rows with their losses, and the error."""
+    out, n = [], len(model.y)
+    (base,), _ = model.weigh(np.ones((1, n)))
+    for k in np.flatnonzero(proved & np.isfinite(error)):
+        some = slice(plan.indptr[k], plan.indptr[k + 1])
+        rows, held = plan.index[some], plan.held[some]
+        weight = np.ones(n)
+        weight[rows] = plan.weight[some]
+        (omega,), (times,) = model.weigh(weight[None])
+        changed = np.union1d(rows, np.flatnonzero(omega != base))  # weights of classes that are balanced change everywhere
+        fold = {"fold": int(k), "rows": changed.tolist(), "weights": omega[changed].tolist(), "times": float(times)}
+        out.append(fold | {"held": rows[held].tolist(), "losses": values[some][held].tolist(), "error": float(error[k])})
+    return out
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Return names of the response, the weights and the offsets that no feature has."""
+    return [name if name not in names else f"({name})" for name in ("y", "weight", "offset")]
+
+
+def write(path: str | Path, whole: dict, table: pd.DataFrame, data: str | Path | None) -> None:
+    """Write a certificate and, if `data` names a file, the data."""
+    Path(path).write_text(json.dumps(whole))
+    if data is None:
+        return
+    kind = Path(data).suffix
+    if kind == ".parquet":
+        table.to_parquet(data)
+    elif kind == ".csv":
+        table.to_csv(data, index=False, float_format="%.17g")
+    elif kind == ".npz":
+        np.savez(data, **{name: table[name].to_numpy() for name in table})
+    else:
+        raise ValueError(f"certificate: data= must end with .parquet, .csv or .npz; got {data}.")

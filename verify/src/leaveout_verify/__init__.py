@@ -1,0 +1,10 @@
+"""Check a certificate of leaveout: is every claimed loss within its claimed error of the exact refit's?
+
+The README states the theorem, its proof, and what is taken for granted. `proof` has the theorem, `losses` the losses, `problem`
+what the file says. Nothing here comes from leaveout.
+"""
+
+from .problem import Fold, Problem, parse, read
+from .proof import Verdict, verify
+
+__all__ = ["Fold", "Problem", "Verdict", "parse", "read", "verify"]

@@ -1,0 +1,239 @@
+"""The proof that a claim is true, or false, of the exact minimiser: balls of 128 bits and more around everything that is believed.
+
+For any matrix R let z_i = R x_i, and let |R (KP + Σ W_i a_i x_i x_iᵀ) Rᵀ − I| ≤ δ for some weights W and K and numbers a ≥ 0. A
+refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0) a_i |z_i|², candidate t, gradient g there, and ℓ_i″ ≥ s a_i within |z_i| r
+of every x_iᵀt + o_i whose w_i > 0:
+
+    |R g| < r m,  m = μ min(1, s, κ/K)   ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
+
+The proof is in the README. Where least squares have no penalty and no unique minimiser, the claim is on that of least norm,
+whose rank is decided by rational numbers.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from flint import arb, arb_mat, ctx, fmpq, fmpq_mat
+
+from .problem import Fold, Problem
+
+Array = np.ndarray
+PRECISIONS = (128, 320)  # bits; the second for what the first leaves undecided
+SHARED = 0.3  # least μ with which a refit is checked by the R of all rows; others get an R of their own
+ENTRIES = 200_000  # predictors of rows and refits that are held as balls at a time
+UP, DOWN = 1 + 1e-12, 1 - 1e-12  # more than the rounding of the float64 sums that they multiply
+
+above = lambda balls: UP * np.array([float(ball.abs_upper()) for ball in balls])
+below = lambda balls: DOWN * np.array([float(ball.lower()) for ball in balls])
+matrix = lambda numbers: arb_mat([[arb(float(v)) for v in row] for row in numbers])
+lengths = lambda numbers, axis: UP * np.sqrt(np.sum(np.square(numbers), axis))
+
+
+class Verdict(NamedTuple):
+    """What is proved of the claim on a fold: "accepted", "rejected" or "undecided".
+
+    `beyond` is how far the losses are from the exact ones, less the claimed error.
+    """
+
+    status: str
+    beyond: float = float("nan")
+
+
+UNDECIDED = Verdict("undecided")
+
+
+def whitener(X: Array, weight: Array, penalty: Array) -> Array:
+    """Return R with R A Rᵀ ≈ I for A = P + Σ weight x xᵀ, by QR of the rows."""
+    scale = np.sqrt((X**2).T @ weight + np.diag(penalty))
+    scale[scale == 0] = 1
+    values, vectors = np.linalg.eigh(penalty)
+    rows = [np.sqrt(weight)[:, None] * X, np.sqrt(np.maximum(values, 0))[:, None] * vectors.T]
+    T = np.linalg.qr(np.concatenate(rows) / scale, mode="r")
+    diagonal = np.abs(np.diag(T))
+    if not diagonal.min() > 1e-15 * diagonal.max():
+        raise np.linalg.LinAlgError("not of full rank")
+    return np.linalg.inv(T).T / scale
+
+
+class Reference:
+    """R, the z_i, and δ, for the weights W and curvatures a of some refit."""
+
+    def __init__(self, problem: Problem, weight: Array, times: float, curvature: Array):
+        X, n, p = problem.X, *problem.X.shape
+        self.weight, self.times, self.R = weight, times, whitener(X, weight * curvature, times * problem.penalty)
+        share = weight * curvature * np.sum((X @ self.R.T) ** 2, axis=1)
+        self.a = np.where(share > 1e-9, curvature, 0.0)  # any a will do, and a row that carries nothing needs no bound
+        self.X, self.R_balls, self.P = matrix(X), matrix(self.R), matrix(problem.penalty)
+        Z = self.X * self.R_balls.transpose()
+        weighted = [[arb(w) * arb(a) * v for v in row] for w, a, row in zip(weight.tolist(), self.a.tolist(), Z.tolist(), strict=True)]
+        B = Z.transpose() * arb_mat(weighted) + self.R_balls * self.P * self.R_balls.transpose() * arb(times)
+        self.delta = float(lengths(above((B - matrix(np.eye(p))).entries()), 0))
+        self.length = lengths(above(Z.entries()).reshape(n, p), 1)
+        self.Z = np.array([float(v) for v in Z.entries()]).reshape(n, p)
+
+    def mu(self, fold: Fold) -> float:
+        lost = np.maximum(self.weight[fold.rows] - fold.weights, 0.0)
+        return DOWN * (1 - self.delta * UP) - UP**3 * float(lost @ (self.a[fold.rows] * self.length[fold.rows] ** 2))
+
+    def without(self, folds: Sequence[Fold], gradients: Array) -> Array:
+        """Steps for whitened gradients [columns, folds], by about the inverse of each refit's own matrix."""
+        out = gradients.copy()
+        for k, fold in enumerate(folds):
+            lost = (self.weight[fold.rows] - fold.weights) * self.a[fold.rows]
+            some = self.Z[fold.rows][lost != 0]
+            inner = np.diag(1 / lost[lost != 0]) - some @ some.T
+            out[:, k] += some.T @ np.linalg.solve(inner, some @ gradients[:, k])
+        return out
+
+
+def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
+    """Take Newton steps in float64; return θ and every ℓ″ there. Nothing of it is believed."""
+    for _ in range(100):
+        slope, curvature = problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)
+        R = whitener(problem.X, weight * curvature, times * problem.penalty)
+        step = R.T @ (R @ (problem.X.T @ (weight * slope) + times * problem.penalty @ theta))
+        longest = np.abs(problem.X @ step).max()
+        theta = theta - step * min(1.0, 2.0 / max(longest, 1e-300))
+        if longest < 1e-9:
+            break
+    return theta, problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)[1]
+
+
+def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: Array) -> list[Verdict]:
+    """Check folds that share a reference, from the candidates `theta` [columns, folds]."""
+    verdicts, n = [UNDECIDED] * len(folds), len(problem.y)
+    weights = np.stack([problem.weights(fold) for fold in folds], axis=1)
+    times, mu = np.array([fold.times for fold in folds]), np.array([reference.mu(fold) for fold in folds])
+    eta = lambda theta: problem.X @ theta + problem.offset[:, None]
+    last = np.inf
+    for _ in range(60):  # float64 steps while they shrink
+        slope, _ = problem.loss.slopes(eta(theta), problem.y[:, None])
+        gradient = reference.R @ (problem.X.T @ (weights * slope) + times * (problem.penalty @ theta))
+        theta = theta - reference.R.T @ reference.without(folds, gradient)
+        size = np.abs(gradient).max()
+        if not 1e-15 < size < 0.9 * last:
+            break
+        last = size
+    points, open_ = matrix(theta), np.arange(len(folds))
+    y = [arb(v) for v in problem.y.tolist()]
+    for _ in range(9):
+        count = len(open_)
+        predictors = (reference.X * points).entries()
+        if problem.offset.any():
+            predictors = [e + arb(o) for e, o in zip(predictors, np.repeat(problem.offset, count).tolist(), strict=True)]
+        w = weights[:, open_].ravel().tolist()
+        slopes = [
+            problem.loss.taylor(e, y[i // count])[1] * v if v else arb(0) for i, (e, v) in enumerate(zip(predictors, w, strict=True))
+        ]
+        pull = reference.X.transpose() * arb_mat(n, count, slopes)
+        kappa = arb_mat(count, count, [arb(times[k]) if j == i else arb(0) for i, k in enumerate(open_) for j in range(count)])
+        white = reference.R_balls * (pull + reference.P * points * kappa)
+        size = lengths(above(white.entries()).reshape(-1, count), 0)
+        for k, j in enumerate(open_):
+            own = predictors[k::count]
+            distance = enclose(problem, reference, weights[:, j], own, size[k], mu[j], times[j], y)
+            if np.isfinite(distance):
+                near = {i: own[i] + arb(0, UP**2 * reference.length[i] * distance) for i in folds[j].held.tolist()}
+                verdicts[j] = judge(problem, folds[j], near)
+        left = np.array([k for k, j in enumerate(open_) if verdicts[j] is UNDECIDED or verdicts[j].status == "undecided"], int)
+        if not left.size:
+            break
+        gradient = np.array([float(v) for v in white.entries()]).reshape(-1, count)[:, left]
+        open_, entries = open_[left], np.array(points.entries(), object).reshape(-1, count)[:, left]
+        step = reference.R.T @ reference.without([folds[j] for j in open_], gradient)
+        points = arb_mat([[(v - arb(float(s))).mid() for v, s in zip(*pair, strict=True)] for pair in zip(entries, step, strict=True)])
+    return verdicts
+
+
+def enclose(
+    problem: Problem, reference: Reference, weight: Array, eta: list[arb], size: float, mu: float, times: float, y: list[arb]
+) -> float:
+    """Return a bound of |u| for the minimiser t + Rᵀu, or infinity if none is proved; `size` is |R g|."""
+    if not (mu > 0 and (weight >= 0).all() and times >= 0):
+        return np.inf
+    radius, least = 3 * size / mu + 1e-300, 1.0
+    for i in np.flatnonzero((weight > 0) & (reference.a > 0)):
+        around = eta[i] + arb(0, UP * reference.length[i] * radius)
+        least = min(least, DOWN * float(problem.loss.taylor(around, y[i])[2].lower()) / reference.a[i])
+    m = DOWN**2 * mu * min(least, times / reference.times if problem.penalty.any() else 1.0)
+    return UP * size / m if m > 0 and size < DOWN * radius * m else np.inf
+
+
+def judge(problem: Problem, fold: Fold, eta: dict[int, arb]) -> Verdict:
+    """Compare a claim with balls around the exact predictors of the rows that are held out."""
+    exact = (problem.loss.taylor(eta[i], arb(float(problem.y[i])))[0] for i in fold.held.tolist())
+    total = sum((abs(value - arb(claimed)) for value, claimed in zip(exact, fold.losses.tolist(), strict=True)), arb(0))
+    beyond = total - arb(fold.error)
+    status = "accepted" if beyond <= 0 else "rejected" if beyond > 0 or not np.isfinite(fold.error) else "undecided"
+    return Verdict(status, float(beyond.mid()))
+
+
+def least_norm(problem: Problem, fold: Fold) -> Verdict:
+    """Check the least-squares fit of least norm, the intercept's not counted, of any rank: rational numbers decide the rank."""
+    weight, own = problem.weights(fold), problem.X.shape[1] - problem.intercept
+    kept = np.flatnonzero(weight > 0).tolist()
+    exact = lambda v: fmpq(*map(int, float(v).as_integer_ratio()))
+    w = {i: exact(weight[i]) for i in kept}
+    mean = lambda values: sum((w[i] * values[i] for i in kept), fmpq(0)) / sum(w.values(), fmpq(0)) if problem.intercept else fmpq(0)
+    rows = [[exact(v) for v in row[:own]] for row in problem.X]
+    middle = [mean([row[j] for row in rows]) for j in range(own)]
+    rows = [[v - m for v, m in zip(row, middle, strict=True)] for row in rows]
+    target = [exact(y) - exact(o) for y, o in zip(problem.y, problem.offset, strict=True)]
+    level = mean(target)
+    reduced, rank = fmpq_mat([rows[i] for i in kept]).rref()
+    basis = reduced.tolist()[:rank]
+    pivots = [next(j for j, v in enumerate(row) if v != 0) for row in basis]  # the rows kept are those columns times the basis
+    F = arb_mat([[arb(v) for v in row] for row in basis])
+    C = arb_mat([[arb(rows[i][j]) for j in pivots] for i in kept])
+    WC = arb_mat([[arb(w[i] * rows[i][j]) for j in pivots] for i in kept])
+    short = (C.transpose() * WC).solve(WC.transpose() * arb_mat([[arb(target[i] - level)] for i in kept]))
+    theta = F.transpose() * (F * F.transpose()).solve(short)
+    found = (arb_mat([[arb(v) for v in rows[i]] for i in fold.held.tolist()]) * theta).entries()
+    return judge(problem, fold, {i: e + arb(level + exact(problem.offset[i])) for i, e in zip(fold.held.tolist(), found, strict=True)})
+
+
+def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:
+    """Check a fold by an R of its own or, for least squares without a penalty, as the fit of least norm."""
+    weight = problem.weights(fold)
+    try:
+        theta, curvature = minimise(problem, weight, fold.times, theta)
+        (found,) = check(problem, Reference(problem, weight, fold.times, curvature), [fold], theta[:, None])
+        if found.status != "undecided":
+            return found
+    except (np.linalg.LinAlgError, ZeroDivisionError):
+        pass
+    if problem.squared and not problem.penalty.any():
+        try:
+            return least_norm(problem, fold)
+        except ZeroDivisionError:
+            pass
+    return UNDECIDED
+
+
+def verify(problem: Problem) -> list[Verdict]:
+    """Check every claim of a certificate; one verdict for each fold, in order."""
+    verdicts, before = [UNDECIDED] * len(problem.folds), ctx.prec
+    try:
+        for ctx.prec in PRECISIONS:
+            wanting = [k for k, verdict in enumerate(verdicts) if verdict.status == "undecided"]
+            if not wanting:
+                break
+            theta = problem.theta
+            try:
+                theta, curvature = minimise(problem, problem.weight, problem.times, theta)
+                reference = Reference(problem, problem.weight, problem.times, curvature)
+                near = [k for k in wanting if reference.mu(problem.folds[k]) > SHARED]
+            except np.linalg.LinAlgError:
+                near = []
+            size = max(1, ENTRIES // len(problem.y))
+            for some in (near[start : start + size] for start in range(0, len(near), size)):
+                found = check(problem, reference, [problem.folds[k] for k in some], np.repeat(theta[:, None], len(some), 1))
+                for k, verdict in zip(some, found, strict=True):
+                    verdicts[k] = verdict
+            for k in wanting:
+                if verdicts[k].status == "undecided":
+                    verdicts[k] = alone(problem, problem.folds[k], theta)
+    finally:
+        ctx.prec = before
+    return verdicts
