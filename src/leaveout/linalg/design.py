@@ -41,6 +41,9 @@ class Loss(Protocol):
     def derivatives(self, eta: Array, y: Array, orders: tuple[int, ...]) -> tuple[Array, ...]:
         """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
 
+    def terms(self, order: int, size: Array, eta: Array, y: Array) -> Array:
+        """Bound the sum of the sizes of the terms that a derivative is computed from."""
+
 
 class LossOfSeveral(Loss, Protocol):
     """Convex loss of several outputs, flat along their common shift."""
@@ -66,11 +69,13 @@ class CachedLoss:
     ceiling: float | Array
     peak: Callable[[Array], Array | None]
     derivatives: Callable[..., tuple[Array, ...]]
+    terms: Callable[..., Array]
 
     def __init__(self, loss: Loss):
         self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
         self.peak = functools.partial(type(loss).peak, loss)
         self.derivatives = functools.partial(type(loss).derivatives, loss)
+        self.terms = functools.partial(type(loss).terms, loss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +113,13 @@ class Beside:
         own, beside = np.split(eta, self.split[:1], axis=-1)
         parts = self.units.derivatives(own, y, orders), self.penalty.derivatives(beside, np.zeros(()), orders)
         return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+
+    def terms(self, order: int, size: Float[Array, "... rows"], eta: Array, y: Array) -> Float[Array, "... rows"]:
+        (own, beside), (mine, theirs) = np.split(eta, self.split[:1], axis=-1), np.split(size, self.split[:1], axis=-1)
+        parts = self.units.terms(order, mine, own, y), self.penalty.terms(order, theirs, beside, np.zeros(()))
+        return np.concatenate(
+            [np.broadcast_to(part, at.shape) for part, at in zip(parts, (mine, theirs), strict=True)], axis=-1
+        )
 
 
 class Extent(NamedTuple):

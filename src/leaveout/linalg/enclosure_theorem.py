@@ -19,6 +19,10 @@ between the least and the greatest ratio of their probabilities. Along a common 
 flat and no gradient points along it. Curvature is added to A there, and the theorem holds on the complement, which contains
 every move.
 
+Predictors, slopes and curvatures are rounded. η off by ε moves ℓ″ by a factor of e^{Mε}; with the rounding of ℓ″ itself, secants
+and a_i are within a share `lost` of what they are computed as. As Σ w_i a_i x_i x_iᵀ ⪯ A, twice that is added to both C. What the
+rounding of g adds to λ is in `linalg.rounding`, and every loss has an error of its own: `change` adds it.
+
 Norms of groups (`linalg.group_norms`), a penalty that is not quadratic, are in A with their Hessian at the reference. The
 change of that Hessian within the radius, as a share of A, is added to both C.
 """
@@ -31,12 +35,12 @@ import numpy as np
 from jaxtyping import Float
 
 from .design import Loss, LossOfSeveral
+from .rounding import FUNCTION, UP
 
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # the τ to try, in rising order, in typical ratios of gap and curvature
 EVERYONE = slice(None)
 STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
-GRADIENT_ROUNDING = 1e-15  # rounding error of a sum, relative to the sum of its terms' sizes
 
 
 class Gaps(NamedTuple):
@@ -53,8 +57,10 @@ class CurvatureBounds(NamedTuple):
     most: Float[Array, "... units"]
 
 
-def gaps(loss: Loss, y: Array, eta: Array, bend: CurvatureBounds, reach: Array, reference: Array) -> Gaps:
-    """Gaps of secants from η over |s| ≤ `reach`."""
+def gaps(
+    loss: Loss, y: Array, eta: Array, bend: CurvatureBounds, reach: Array, reference: Array, blur: Array | float = 0.0
+) -> Gaps:
+    """Gaps of secants from η over |s| ≤ `reach`, where η may be off by `blur`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
         left = -0.5 * np.asarray(loss.self_concordance) * reach
         left += 1.0
@@ -65,23 +71,29 @@ def gaps(loss: Loss, y: Array, eta: Array, bend: CurvatureBounds, reach: Array, 
             high = np.divide(bend.most, left, out=left)
             np.fmin(high, loss.ceiling, out=high)
     else:
-        low, high = _by_ends(loss, y, eta, reach)
+        low, high = _by_ends(loss, y, eta, reach, blur)
     below, beyond = reference - low, high - reference
     return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
-def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array) -> tuple[Array, Array]:
-    """Least and greatest secant, for unimodal ℓ″."""
+def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float) -> tuple[Array, Array]:
+    """Least and greatest secant, for unimodal ℓ″; ℓ″ is least at an end."""
     peak = loss.peak(y)
     if peak is None:
         return np.zeros_like(eta), np.full_like(eta, np.inf)
-    reach = np.maximum(reach, 1e-12 * (1 + np.abs(eta)))
+    wide = UP * reach + blur
     (here,) = loss.derivatives(eta, y, (1,))
-    up, up2 = loss.derivatives(eta + reach, y, (1, 2))
-    down, down2 = loss.derivatives(eta - reach, y, (1, 2))
-    lost = GRADIENT_ROUNDING * (np.abs(up) + np.abs(down) + 1) / reach
-    low = np.maximum(np.minimum(up - here, here - down) / reach - lost, np.minimum(up2, down2))
-    return low, loss.derivatives(np.clip(np.broadcast_to(peak, eta.shape), eta - reach, eta + reach), y, (2,))[0]
+    up, up2 = loss.derivatives(eta + wide, y, (1, 2))
+    down, down2 = loss.derivatives(eta - wide, y, (1, 2))
+    low = np.minimum(up2 - FUNCTION * loss.terms(2, up2, eta + wide, y), down2 - FUNCTION * loss.terms(2, down2, eta - wide, y))
+    at = np.clip(np.broadcast_to(peak, eta.shape), eta - wide, eta + wide)
+    (high,) = loss.derivatives(at, y, (2,))
+    high = high + FUNCTION * loss.terms(2, high, at, y)
+    slopes = sum(loss.terms(1, np.abs(slope), place, y) for slope, place in ((up, eta + wide), (down, eta - wide), (here, eta)))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        lost = UP * (FUNCTION * slopes + 4 * blur * high) / reach  # the least secant from η is that to an end
+        low = np.fmax(low, np.minimum(up - here, here - down) / wide - lost)
+    return np.where(low > -1.0, np.maximum(low, 0.0), low), high  # outside the domain ℓ″ is far below zero
 
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
@@ -121,7 +133,7 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, 
         beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
     )  # the gaps at smaller radii are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        distance = slope / (1 - below)
+        distance = UP * slope / (1 - below)
         proved = (below < 1) & (distance < radius) | (slope == 0)
         distance = np.where(proved, distance, np.inf)
         after = np.where(proved, beyond * distance, np.inf)
@@ -157,7 +169,16 @@ class RadiusTable:
     FAR = 400  # bins on either side of M k = 1
 
     def __init__(
-        self, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, more: "More | None" = None
+        self,
+        loss: Loss,
+        y: Array,
+        eta: Array,
+        reference: Array,
+        size: Array,
+        norm: Array,
+        more: "More | None" = None,
+        lost: Array | float = 0.0,
+        blur: Array | float = 0.0,
     ):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
             bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
@@ -170,36 +191,38 @@ class RadiusTable:
             mass[bend.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            self.scale, sums = np.ones(1), [*self._both_sums(loss, y, eta, reference, size, norm)]
-        self._fill(sums, loss.self_concordance is not None, more)
+            self.scale, sums = np.ones(1), [*self._both_sums(loss, y, eta, reference, size, norm, blur)]
+        self._fill(sums, loss.self_concordance is not None, more, lost)
 
     @classmethod
     def _both_sums(
-        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array
+        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, blur: Array | float = 0.0
     ) -> Float[Array, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
         sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), CurvatureBounds(reference, reference)
         for k, radius in enumerate(cls.RADII):
-            both = gaps(loss, y, eta, here, radius * norm, reference)
+            both = gaps(loss, y, eta, here, radius * norm, reference, blur)
             for out, part in zip(sums, both, strict=True):
                 finite = np.where(np.isfinite(part), part, 1e300)
                 out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS]
         return sums
 
     @classmethod
-    def tally(cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array) -> Array:
+    def tally(
+        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, blur: Array | float = 0.0
+    ) -> Array:
         """Contribution of some units to a table over all units; `of` takes the sum of these contributions.
 
         It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20 down.
         """
         if loss.self_concordance is None:
-            return cls._both_sums(loss, y, eta, reference, size, norm)
+            return cls._both_sums(loss, y, eta, reference, size, norm, blur)
         bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
         place = np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(int) + cls.FAR
         return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
 
     @classmethod
-    def of(cls, loss: Loss, tally: Array) -> "RadiusTable":
+    def of(cls, loss: Loss, tally: Array, lost: float = 0.0) -> "RadiusTable":
         """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
@@ -211,12 +234,14 @@ class RadiusTable:
             mass = np.pad(tally, (0, bins))[first : first + bins]
             mass[-1] += tally[first + bins :].sum()
             sums = [(mass @ part).reshape(1, len(cls.RADII), -1) for part in cls._shares()]
-        self._fill(sums, loss.self_concordance is not None)
+        self._fill(sums, loss.self_concordance is not None, None, lost)
         return self
 
-    def _fill(self, sums: Any, concordant: bool, more: "More | None" = None) -> None:
-        self.below, self.beyond = (np.maximum.accumulate(part, axis=1) for part in sums)
-        further = 0.0 if more is None else more.share(self.RADII / self.scale)[:, None]
+    def _fill(self, sums: Any, concordant: bool, more: "More | None", lost: Array | float) -> None:
+        self.below, self.beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
+        further = 2 * np.reshape(lost, (-1, 1, 1))
+        if more is not None:
+            further = further + more.share(self.RADII / self.scale)[:, None]
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
         self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
@@ -272,7 +297,7 @@ class RadiusTable:
                 some = EVERYONE if wanting.all() else todo  # without copies
                 at = k[some] + further
                 lost = self._share(below, first[some] + at, ratio[some])
-                needed = np.where(lost < 1, slope[some] / (1 - lost), np.inf)
+                needed = np.where(lost < 1, UP * slope[some] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[some]) * root[some]
                 todo, at = todo[good], at[good]
                 distance[todo] = needed[good]
@@ -281,7 +306,7 @@ class RadiusTable:
 
 
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
-    """Largest difference of a convex loss over `center ± half` from the loss at `reported`.
+    """Largest difference of a convex loss over `center ± half` from the loss as it is computed at `reported`.
 
     For several outputs the moves from `center` have the range `half`.
     """
@@ -290,39 +315,47 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     known = np.isfinite(half)
     wide = half if known.all() else np.where(known, half, 0.0)
     slope, most = _rise(loss, y, center, wide)
-    if reported is not center:  # otherwise no fall is larger than the rise on the other side
-        (here,), (base,) = (loss.derivatives(at, y, (0,)) for at in (center, reported))
-        with np.errstate(invalid="ignore"):
+    (base,) = loss.derivatives(reported, y, (0,))
+    with np.errstate(invalid="ignore"):
+        lost = FUNCTION * loss.terms(0, np.abs(base), reported, y)
+        if reported is not center:  # otherwise no fall is larger than the rise on the other side
+            (here,) = loss.derivatives(center, y, (0,))
+            lost += FUNCTION * loss.terms(0, np.abs(here), center, y)
             most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
+        most = UP * (np.maximum(most, 0.0) + lost)
     finite = 500.0  # largest predictor of losses that grow exponentially
     if np.isinf(loss.ceiling):  # exponentials that overflow
         known &= np.maximum(np.abs(reported), np.abs(center) + wide) <= finite
-    return np.where(known, np.maximum(most, 0.0), np.inf)
+    return np.where(known & ~np.isnan(most), most, np.inf)
 
 
 def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
-    """Compute |ℓ′| at the center, and a bound of the rise of ℓ over `center ± wide`.
+    """Bound |ℓ′| at the center, and the rise of ℓ over `center ± wide`.
 
     For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of
     ℓ″, which is a pole of ℓ.
     """
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)
+    slope = slope + FUNCTION * loss.terms(1, slope, center, y)
     far = np.arange(len(center))
     short_move = 0.1  # M s of a move over which ℓ″ hardly changes
     with np.errstate(invalid="ignore", over="ignore"):
         most = slope * wide
         if loss.self_concordance is not None:
             reach = np.asarray(loss.self_concordance) * wide
-            most += 0.5 * curvature * wide**2 * np.exp(reach)
+            most += 0.5 * (curvature + FUNCTION * loss.terms(2, curvature, center, y)) * wide**2 * np.exp(reach)
             far = np.flatnonzero(reach > short_move)
         if far.size:
             known = y if np.ndim(y) == 0 else y[far]
             middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)
             if peak is not None:
                 ends.append(np.clip(peak, *ends))
-            rises = [loss.derivatives(at, known, (0,))[0] for at in ends]
-            most[far] = np.max(rises, axis=0) - loss.derivatives(middle, known, (0,))[0]
+            values = [loss.derivatives(at, known, (0,))[0] for at in (middle, *ends)]
+            lost = np.max(
+                [loss.terms(0, np.abs(of), at, known) for of, at in zip(values, (middle, *ends), strict=True)], axis=0
+            )
+            most[far] = np.max(values[1:], axis=0) - values[0] + 2 * FUNCTION * lost
     return slope, most
 
 
@@ -330,4 +363,6 @@ def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: A
     known = np.isfinite(half)
     (base,), (here,) = (loss.derivatives(at, y, (0,)) for at in (reported, center))
     fall, rise = loss.within(center, y, np.where(known, half, 0.0))
-    return np.where(known, np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0), np.inf)
+    lost = FUNCTION * (loss.terms(0, np.abs(base), reported, y) + loss.terms(0, np.abs(here) + fall + rise, center, y))
+    most = np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0)
+    return np.where(known, UP * (most + lost), np.inf)

@@ -10,13 +10,15 @@ from jaxtyping import Float, Int
 
 from .._runtime.checkpoint import StepResult, again, keep, making, read_or_make, there
 from .._runtime.progress import Slow
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable
+from ..linalg.enclosure_theorem import RadiusTable
+from ..linalg.rounding import Rounding
 from ..models.glm.glm import GLM
 from ..models.glm.loss import AbstractLoss
 from ..objectives.batch_functions import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
 from ..optimize.newton import NewtonResult, newton
+from ..refit._anchor import unsure
 from .batches import Batches
 from .map_parts import Pass, over
 from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looked_together, sample_of, sums, survey, worst
@@ -104,11 +106,13 @@ class PassRunner:
                 "lo.penalties.Ridge(1.0)."
             )
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
-        diagonal = np.sum(factor**2, axis=1)
-        blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(root**2, axis=0)))
-        at = PassFit(fitted["theta"], root, root @ fitted["gradient"], np.sqrt(diagonal), blur, float(fitted["level"]))
+        scale, n, p = np.linalg.norm(factor, axis=1), self.rows.count, len(root)
+        off = float(unsure(root, scale, n))
+        condition = float(np.linalg.norm(np.abs(root) @ scale))
+        rounding = Rounding(n, p, condition, off, float(np.abs(fitted["theta"]) @ scale))
+        at = PassFit(fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"]))
         seen = self.add_up(survey, "proofs", at, together=looked_together)
-        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"]))
+        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"], float(seen["lost"])))
         at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)
         wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))

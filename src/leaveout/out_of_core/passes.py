@@ -14,6 +14,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +22,10 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import float64
 from ..linalg.design import CachedLoss, DenseDesign, Loss, weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, RadiusTable, change
+from ..linalg.enclosure_theorem import RadiusTable, change
+from ..linalg.rounding import Rounding, of_one
 from ..models.glm.losses import AbstractLoss
-from ..refit._anchor import OWN_HESSIAN_BELOW, rounding_scale, unsure
+from ..refit._anchor import OWN_HESSIAN_BELOW, curvature_error, slope_error
 from ..refit._linear import within
 from ..refit._one_row import Row, sherman_morrison_step
 from .batches import RowBlock
@@ -37,15 +39,14 @@ WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the 
 class PassFit(NamedTuple):
     """The fit in the form that later passes need.
 
-    It has θ̂, L⁻¹, the remaining gradient, the rounding of a gradient, √H_jj, the rounding of a move, and the table of
-    proofs, once it is there.
+    It has θ̂, L⁻¹, the remaining gradient, the sizes of rounding errors, that of the gradient, and the table of proofs, once it
+    is there.
     """
 
     theta: Float[Array, " params"]
     root: Float[Array, "params params"]
     leftover: Float[Array, " params"]
-    scale: Float[Array, " params"]
-    blur: float
+    rounding: Rounding
     level: float  # the mean loss, about which squares are summed
     noise: float = 0.0
     table: RadiusTable | None = None
@@ -55,9 +56,8 @@ class PassFit(NamedTuple):
     @property
     def floor(self) -> float:
         """Share of the information along every direction that must remain for a refit to be known to be determined."""
-        sum_block = 2**12  # terms of one block of a sum over all rows
-        off = 4 * float(unsure(self.root, self.scale, sum_block))
-        return max(OWN_HESSIAN_BELOW, off) if off < 2 else np.inf
+        off = self.rounding.off
+        return max(OWN_HESSIAN_BELOW, 4 * off) if off < 0.5 else np.inf
 
 
 class LeftOutRows(NamedTuple):
@@ -107,9 +107,13 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Arr
     for block in blocks:
         eta = block.x @ at.theta + block.offset
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
-        norm, size, length, _ = DenseDesign(block.x).extent(at.root, curvature)
-        told = {"noise": GRADIENT_ROUNDING * (block.weight @ (rounding_scale(slope, curvature, eta) * length))}
-        told["tally"] = RadiusTable.tally(plain, block.y, eta, curvature, block.weight * size, norm)
+        norm, size, length = of_one(*DenseDesign(block.x).extent(at.root, curvature)[:3], at.rounding)
+        model = SimpleNamespace(loss=plain, y=block.y)
+        blur = at.rounding.predictor(length, np.abs(eta))
+        noise = block.weight @ (slope_error(model, slope, curvature, eta, blur) * length)
+        told = {"noise": noise + at.rounding.gradient(block.weight @ (np.abs(slope) * length))}
+        told["lost"] = curvature_error(model, curvature, eta, blur)
+        told["tally"] = RadiusTable.tally(plain, block.y, eta, curvature, block.weight * size, norm, blur)
         told["square"] = np.sum(weight_terms(block.weight**2, (value - at.level) ** 2))
         if plain.self_concordance is not None:
             (third,) = plain.derivatives(eta, block.y, (3,))
@@ -123,6 +127,7 @@ def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str,
     if not one or not other:
         return one or other
     sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
+    sums["lost"] = np.maximum(one["lost"], other["lost"])
     return sums | merge_samples(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
 
 
@@ -160,16 +165,15 @@ def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
     assert at.table is not None
     eta = block.x @ at.theta + block.offset
     slope, curvature = loss.derivatives(eta, block.y, (1, 2))
-    norm, size, length, _ = DenseDesign(block.x).extent(at.root, curvature)
+    norm, size, length = of_one(*DenseDesign(block.x).extent(at.root, curvature)[:3], at.rounding)
     common = block.x @ (at.leftover @ at.root)
-    bulk = length * (np.abs(at.theta) @ at.scale)
     row = Row(eta, slope, curvature, norm, size, size * curvature, common)
-    rounded = lambda center, move: 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + at.blur * np.abs(move)
+    rounded = lambda center, move: at.rounding.predictor(length, np.abs(center), move)
     units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
     rest = float(at.leftover @ at.leftover)
-    one = sherman_morrison_step(
-        units, block.weight, row, rest, at.noise * grown, lambda s, kept: table.ball(s, kept, grown), rounded, at.floor
-    )
+    ball = lambda slope, kept: table.ball(slope, kept, grown)
+    parts = units, block.weight, row, rest, at.noise * grown
+    one = sherman_morrison_step(*parts, ball, rounded, at.floor, at.rounding.step)
     error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
     some = np.flatnonzero(~within(error, np.full(len(error), at.tolerance)) & one.is_determined)
     if at.sample is not None and some.size:

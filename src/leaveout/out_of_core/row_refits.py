@@ -11,7 +11,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import CachedLoss
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, change
+from ..linalg.enclosure_theorem import change
+from ..linalg.rounding import UNIT, UP
 from ..validation.audit import PROGRAM_ROUNDING, REASONS
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, pulls
@@ -74,7 +75,9 @@ def _refit(
     slope, curvature = plain.derivatives(eta, rows.y, (1, 2))
     z, lost = rows.x @ at.root.T, rows.weight
     size = np.einsum("np,np->n", z, z)
-    kept = 1 - lost * curvature * size
+    off = at.rounding.step * (1 + lost * curvature * size)
+    size = size * at.rounding.growth**2
+    kept = 1 - lost * curvature * size - off
     determined = kept > at.floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
 
@@ -98,8 +101,10 @@ def _refit(
         u, before = np.where(going[:, None], u + step, u), np.where(going, length, before)
         first = np.where(np.isfinite(first), first, length)
         center = eta + np.einsum("np,np->n", z, u)
-        half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + noise), np.inf)
-        half += 4 * GRADIENT_ROUNDING * (1 + np.abs(center)) + at.blur * np.linalg.norm(u, axis=1) * np.sqrt(size)
+        away = np.linalg.norm(u, axis=1)
+        left = noise + 2 * off * np.linalg.norm(step, axis=1) / np.sqrt(kept)
+        half = np.where(going & np.isfinite(ball.after), np.sqrt(size / kept) * (ball.after + left), np.inf)
+        half += at.rounding.predictor(np.sqrt(size), np.abs(center), away)
         error = np.where(going, change(plain, rows.y, center, center, half), error)
         if not (going & (length > np.maximum(2 * noise, LAST_STEP_SHARE * first))).any():
             break
@@ -142,7 +147,8 @@ def _by_newton(
         center = np.einsum("np,np->n", rows.x, theta) + rows.offset
         after = share * length / np.where(near, 1 - share, 1.0) + noise
         norm = np.sqrt(-np.einsum("np,np->n", rows.x, own))
-        digits = 4 * GRADIENT_ROUNDING * (1 + np.abs(rows.x) * np.abs(theta)).sum(1)
+        terms = np.einsum("np,np->n", np.abs(rows.x), np.abs(theta)) + np.abs(rows.offset)
+        digits = UP * (theta.shape[1] + 4) * UNIT * (1 + terms)
         reached = good & (length <= np.maximum(2 * noise, LAST_STEP_SHARE))
         half = norm * np.where(near, after, np.where(reached, length, np.inf)) + digits
         error = change(plain, rows.y, center, center, half)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import CachedLoss, DenseDesign
 from ..linalg.enclosure_theorem import change
+from ..linalg.rounding import Rounding
 from ..refit import _row_sample as sampled
 from ..refit._one_row import OneRow
 from .batches import RowBlock
@@ -70,7 +71,7 @@ class _Near:
     weight: Float[Array, " rows"]
     common: Float[Array, " rows"]
     root: Float[Array, "params params"]
-    blur: float
+    rounding: Rounding
     roots: None = None
 
     def whiten(self, units: Array) -> Array:
@@ -94,7 +95,7 @@ def estimate_errors(
     common = x @ (at.leftover @ at.root)
     slope, curvature = loss.derivatives(eta, y, (1, 2))
     draws = sampled.RowSample(index, sample.chance)
-    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.blur)
+    near = _Near(known, eta, slope, curvature, weight, common, at.root, at.rounding)
     look = one._replace(unit=np.arange(len(place)))
     good = sampled.short(turn, look)
     half = sampled.half(turn, look, sampled.next_term(near, look, DRAWS, draws), True)  # type: ignore[arg-type]

@@ -12,9 +12,19 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
-from ..linalg.design import EVERYONE, DenseDesign, Extent, LossOfSeveral, MultiOutputDesign, Predictors, scale_units
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, CurvatureBounds, More, RadiusTable
+from ..linalg.design import (
+    EVERYONE,
+    DenseDesign,
+    Extent,
+    LossOfSeveral,
+    MultiOutputDesign,
+    Predictors,
+    scale_units,
+    weight_terms,
+)
+from ..linalg.enclosure_theorem import CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
+from ..linalg.rounding import FUNCTION, UNIT, Rounding, of_one, of_several
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
@@ -53,25 +63,35 @@ class LinearFitCache:
     inner: Float[np.ndarray, "units ..."]  # U H⁻¹Uᵀ
     flat: Float[np.ndarray, "params params"] | float  # curvature added along flat directions
     leftover: Float[np.ndarray, " rank"]
-    noise: float
-    scale: Vector  # √H_jj
-    blur: float  # rounding error of a move, relative to it, which grows as columns repeat one another
-    off: float  # bound of the distance of the whitened H from the identity
+    noise: float  # rounding error of the gradient at θ̂, in the norm of H⁻¹
+    rounding: Rounding
+    lost: float  # share by which curvatures at θ̂ may be off
     floor: float  # share of the information along a direction that a fold must keep to determine it
     table: RadiusTable
     norms: Norms | None  # norms of groups, at w = 1
     reach: Reach | None  # reach of these norms
 
-    @functools.cached_property
-    def bulk(self) -> Float[np.ndarray, " units"]:
-        """Upper bound of Σ_j |x_ij θ̂_j|, by |x_ij| ≤ ‖x_i‖_{H⁻¹} √H_jj; rounding is 1e-16 of it."""
-        return self.length * (np.abs(self.theta) @ self.scale)
+    def gradient_error(self, omega: Array, eta: Array, slope: Array, curvature: Array | None, move: PerLane) -> PerLane:
+        """Bound the rounding errors of whitened gradients at candidates of length `move`, from the weighted slopes there.
+
+        Without the curvature of several outputs, the sum of its sizes, which is two at most, is taken for it.
+        """
+        size = np.abs(slope)
+        own = self.model.loss.terms(1, size, eta, self.model.y)
+        pulled = total(weight_terms(omega, size), 2) @ self.length
+        shaky = pulled if own is size else total(weight_terms(omega, own), 2) @ self.length
+        bent = 2.0 * omega if curvature is None else weight_terms(omega, curvature)
+        here = 2 * self.rounding.predictor(self.length, total(np.abs(self.eta), 1))
+        away = 2 * (self.rounding.predictor(self.length, 0.0, 1.0) - self.rounding.predictor(self.length, 0.0))
+        away += 8 * UNIT * self.length
+        moved = bent @ (here * self.length) + move * (bent @ (away * self.length))
+        return self.rounding.gradient(pulled, move) + FUNCTION * shaky + moved
 
     @functools.cached_property
     def flatness(self) -> Float[np.ndarray, " units"]:
-        """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H."""
+        """1 / ω ℓ″, for one output: Σ (x_nᵀδ)² / flatness_n ≤ ‖δ‖²_H (1 + δ)."""
         with np.errstate(divide="ignore"):
-            return 1 / (self.weight * self.curvature)
+            return (1 + 2 * self.rounding.off) / (self.weight * self.curvature)
 
     @functools.cached_property
     def common(self) -> Float[np.ndarray, "units ..."]:
@@ -139,9 +159,10 @@ class LinearFitCache:
 
         It is more as columns repeat one another, unless rows are whitened in float64.
         """
+        single_unit = 9 * 2.0**-24
         if isinstance(self.model.design, DenseDesign):
-            return 2.0**29 * GRADIENT_ROUNDING + self.blur + self.off
-        return 2.0**29 * float(np.sqrt(GRADIENT_ROUNDING * self.blur)) + self.off
+            return single_unit + self.rounding.step
+        return single_unit * self.rounding.root
 
     def whiten(self, units: Int[np.ndarray, "*refits width"]) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
@@ -184,25 +205,25 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
     extents: Extent = model.design.extent(root, shares)
-    norm, size, length, _ = extents
-    noise = GRADIENT_ROUNDING * float(weight @ (rounding_scale(slope, curvature, eta) * length))
     null = np.asarray(fit.null_space)
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, _norm_share(norms, theta, reach))
-    diagonal = np.sum(np.asarray(fit.factor) ** 2, axis=1)
+    scale = np.sqrt(np.sum(np.asarray(fit.factor) ** 2, axis=1))
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
-    blur = GRADIENT_ROUNDING * float(np.max(diagonal * np.sum(moves**2, axis=0)))  # H_jj (H⁻¹)_jj
-    off, condition = _root_rounding(fit, model, root, moves, np.sqrt(diagonal), weight, roots, curvature, flat, float(kappa))
-    if condition > REPEATED_COLUMNS * len(root):
-        bulk = length * (np.abs(theta) @ np.sqrt(diagonal))
-        noise += GRADIENT_ROUNDING * float(weight @ (rounding_scale(np.zeros_like(slope), curvature, eta) * bulk * length))
-        blur = max(blur, GRADIENT_ROUNDING * condition, off if off > CONDITION else 0.0)
+    off, condition = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
+    columns = model.design.features if several else len(theta)
+    rounding = Rounding(len(eta), columns, float(np.sqrt(condition)), off, float(np.abs(theta) @ scale))
+    norm, size, length = (of_several if several else of_one)(*extents[:3], rounding)
+    blur = rounding.predictor(length, total(np.abs(eta), 1))
+    noise = float(weight @ (slope_error(model, slope, curvature, eta, blur) * length))
+    noise += rounding.gradient(float(weight @ (total(np.abs(slope), 1) * length)))
+    lost = curvature_error(model, curvature, eta, blur)
+    far = _norm_share(norms, theta, reach)
+    table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, far, lost, blur)
     floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, condition))
-    rest: tuple[Any, ...] = noise, np.sqrt(diagonal), blur, off, floor, table, norms, reach
     return LinearFitCache(
         model,
         len(model.y),
@@ -215,10 +236,19 @@ def linear_cache(fit: Fit) -> LinearFitCache:
         curvature,
         reference,
         roots,
-        *extents,
+        norm,
+        size,
+        length,
+        extents.inner,
         flat,
         root @ np.asarray(fit.gradient),
-        *rest,
+        noise,
+        rounding,
+        lost,
+        floor,
+        table,
+        norms,
+        reach,
     )
 
 
@@ -321,11 +351,31 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def rounding_scale(slope: Array, curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
-    """Scale of the rounding error of a unit's slope: its own size, and the curvature times the size of its predictors."""
+def slope_error(model: Any, slope: Array, curvature: Array, eta: Array, blur: Array) -> Float[np.ndarray, "... units"]:
+    """Bound the errors of units' slopes, as they are computed, where predictors are off by `blur`."""
+    own = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
-        return np.abs(slope) + curvature * (1 + np.abs(eta))
-    return (np.abs(slope) + np.abs(curvature).sum(-2) * (1 + np.abs(eta))).sum(-1)
+        return own + 2 * curvature * blur
+    return (own + 2 * np.abs(curvature).sum(-2) * blur[..., None]).sum(-1)
+
+
+def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:
+    """Bound the shares by which curvatures are off, where predictors are off by `blur`; infinite where that is far.
+
+    Losses without an M have bounds of secants that know of both.
+    """
+    concordance = model.loss.self_concordance
+    if curvature.ndim > eta.ndim:  # ratios of probabilities
+        moved = 4 * blur + 4 * FUNCTION * (1 + np.abs(eta).max(-1))
+    elif concordance is None:
+        return np.zeros(eta.shape[:-1])
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
+        moved = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, own, FUNCTION)
+    moved = np.max(moved, axis=-1, initial=0.0)
+    known_move = 1e-3  # change of a curvature from which the terms of second order count
+    return np.where(moved < known_move, moved, np.inf)
 
 
 class FoldMetric:
@@ -339,6 +389,7 @@ class FoldMetric:
         self.z: Array | None = None
         self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
         self.inverse: Array | None = None
+        self.off = np.zeros(count)  # bound of the distance of the whitened Hessian from what is computed
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
         lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
@@ -350,25 +401,25 @@ class FoldMetric:
             self._dense(anchor, rows, delta, units)
 
     def _low_rank(self, lost_weight: Array, anchor: LinearFitCache) -> None:
-        z, width = self.carrying, lost_weight.shape[1]
+        z, width, self.lost = self.carrying, lost_weight.shape[1], lost_weight
         gram = z @ z.swapaxes(1, 2)
+        size = 1 + np.einsum("rk,rkk->r", np.abs(lost_weight), gram)
+        self.off = anchor.rounding.step * size
         if width == 1:
-            self.kept_share = np.minimum(1.0, 1 - lost_weight[:, 0] * gram[:, 0, 0])
-            good = self.kept_share > anchor.floor
-            self.core = np.where(good, lost_weight[:, 0] / np.where(good, 1 - lost_weight[:, 0] * gram[:, 0, 0], 1.0), 0.0)[
-                :, None, None
-            ]
+            least = 1 - lost_weight[:, 0] * gram[:, 0, 0]
+            good = least > anchor.floor + self.off
+            self.core = np.where(good, lost_weight[:, 0] / np.where(good, least, 1.0), 0.0)[:, None, None]
         else:
             root = np.sqrt(np.abs(lost_weight))
             sign = np.sign(lost_weight)
             inner = root[:, :, None] * gram * root[:, None, :]
             gone = np.where(sign > 0, 1.0, 0.0)
-            self.kept_share = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
-            good = self.kept_share > anchor.floor
+            least = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
+            good = least > anchor.floor + self.off
             whole = np.eye(width) - lost_weight[:, :, None] * gram
             whole[~good] = np.eye(width)
             self.core = np.linalg.solve(whole, lost_weight[:, :, None] * np.eye(width))
-        self.kept_share = np.where(good, self.kept_share, 0.0)
+        self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
         rank = len(anchor.root)
@@ -383,10 +434,12 @@ class FoldMetric:
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
-        least = np.linalg.eigvalsh(whole)[:, 0]
-        self.kept_share = np.where(least > anchor.floor, np.minimum(least, 1.0), 0.0)
-        whole[self.kept_share == 0] = np.eye(rank)
-        self.inverse = np.linalg.inv(whole)
+        values = np.linalg.eigvalsh(whole)
+        self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(values[:, -1], 1.0)
+        good = values[:, 0] > anchor.floor + self.off
+        self.kept_share = np.where(good, np.minimum(values[:, 0] - self.off, 1.0), 0.0)
+        whole[~good] = np.eye(rank)
+        self.whole, self.inverse = whole, np.linalg.inv(whole)
 
     def solve(self, gradient: Float[np.ndarray, "refits rank"], which: Array) -> Float[np.ndarray, "refits rank"]:
         if self.inverse is not None:
@@ -394,6 +447,18 @@ class FoldMetric:
         z = self.carrying[which]
         inner = np.einsum("rkp,rp->rk", z, gradient)
         return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
+
+    def residual(
+        self, gradient: Float[np.ndarray, "refits rank"], step: Float[np.ndarray, "refits rank"], which: Array
+    ) -> Float[np.ndarray, " refits"]:
+        """Bound what the steps leave of the gradients that they are made for, in the norms of the refits' metrics."""
+        if self.inverse is not None:
+            image = np.einsum("rij,rj->ri", self.whole[which], step)
+        else:
+            z = self.carrying[which]
+            image = step - np.einsum("rkp,rk->rp", z, self.lost[which] * np.einsum("rkp,rp->rk", z, step))
+        left = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(step, axis=1)
+        return left / np.sqrt(np.where(self.kept_share[which] > 0, self.kept_share[which], 1.0))
 
 
 def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Float[np.ndarray, "lanes units"]:

@@ -29,7 +29,7 @@ from .._runtime.jax import cached_on
 from .._runtime.results import NO_REFIT_CODES, among
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
+from ..linalg.rounding import UNIT
 from ..linalg.group_norms import Norms
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import weights_of
@@ -37,7 +37,7 @@ from ..objectives.objective import Flags, PerRefit, RefitPoints, Vector
 from ..optimize.active_set import TIE_DISTANCE
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
-from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache
+from ._anchor import OWN_HESSIAN_BELOW, LinearFitCache, linear_cache, slope_error
 from ._refit_batch import RefitBatch
 
 Array = np.ndarray
@@ -133,8 +133,10 @@ class Active:
     @functools.cached_property
     def gradient_rounding(self) -> Float[np.ndarray, " others"]:
         """Rounding error of a gradient."""
-        slope = self.at.weight @ np.abs(self.at.slope)
-        return GRADIENT_ROUNDING * float(slope) * self.full_model.largest[self.others]
+        at, n = self.at, self.units
+        blur = at.rounding.predictor(at.length, np.abs(at.eta))
+        own = at.weight @ (slope_error(at.model, at.slope, at.curvature, at.eta, blur) + (n + 8) * UNIT * np.abs(at.slope))
+        return float(own) * self.full_model.largest[self.others]
 
     @functools.cached_property
     def concordance(self) -> float:

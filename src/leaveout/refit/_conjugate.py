@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..linalg.design import apply_curvature, weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..objectives.objective import Flags, Lanes, PerLane
 from ._anchor import passes, tiles, total
 from ._enclosure import CAUTION, CertifiedBatch
@@ -89,7 +88,8 @@ class _Group:
             pulled[some] = weight_terms(self.omega[some], slope)
             change[some] = weight_terms(self.omega[some], curvature) - weight_terms(anchor.weight, anchor.curvature)
         gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
-        noise = GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length + anchor.noise
+        move = np.linalg.norm(self.u, axis=1)
+        noise = anchor.rounding.gradient(total(np.abs(pulled, out=pulled), 2) @ anchor.length, move) + anchor.noise
         self.state.gradients += len(theta)
         return gradient, change, noise / np.sqrt(self.state.metric.kept_share[self.lanes])
 

@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 
 from .._runtime.results import RESULTS
 from ..linalg.design import apply_curvature, scale_units, weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, ball, gaps
+from ..linalg.enclosure_theorem import Ball, ball, gaps
 from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
+from ._anchor import FoldMetric, curvature_error, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
 STEPS, HURRY = 12, 2  # steps with one metric before a refit needs another; or before its error is estimated
@@ -105,7 +105,7 @@ class CertifiedBatch:
         self.slope, self.noise = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise, noise
         found = anchor.table.ball(self.slope, kept, grown)
         self.u, self.first = step, np.linalg.norm(step, axis=1)
-        after = np.where(determined, found.after, np.inf)
+        after = np.where(determined, found.after + noise + self.metric.residual(gradient, step, everyone), np.inf)
         some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))  # others need no predictors yet
         self._place(some, after[some])
 
@@ -125,8 +125,8 @@ class CertifiedBatch:
         """Weights of the selected refits."""
         return weights(self.rows, self.anchor.units, lanes)
 
-    def _place(self, lanes: Array, after: Array, norm: Array | None = None) -> None:
-        """Write the held predictors at the candidates, and their errors."""
+    def _place(self, lanes: Array, after: Array, norm: Array | None = None, lost: Array | None = None) -> None:
+        """Write the held predictors at the candidates, and their errors; `norm` and `lost`, their rounding, are of other metrics."""
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
@@ -143,12 +143,9 @@ class CertifiedBatch:
                 norm = anchor.norm[units]
             half = norm * after[:, None]
         half[~np.isfinite(after)] = np.inf
-        center = self.center[lanes]
-        lost = total(np.abs(center), 2)
-        lost += 1 + anchor.bulk[units]
-        lost *= 4 * GRADIENT_ROUNDING
-        center -= anchor.eta[units]
-        lost += anchor.blur * total(np.abs(center, out=center), 2)
+        if lost is None:
+            size = total(np.abs(self.center[lanes]), 2)
+            lost = anchor.rounding.predictor(anchor.length[units], size, np.linalg.norm(self.u[lanes], axis=1)[:, None])
         self.half[lanes] = np.add(half, lost, out=half)
 
     # gradients
@@ -190,11 +187,15 @@ class CertifiedBatch:
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
-        pulled = np.empty_like(eta)
+        pulled, noise, move = np.empty_like(eta), np.empty(len(lanes)), np.linalg.norm(self.u[lanes], axis=1)
+        orders = (1, 2) if anchor.roots is None else (1,)
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
-            pulled[some] = weight_terms(omega[some], model.loss.derivatives(eta[some], model.y, (1,))[0])
+            slope, *curvature = model.loss.derivatives(eta[some], model.y, orders)
+            pulled[some] = weight_terms(omega[some], slope)
+            bent = curvature[0] if curvature else None
+            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, bent, move[some])
         gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
-        return eta, omega, gradient, GRADIENT_ROUNDING * total(np.abs(pulled, out=pulled), 2) @ anchor.length
+        return eta, omega, gradient, noise
 
     def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Same quantities, the gradient being u (H whitened is I) plus the gradient of the slopes' nonlinear part."""
@@ -208,13 +209,13 @@ class CertifiedBatch:
         gradient = anchor.leftover + u + anchor.back(slope)
         lost = np.sqrt(slope**2 @ anchor.size)  # and rounding of the moves, times the changes of ℓ″
         lost += np.linalg.norm(u, axis=1) * (1 + np.sqrt(curvature**2 @ anchor.size**2))
-        return eta, omega, gradient, anchor.digits * lost
+        return eta, omega, gradient, anchor.digits * lost + anchor.noise
 
     def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool) -> None:
         anchor, before = self.anchor, self.slope[lanes]
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
-        noise = (noise + anchor.noise) / np.sqrt(self.metric.kept_share[lanes])
+        noise /= np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         shrinks = size <= STALL_RATIO * before
         near = size <= self.target * np.maximum(self.first[lanes], 1e-300)
@@ -226,8 +227,8 @@ class CertifiedBatch:
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.is_taken[lanes] = good
-        moved, after = lanes[good], found.after[good] + noise[good]  # the error of the step itself
-        self.u[moved] += step[good]
+        self.u[lanes[good]] += step[good]  # the step itself has an error
+        moved, after = lanes[good], (found.after + noise + self.metric.residual(gradient, step, lanes))[good]
         self.proved[moved] = True
         self.radius[moved], self.half[moved] = np.inf, np.inf
         if (placed := np.isfinite(after)).any():
@@ -249,13 +250,20 @@ class CertifiedBatch:
             at, radius, mine = eta[some], 2 * size[some], lanes[some]
             curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
             reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)
-            gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference)
+            move = np.linalg.norm(self.u[mine], axis=1)[:, None]
+            blur = anchor.rounding.predictor(anchor.length, total(np.abs(at), 2), move)
+            gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference, blur)
             share = np.multiply(omega[some], anchor.size)
             share /= kept[some, None]
             more = anchor.norm_share(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
-            more = more * self.growth[mine] / kept[some]
+            more = more * self.growth[mine] / kept[some] + 2 * self._curvature_error(at, curvature, blur)
             found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
         return found
+
+    def _curvature_error(self, eta: Array, curvature: tuple[Array, ...], blur: Array) -> PerLane:
+        model = self.anchor.model
+        known = curvature[0] if curvature else np.broadcast_to(np.ones(1), (*eta.shape, eta.shape[-1]))
+        return curvature_error(model, known, eta, blur)
 
     def estimate(self, lanes: Array) -> None:
         """Estimate radii from the curvature at the candidates, by products with its difference from the metric's.

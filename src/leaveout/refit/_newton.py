@@ -7,10 +7,11 @@ import scipy
 from jaxtyping import Bool, Float
 
 from .._runtime.results import RESULTS
-from ..linalg.design import scale_units, weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, ball, gaps
+from ..linalg.design import weight_terms
+from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
+from ..linalg.rounding import UNIT, Rounding, of_one, of_several
 from ..objectives.objective import Flags, PerLane, PerRefit
-from ._anchor import CONDITION, PASS, rounding_scale, unsure
+from ._anchor import PASS, curvature_error, slope_error, total, unsure
 from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
@@ -77,27 +78,38 @@ class DampedNewton:
         pulled = weight_terms(omega, slope)
         raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalty_terms(theta)[1]
         hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
-        root, bad, lost = inverse_roots(hessian, eta.shape[1])
+        root, bad, off = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             # the curvature vanished during the steps
             self._fail(k, RESULTS.not_converged if self.has_begun[k] else RESULTS.undetermined)
         self.has_begun[which] = True
         if bad.all():
             return
-        which, root, raw, eta, curvature, omega, pulled, lost = (
-            part[~bad] for part in (which, root, raw, eta, curvature, omega, pulled, lost)
+        which, root, raw, theta, eta, slope, curvature, omega, hessian, off = (
+            part[~bad] for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, off)
         )
         whitened = np.einsum("rp,rpk->rk", raw, root)
-        norm, share, length, _ = model.design.extents(root, model.shares(eta, curvature))
-        noise = GRADIENT_ROUNDING * np.sum(rounding_scale(pulled, scale_units(omega, curvature), eta) * length, axis=1)
+        extents = model.design.extents(root, model.shares(eta, curvature))
+        several = anchor.roots is not None
+        columns = model.design.features if several else theta.shape[1]
+        condition = off / ((eta.shape[1] + 4 * theta.shape[1] + 8) * UNIT)
+        bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
+        rounding = Rounding(eta.shape[1], columns, *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
+        norm, share, length = (of_several if several else of_one)(*extents[:3], rounding)
+        blur = rounding.predictor(length, total(np.abs(eta), 2))
+        noise = np.sum(omega * slope_error(model, slope, curvature, eta, blur) * length, axis=1)
+        noise += rounding.gradient(np.sum(omega * total(np.abs(slope), 2) * length, axis=1)[:, None])[:, 0]
         decrement = np.linalg.norm(whitened, axis=1)
         size = decrement + noise
         step = -np.einsum("rpk,rk->rp", root, whitened)
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
-        gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size[:, None] * norm, reference)
-        found = ball(gap, reference, omega * share, size, 2 * size, self._norm_share(which, root, 2 * size))
+        gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size[:, None] * norm, reference, blur)
+        more = self._norm_share(which, root, 2 * size) + 2 * curvature_error(model, curvature, eta, blur)
+        found = ball(gap, reference, omega * share, size, 2 * size, more)
+        left = noise + rounding.step[:, 0] * decrement  # the error of the step itself, and of the predictors after it
+        digits = rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None]) + 4 * UNIT * size[:, None] * norm
         state.radius[self.lanes[which]] = self._across(root) * found.after
-        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, norm, lost, enough)
+        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, left, norm, digits, enough)
 
     def _norm_share(self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array) -> Array | float:
         """Share that norms of groups add to C, from the candidates and in their own metrics."""
@@ -135,8 +147,9 @@ class DampedNewton:
         result: Ball,
         decrement: Array,
         noise: Array,
+        left: Array,
         norm: Array,
-        lost_weight: Array,
+        digits: Array,
         enough: Callable,
     ) -> None:
         """Take the steps, and close the refits for which that is enough.
@@ -160,10 +173,12 @@ class DampedNewton:
         self.F[which] = new
         lanes = self.lanes[which]
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
-        off = np.where(lost_weight > CONDITION, 2 * lost_weight * decrement + noise, 0.0)  # the error of the step itself
-        after = np.where(length == 1, result.after + off, np.inf)
-        own = norm if norm.shape[1] == state.units.shape[1] else np.take_along_axis(norm, state.units[lanes], axis=1)
-        state._place(lanes, after, own)
+        after = np.where(length == 1, result.after + left, np.inf)
+        units = state.units[lanes]
+        own, lost = (
+            part if part.shape[1] == units.shape[1] else np.take_along_axis(part, units, axis=1) for part in (norm, digits)
+        )
+        state._place(lanes, after, own, lost)
         done = enough(lanes)
         self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import apply_curvature, scale_units
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball
+from ..linalg.enclosure_theorem import Ball
 from ..objectives.objective import PerRefit
 from ..optimize.fit import Fit
 from ._anchor import linear_cache, total
@@ -61,14 +61,10 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     share = anchor.size[at] * (anchor.curvature[at] if anchor.roots is None else 1.0)
     row, grown = Row(*parts, anchor.inner[at], share, common), np.maximum(weight, 1.0)
 
-    def rounded(center: Array, move: Array) -> Array:
-        lost = 4 * GRADIENT_ROUNDING * (1 + total(np.abs(center), 1) + anchor.bulk[at])
-        return lost + anchor.blur * total(np.abs(move), 1)
-
+    rounded = lambda center, move: anchor.rounding.predictor(anchor.length[at], total(np.abs(center), 1), move)
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    return sherman_morrison_step(
-        unit, (1 - weight) * anchor.weight[at], row, rest, anchor.noise * grown, ball, rounded, anchor.floor
-    )
+    lost, noise = (1 - weight) * anchor.weight[at], anchor.noise * grown
+    return sherman_morrison_step(unit, lost, row, rest, noise, ball, rounded, anchor.floor, anchor.rounding.step)
 
 
 def sherman_morrison_step(
@@ -80,14 +76,17 @@ def sherman_morrison_step(
     ball: Callable[[Array, Array], Ball],
     rounded: Callable[[Array, Array], Array],
     floor: PerRefit | float,
+    off: PerRefit | float,
 ) -> OneRow:
     """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector of parameters.
 
     `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the rounding error of a
-    predictor.
+    predictor after a move of a length, and `off` what a step leaves of its length.
     """
     pull, bend = scale_units(lost_weight, row.slope), scale_units(lost_weight, row.curvature)
     kept = 1 - lost_weight * row.share
+    off = off * (1 + np.abs(lost_weight) * row.share)
+    kept = kept - off
     determined = kept > floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
     along = row.common - apply_curvature(row.inner, pull)  # z · gradient
@@ -98,7 +97,7 @@ def sherman_morrison_step(
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
     distance, after = ball(slope, kept)
     center = row.eta - step
-    digits = rounded(center, scale_units(1 / kept, step))
+    digits = rounded(center, slope / root) + row.norm / root * (noise / root + 2 * off / kept * slope)
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
     return OneRow(unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined)

@@ -19,11 +19,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import DenseDesign, MultiOutputDesign, Predictors, weight_terms
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING, Ball, CurvatureBounds, RadiusTable, ball, change, gaps
+from ..linalg.enclosure_theorem import Ball, CurvatureBounds, RadiusTable, ball, change, gaps
+from ..linalg.rounding import UNIT, Rounding, of_one
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
-from ._anchor import OWN_HESSIAN_BELOW, rounding_scale
+from ._anchor import OWN_HESSIAN_BELOW, curvature_error, slope_error
 from ._enclosure import HURRY, STALL_RATIO, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
 from ._newton import inverse_roots
@@ -90,15 +91,20 @@ class Stack:
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
-        self.norm, size = self._extents()
+        norm, size = self._extents()
+        condition = off / ((len(model.y) + 4 * len(own.T) + 8) * UNIT)
+        bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
+        self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
+        self.norm, size, _ = of_one(norm, size, norm, self.rounding)
         gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size *= self.weight
-        self.noise = GRADIENT_ROUNDING * np.einsum(
-            "kn,kn,n->k", rounding_scale(self.slope, self.curvature, self.eta), self.norm, self.weight
-        )
-        self.blur = GRADIENT_ROUNDING * np.max(own * np.einsum("kpr,kpr->kp", self.root, self.root), axis=1)
-        self.table = RadiusTable(model.loss, model.y, self.eta, self.curvature, size, self.norm)
+        blur = self.rounding.predictor(self.norm, np.abs(self.eta))
+        wrong = slope_error(model, self.slope, self.curvature, self.eta, blur)
+        self.noise = np.einsum("kn,kn,n->k", wrong, self.norm, self.weight)
+        self.noise += self.rounding.gradient(np.einsum("kn,kn,n->k", np.abs(self.slope), self.norm, self.weight)[:, None])[:, 0]
+        self.lost = curvature_error(model, self.curvature, self.eta, blur)
+        self.table = RadiusTable(model.loss, model.y, self.eta, self.curvature, size, self.norm, None, self.lost)
         self.look = self._look()
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
@@ -149,18 +155,15 @@ class Stack:
         row = Row(*self.flat, square, self.flat[2] * square, common)
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
-        rounded = lambda center, move: self._rounding(self.penalty, self.unit, center, move)
+        rounding = self.lane_rounding(self.penalty)
+        rounded = lambda center, move: rounding.predictor(self.flat[-1], np.abs(center), move)
         rest = each(np.sum(self.leftover**2, axis=1))
-        return sherman_morrison_step(self.unit, lost, row, rest, each(self.noise), ball, rounded, each(self.floor))
+        parts = ball, rounded, each(self.floor), rounding.step
+        return sherman_morrison_step(self.unit, lost, row, rest, each(self.noise), *parts)
 
-    def _rounding(self, penalty: Array, unit: Array, center: Array, move: Array) -> Float[Array, " lanes"]:
-        """Rounding error of predictors."""
-        bulk = np.linalg.norm(self.theta, axis=1)[penalty] * self._lengths[unit]  # an upper bound of Σ_j |x_ij θ_j|
-        return 4 * GRADIENT_ROUNDING * (1 + np.abs(center) + bulk) + self.blur[penalty] * np.abs(move)
-
-    @functools.cached_property
-    def _lengths(self) -> Float[Array, " units"]:
-        return self.design.lengths
+    def lane_rounding(self, penalty: Array) -> Rounding:
+        """Rounding at the anchors of some lanes."""
+        return self.rounding._replace(**{name: getattr(self.rounding, name)[penalty, 0] for name in ("root", "off", "bulk")})
 
     @functools.cached_property
     def held(self) -> Bool[Array, " lanes"]:
@@ -231,7 +234,7 @@ class Stack:
     @functools.cached_property
     def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
         """Rows and R in the precision that the next term needs: z loses the root of the digits that H⁻¹x loses."""
-        kind = sampled.precision(float(np.sqrt(self.blur.max() / GRADIENT_ROUNDING)))
+        kind = sampled.precision(float(self.rounding.root.max()))
         return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
 
     def _whiten(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
@@ -292,20 +295,28 @@ class ChordIteration:
         root = stack.root[self.penalty]
         theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
         eta = model.eta(theta)
-        pulled = weight_terms(stack.weight[None], model.loss.derivatives(eta, model.y, (1,))[0])
-        each = np.arange(len(eta))
+        slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
+        pulled, away = weight_terms(stack.weight[None], slope), np.linalg.norm(self.u, axis=1)
+        rounding, norm, each = stack.lane_rounding(self.penalty), stack.norm[self.penalty], np.arange(len(eta))
+        blur = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
+        wrong = slope_error(model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), away[:, None]))
         pulled[each, self.unit] *= 1 - self._share()
         raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
         gradient = np.einsum("lp,lpr->lr", raw, root)
         move = self._solve(gradient)
-        terms = np.abs(pulled, out=pulled).sum(1) * stack.norm.max(1)[self.penalty]
-        noise = (GRADIENT_ROUNDING * terms + stack.noise[self.penalty]) / np.sqrt(self.kept_share)
+        noise = rounding.gradient(np.einsum("ln,ln->l", np.abs(pulled, out=pulled), norm), away)
+        root_kept = np.sqrt(self.kept_share)
+        noise = (noise + np.einsum("ln,ln,n->l", wrong, norm, stack.weight)) / root_kept
+        bent = self.lost_curvature * stack.curvature[self.penalty, self.unit]
+        image = gradient + move - (bent * np.einsum("lr,lr->l", self.z, move))[:, None] * self.z
+        off = 2 * rounding.step * (1 + bent * norm[each, self.unit] ** 2)
+        left = noise + (np.linalg.norm(image, axis=1) + off * np.linalg.norm(move, axis=1)) / root_kept
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         found = self._ball(eta, size)
         stuck = ~(np.isfinite(found.after) & ((size <= STALL_RATIO * self.slope) | (found.after <= 0.5 * found.distance)))
         self.u[~stuck] += move[~stuck]
         self.slope = size
-        return stuck, found.after
+        return stuck, found.after + left
 
     def _share(self) -> Float[Array, " lanes"]:
         """Share of its weight that each row loses."""
@@ -324,9 +335,12 @@ class ChordIteration:
             (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
             reach = norm * radius[:, None] / np.sqrt(kept)
             gap = gaps(model.loss, model.y, eta[some], CurvatureBounds(curvature, curvature), reach, reference)
+            rounding = stack.lane_rounding(own)
+            rounding = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
+            lost = curvature_error(model, curvature, eta[some], rounding.predictor(norm, np.abs(eta[some]), moved[some, None]))
             omega = np.tile(stack.weight, (len(some), 1))
             omega[np.arange(len(some)), self.unit[some]] -= self.lost_curvature[some]
-            found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius)
+            found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius, 2 * lost)
         return found
 
     def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
@@ -335,7 +349,8 @@ class ChordIteration:
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
         center = stack.eta[penalty, unit] + move
         half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[some])
-        return center, half + stack._rounding(penalty, unit, center, move)
+        away = np.linalg.norm(self.u[some], axis=1)
+        return center, half + stack.lane_rounding(penalty).predictor(stack.norm[penalty, unit], np.abs(center), away)
 
 
 class Settling:

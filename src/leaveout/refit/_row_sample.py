@@ -19,7 +19,6 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
 from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
@@ -91,7 +90,7 @@ def precision(lost_weight: float) -> type[np.floating]:
 
 def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
     """Return the function that converts arrays to that precision."""
-    return functools.partial(np.asarray, dtype=precision(anchor.blur / GRADIENT_ROUNDING))
+    return functools.partial(np.asarray, dtype=precision(anchor.rounding.root**2))
 
 
 def _of_one(

@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
+from ..linalg.rounding import UNIT
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
 from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans.plan import Plan
@@ -429,7 +429,9 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
         if not (len(own.active) and (1 - own.h).min() > OWN_HESSIAN_BELOW):
             continue
         k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
-        half = half + 16 * GRADIENT_ROUNDING * (np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])) / (1 - own.h[unit])
+        half = half + 4 * (len(unit) + len(rows.gram) + 16) * UNIT * (
+            np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])
+        ) / (1 - own.h[unit])
         theta[k], bad[k], proved[k] = rows.shift_back(own.theta), False, known
         losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
         baseline[k] = 0.5 * (own.residual[unit] / root) ** 2

@@ -12,7 +12,7 @@ refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the error by
 import numpy as np
 from jaxtyping import Float
 
-from ..linalg.enclosure_theorem import GRADIENT_ROUNDING
+from ..linalg.rounding import UNIT
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.losses import Squared
 from ..plans.plan import Plan
@@ -97,11 +97,11 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
         half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # an upper bound of Σ_j |x_ij coef_j|
         half += off
         half += np.abs(level)[:, None] + taken(axes.shift)
-        half *= 4 * GRADIENT_ROUNDING
+        half *= (len(omega) + 4 * len(axes.values) + 16) * UNIT
         held -= seen
         np.abs(held, out=held)
         held /= kept
-        held *= GRADIENT_ROUNDING * axes.rounding_growth(alpha, inverse)[:, None]
+        held *= (len(omega) + 4 * len(axes.values) + 16) * UNIT * axes.rounding_growth(alpha, inverse)[:, None]
         half += held
         off += 0.5 * half
         error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²

@@ -357,8 +357,9 @@ def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
     monkeypatch.setattr(_anchor, "whitening_error", None)  # nothing is measured by whitening all rows
     anchor = linear.linear_cache(fit)
     penalty, design = anchor.model.bending(anchor.theta[None])[0], anchor.model.design
-    assert anchor.blur < 1e-14 and anchor.floor < 1e-6
-    assert _anchor.unsure(anchor.root, anchor.scale, 4000) > _anchor.CONDITION
+    scale = np.linalg.norm(np.asarray(fit.factor), axis=1)
+    assert anchor.rounding.root < 100 and anchor.floor < 1e-6
+    assert _anchor.unsure(anchor.root, scale, 4000) > _anchor.CONDITION
     x, wide = design.each.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
     curved = np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape) + penalty + anchor.flat
     off = np.asarray(wide @ curved @ wide.T, float) - np.eye(len(wide))

@@ -66,7 +66,9 @@ class Reference:
         self.a = np.where(share > 1e-9, curvature, 0.0)  # any a will do, and a row that carries nothing needs no bound
         self.X, self.R_balls, self.P = matrix(X), matrix(self.R), matrix(problem.penalty)
         Z = self.X * self.R_balls.transpose()
-        weighted = [[arb(w) * arb(a) * v for v in row] for w, a, row in zip(weight.tolist(), self.a.tolist(), Z.tolist(), strict=True)]
+        weighted = [
+            [arb(w) * arb(a) * v for v in row] for w, a, row in zip(weight.tolist(), self.a.tolist(), Z.tolist(), strict=True)
+        ]
         B = Z.transpose() * arb_mat(weighted) + self.R_balls * self.P * self.R_balls.transpose() * arb(times)
         self.delta = float(lengths(above((B - matrix(np.eye(p))).entries()), 0))
         self.length = lengths(above(Z.entries()).reshape(n, p), 1)
@@ -124,7 +126,8 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
             predictors = [e + arb(o) for e, o in zip(predictors, np.repeat(problem.offset, count).tolist(), strict=True)]
         w = weights[:, open_].ravel().tolist()
         slopes = [
-            problem.loss.taylor(e, y[i // count])[1] * v if v else arb(0) for i, (e, v) in enumerate(zip(predictors, w, strict=True))
+            problem.loss.taylor(e, y[i // count])[1] * v if v else arb(0)
+            for i, (e, v) in enumerate(zip(predictors, w, strict=True))
         ]
         pull = reference.X.transpose() * arb_mat(n, count, slopes)
         kappa = arb_mat(count, count, [arb(times[k]) if j == i else arb(0) for i, k in enumerate(open_) for j in range(count)])
@@ -142,7 +145,9 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
         gradient = np.array([float(v) for v in white.entries()]).reshape(-1, count)[:, left]
         open_, entries = open_[left], np.array(points.entries(), object).reshape(-1, count)[:, left]
         step = reference.R.T @ reference.without([folds[j] for j in open_], gradient)
-        points = arb_mat([[(v - arb(float(s))).mid() for v, s in zip(*pair, strict=True)] for pair in zip(entries, step, strict=True)])
+        points = arb_mat(
+            [[(v - arb(float(s))).mid() for v, s in zip(*pair, strict=True)] for pair in zip(entries, step, strict=True)]
+        )
     return verdicts
 
 
@@ -175,7 +180,9 @@ def least_norm(problem: Problem, fold: Fold) -> Verdict:
     kept = np.flatnonzero(weight > 0).tolist()
     exact = lambda v: fmpq(*map(int, float(v).as_integer_ratio()))
     w = {i: exact(weight[i]) for i in kept}
-    mean = lambda values: sum((w[i] * values[i] for i in kept), fmpq(0)) / sum(w.values(), fmpq(0)) if problem.intercept else fmpq(0)
+    mean = lambda values: (
+        sum((w[i] * values[i] for i in kept), fmpq(0)) / sum(w.values(), fmpq(0)) if problem.intercept else fmpq(0)
+    )
     rows = [[exact(v) for v in row[:own]] for row in problem.X]
     middle = [mean([row[j] for row in rows]) for j in range(own)]
     rows = [[v - m for v, m in zip(row, middle, strict=True)] for row in rows]
@@ -190,7 +197,9 @@ def least_norm(problem: Problem, fold: Fold) -> Verdict:
     short = (C.transpose() * WC).solve(WC.transpose() * arb_mat([[arb(target[i] - level)] for i in kept]))
     theta = F.transpose() * (F * F.transpose()).solve(short)
     found = (arb_mat([[arb(v) for v in rows[i]] for i in fold.held.tolist()]) * theta).entries()
-    return judge(problem, fold, {i: e + arb(level + exact(problem.offset[i])) for i, e in zip(fold.held.tolist(), found, strict=True)})
+    return judge(
+        problem, fold, {i: e + arb(level + exact(problem.offset[i])) for i, e in zip(fold.held.tolist(), found, strict=True)}
+    )
 
 
 def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:

@@ -87,6 +87,10 @@ class Family(abc.ABC):
         """Compute the part of −log density that does not depend on η."""
         return 0.0
 
+    def terms(self, order: int, size: Array, eta: Array, phi: Any, tau: Any, y: Array) -> Array:
+        """Bound the sum of the sizes of the terms of −log density or of a derivative in η, of which `size` is the size."""
+        return size
+
     def formulas_of_tau(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
         """Return the derivatives in τ of `formulas` of orders zero to two."""
         return {}
@@ -166,6 +170,12 @@ class GammaFamily(Family):
     def formulas_of_tau(self, eta, nu, tau, y):
         return self.formulas(eta, nu, tau, y)
 
+    def terms(self, order, size, eta, nu, tau, y):
+        if order == 1:
+            return size + 2 * nu
+        logs = np.abs((nu - 1) * np.log(y)) + np.abs(nu * tau) + np.abs(special.gammaln(nu))
+        return size if order else size + 2 * (nu * np.abs(eta) + logs)
+
     def constant_of_tau(self, nu, tau, y):
         return nu * (special.digamma(nu) - np.log(y) - tau - 1)
 
@@ -217,6 +227,11 @@ class PoissonFamily(Family):
     def constant(self, phi, tau, y):
         return special.gammaln(y + 1.0)
 
+    def terms(self, order, size, eta, phi, tau, y):
+        if order == 1:
+            return size + 2 * y
+        return size if order else size + 2 * (y * np.abs(eta) + np.abs(special.gammaln(y + 1.0)))
+
     def crps(self, mean, phi, y):
         below, mass = special.gammaincc(y + 1, mean), np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
         return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
@@ -265,6 +280,14 @@ class NegativeBinomialFamily(Family):
 
     def constant(self, alpha, tau, y):
         return special.gammaln(y + 1.0) - self._rising(1 / alpha, y)
+
+    def terms(self, order, size, eta, alpha, tau, y):
+        bent = 1 + np.abs(eta) + np.abs(tau)  # η + τ loses digits, which e^{η + τ} multiplies
+        if order:
+            return (size + 2 * y * (order == 1)) * bent
+        s = 1 / alpha
+        logs = np.abs(special.gammaln(y + 1.0)) + np.abs(special.gammaln(s + y)) + np.abs(special.gammaln(s)) + y * np.abs(tau)
+        return (size + 2 * (y * np.abs(eta) + logs)) * bent
 
     def formulas_of_tau(self, eta, alpha, tau, y):
         s, x = 1 / alpha, eta + tau

@@ -50,6 +50,14 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         """Return `formulas` under a link that is not that of the family."""
         return {}
 
+    def terms(self, order, size, eta, y):
+        if self.link_name == self.family.link:
+            return self.family.terms(order, size, eta, *self.given, y)
+        # the terms under a link of powers are, but for constants, y and powers of η times logarithms of η
+        power = 1 + np.abs(eta) + np.abs(1 / np.where(eta == 0, 1.0, eta))
+        constant = np.abs(self.family.constant(*self.given, np.maximum(y, SMALLEST_PREDICTOR))) if order == 0 else 0.0
+        return size + (1 + float(self.given[0])) * (1 + np.abs(y)) * power**2 + constant if order < 2 else size
+
     def check(self, y: np.ndarray) -> None:
         self.family.check(y)
 
@@ -361,6 +369,19 @@ class Tweedie(AbstractMeanLoss):
             3: lambda: (2 - p) ** 2 * second - (p - 1) ** 2 * first,
         }
 
+    def terms(self, order, size, eta, y):
+        p, phi = float(self.power), float(self.dispersion)
+        first, second = y * exponential((1 - p) * eta) / phi, exponential((2 - p) * eta) / phi
+        bent = 1 + np.abs(eta)  # (1 − p)η is rounded before it is an exponent
+        if order == 0:
+            own = (
+                np.maximum(y, 0.0) ** (2 - p) / (phi * np.maximum(np.abs((1 - p) * (2 - p)), 1e-300))
+                if self.kind == "compound"
+                else y
+            )
+            return (size + own + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)) * bent
+        return (size + first + second) * bent
+
     def check(self, y: np.ndarray) -> None:
         if self.kind in ("Poisson", "compound"):
             domain(y, y >= 0, f"Tweedie ({self.power:g})", "not negative")
@@ -438,6 +459,11 @@ class AbstractQuasiLoss(AbstractLoss):
         known = self.likelihood.formulas(eta, y)
         least = lambda k: 0.0 if k else self.least(y, scipy.special)
         return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
+
+    def terms(self, order, size, eta, y):
+        phi = float(self.dispersion)
+        own = self.likelihood.terms(order, phi * size, eta, y)
+        return (own + 4 * np.abs(self.least(y, scipy.special)) + y if order == 0 else own) / phi
 
     @property
     def ceiling(self) -> float:

@@ -67,6 +67,10 @@ class Multinomial(AbstractLoss):
             2: second,
         }
 
+    def terms(self, order, size, eta, y):
+        lost = 1 + np.abs(eta).max(-1)  # η less its maximum is rounded before it is an exponent
+        return size * lost.reshape(lost.shape + (1,) * (size.ndim - lost.ndim))
+
     def roots(self, eta: np.ndarray) -> np.ndarray:
         """Compute the root diag(√p) − p √pᵀ of the second derivative.
 

@@ -95,6 +95,10 @@ class AbstractRounded(AbstractLoss):
             3: lambda: sum(-a * b * bend(t) * np.tanh(t / 2) / h**2 for a, b, t in known),
         }
 
+    def terms(self, order, size, eta, y):
+        bent = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)  # (bη + c)/h is rounded before it is an exponent
+        return (size + sum(a for a, *_ in self.kinks(0.0)) * (order == 1)) * bent
+
     def sharp(self, eta: Array, y: Array) -> Array:
         """Compute the loss with its kinks, not rounded.
 

@@ -1,0 +1,74 @@
+"""Rounding errors of float64 in the proofs of `enclosure_theorem`: bounds that are derived, not measured.
+
+With u = 2⁻⁵³, a sum of k products, in whatever order, is off by at most k u Σ |x| |y| (C.-P. Jeannerod and S. M. Rump, Improved
+error bounds for inner products in floating-point arithmetic, 2013). A bound made of nonnegative terms loses less than a factor
+of 1 + 2⁻³² while it is computed. exp, log, log1p, expm1 and erfcx are taken to be within 4 units of the last place, which
+`tests/linalg/test_rounding.py` measures, so that ℓ and its derivatives are within `FUNCTION` of the sizes of their terms.
+
+Let R be any inverse factor of the reference, ‖R A Rᵀ − I‖ ≤ δ, s² the diagonal of A and κ = ‖|R| s‖². Then |x_ij| ≤ k_i s_j, and
+
+    |fl(R x_i) − R x_i| ≤ (p + 2) u √κ k_i,      |fl(x_iᵀθ) − x_iᵀθ| ≤ (p + 2) u k_i Σ_j s_j |θ_j|,
+    ‖R x_i‖ / √(1 + δ) ≤ k_i ≤ ‖R x_i‖ / √(1 − δ),      k_i = ‖x_i‖_{A⁻¹},
+
+so that every rounding error of a predictor, a slope or a gradient is a number times k_i. A step by RᵀR in the place of A⁻¹ leaves
+a residual of at most δ of its length.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+UNIT = 2.0**-53
+UP = 1 + 2.0**-32
+FUNCTION = 64 * UNIT  # of a loss or a derivative, relative to the sizes of its terms: some ten operations and two functions
+
+
+class Rounding(NamedTuple):
+    """Sizes from which rounding errors at the anchor follow: of `rows` and `columns`, √κ, δ, and Σ_j s_j |θ̂_j|."""
+
+    rows: int
+    columns: int
+    root: Any  # one number, or one for each of several anchors
+    off: Any
+    bulk: Any
+
+    @property
+    def growth(self) -> Any:
+        """Largest ratio of k_i to its computed value."""
+        return (1 + 2 * (self.columns + 16) * UNIT * (1 + self.root)) / np.sqrt(1 - np.minimum(self.off, 0.5))
+
+    @property
+    def formed(self) -> Any:
+        """Error of a whitened Hessian whose sums are formed before they are whitened, relative to its largest eigenvalue."""
+        return UP * (self.rows + 4 * self.columns + 8) * UNIT * self.root**2
+
+    @property
+    def step(self) -> Any:
+        """Length, relative to that of a step, of the residual that it leaves in the norm of A."""
+        return 2 * self.off + (self.columns + 16) * UNIT * (2 + 4 * self.root)
+
+    def predictor(self, length: Array, size: Array | float, move: Array | float = 0.0) -> Array:
+        """Bound the errors of predictors at θ̂ + Rᵀu for u of length `move`: as computed there, or as η̂ + zᵀu.
+
+        `length` is k, and `size` that of the predictors, which offsets do not exceed by more than Σ_j |x_ij θ_j|.
+        """
+        return UP * UNIT * ((3 * self.columns + 11) * (self.bulk + self.root * move) * length + 4 * size)
+
+    def gradient(self, pulled: Array, move: Array | float = 0.0) -> Array:
+        """Bound the error of a whitened gradient by its sums, for Σ ω |ℓ′| k = `pulled`, and by the penalty's part."""
+        own = (self.rows + self.columns + 4) * pulled + (self.columns + 4) * (self.bulk + self.root * move)
+        return UP * UNIT * self.root * own
+
+
+def of_one(norm: Array, size: Array, length: Array, rounding: Rounding) -> tuple[Array, Array, Array]:
+    """Bound the extents of units, as `Extent` has them, from their computed values."""
+    growth = rounding.growth
+    norm = norm * growth
+    return norm, size * growth**2, norm if length is norm else length * growth
+
+
+def of_several(norm: Array, size: Array, length: Array, rounding: Rounding) -> tuple[Array, Array, Array]:
+    """Bound the extents of units of several outputs, whose ranges and shares come from products that cancel."""
+    lost = (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2
+    return np.sqrt(norm**2 + lost) * rounding.growth, size * rounding.growth**2 + lost, length * rounding.growth
