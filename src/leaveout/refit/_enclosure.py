@@ -164,6 +164,7 @@ class CertifiedBatch:
             for few, told in ((True, self._change), (False, self._whole)):
                 for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
                     self._step(some, *told(some), k == most - 1)
+                    self.proved[some] &= not few  # the rounding of float32 is judged by its usual size
             done = np.isfinite(self.radius[lanes])
             if done.any():
                 done[done] = enough(lanes[done])
