@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .design import Loss, LossOfSeveral
-from .rounding import FUNCTION, UP
+from .rounding import FUNCTION, TINY, UP
 
 Array = np.ndarray
 TIMES = (1.0, 3.0)  # the τ to try, in rising order, in typical ratios of gap and curvature
@@ -317,7 +317,7 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     slope, most = _rise(loss, y, center, wide)
     (base,) = loss.derivatives(reported, y, (0,))
     with np.errstate(invalid="ignore"):
-        lost = FUNCTION * loss.terms(0, np.abs(base), reported, y)
+        lost = FUNCTION * loss.terms(0, np.abs(base), reported, y) + TINY
         if reported is not center:  # otherwise no fall is larger than the rise on the other side
             (here,) = loss.derivatives(center, y, (0,))
             lost += FUNCTION * loss.terms(0, np.abs(here), center, y)

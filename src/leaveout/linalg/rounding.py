@@ -21,6 +21,7 @@ import numpy as np
 Array = np.ndarray
 UNIT = 2.0**-53
 UP = 1 + 2.0**-32
+TINY = 1e-300  # more than what underflows
 FUNCTION = 64 * UNIT  # of a loss or a derivative, relative to the sizes of its terms: some ten operations and two functions
 
 

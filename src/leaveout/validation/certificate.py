@@ -112,7 +112,7 @@ def _folds(model: Predictors, plan: Plan, values: Array, error: Array, proved: A
     (base,), _ = model.weigh(np.ones((1, n)))
     for k in np.flatnonzero(proved & np.isfinite(error)):
         some = slice(plan.indptr[k], plan.indptr[k + 1])
-        rows, held = plan.index[some], plan.held[some]
+        rows, held = plan.index[some], plan.held[some] & np.isfinite(values[some])  # others have no loss
         weight = np.ones(n)
         weight[rows] = plan.weight[some]
         (omega,), (times,) = model.weigh(weight[None])

@@ -19,7 +19,7 @@ from flint import arb, arb_mat, ctx, fmpq, fmpq_mat
 from .problem import Fold, Problem
 
 Array = np.ndarray
-PRECISIONS = (128, 320)  # bits; the second for what the first leaves undecided
+PRECISIONS = (128, 320, 1280)  # bits; more for what fewer leave undecided
 SHARED = 0.3  # least μ with which a refit is checked by the R of all rows; others get an R of their own
 ENTRIES = 200_000  # predictors of rows and refits that are held as balls at a time
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # more than the rounding of the float64 sums that they multiply
@@ -90,16 +90,19 @@ class Reference:
 
 
 def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
-    """Take Newton steps in float64; return θ and every ℓ″ there. Nothing of it is believed."""
-    for _ in range(100):
-        slope, curvature = problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)
-        R = whitener(problem.X, weight * curvature, times * problem.penalty)
-        step = R.T @ (R @ (problem.X.T @ (weight * slope) + times * problem.penalty @ theta))
-        longest = np.abs(problem.X @ step).max()
-        theta = theta - step * min(1.0, 2.0 / max(longest, 1e-300))
-        if longest < 1e-9:
+    """Take Newton steps in float64, halved where they overshoot; return θ and every ℓ″ there. Nothing of it is believed."""
+    slopes = lambda theta: problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)
+    gradient = lambda theta: problem.X.T @ (weight * slopes(theta)[0]) + times * problem.penalty @ theta
+    for _ in range(200):
+        g = gradient(theta)
+        R = whitener(problem.X, weight * slopes(theta)[1], times * problem.penalty)
+        step, size = R.T @ (R @ g), 1.0
+        while size > 1e-6 and not gradient(theta - size * step) @ step >= -0.5 * (g @ step):
+            size /= 2
+        theta = theta - size * step
+        if np.abs(problem.X @ step).max() < 1e-9:
             break
-    return theta, problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)[1]
+    return theta, slopes(theta)[1]
 
 
 def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: Array) -> list[Verdict]:
