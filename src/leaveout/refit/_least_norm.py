@@ -27,7 +27,7 @@ from ..optimize.fit import Fit
 
 Array = np.ndarray
 UNIT = 2.0**-53
-CAUTION = 32  # factor on the usual rounding error of a sum
+CAUTION = 32  # factor on (n + p) u, within which factors of LAPACK are those of rows nearby
 NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
 
@@ -66,7 +66,7 @@ class LeastNorm:
         if len(fit.null_space) and not self.cut and not self.has_penalty:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.z = self.x @ self.back
-        self.spare = UNIT * CAUTION * np.sqrt(n + p)
+        self.spare = UNIT * CAUTION * (n + p)
 
     @functools.cached_property
     def whole(self) -> "Whole":
