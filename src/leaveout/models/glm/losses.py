@@ -149,10 +149,10 @@ class Binomial(AbstractLoss):
         return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
 
     def terms(self, order, size, eta, y):
-        if order == 2 and self.link == "probit":  # x + m cancels
+        if self.link == "probit":  # η² is rounded before it is an exponent, and η + m cancels
             return size * (1 + eta**2)
-        if order == 2 and self.link in ("cloglog", "loglog"):  # u/(1 − e⁻ᵘ) − 1 loses a factor of twenty
-            return 8 * size
+        if self.link in ("cloglog", "loglog"):  # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 loses a factor of twenty
+            return size * (8 + np.exp(np.minimum(eta if self.link == "cloglog" else -eta, 7.0)))
         return size + 2 * np.minimum(y, 1 - y) * (order == 1)  # those of a success and of a failure have other signs
 
     @property
@@ -257,9 +257,9 @@ def _extreme(x: np.ndarray) -> Formulas:
     """
     u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
     left, near = np.exp(-u), np.flatnonzero(u < 0.1)
-    c = u / np.maximum(1 - left, 1e-300) - 1
+    c = u / np.maximum(-np.expm1(-u), 1e-300) - 1
     v = u[near]
-    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240
+    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240 - v**8 / 1209600
     b = left * (1 + c)
 
     def value():
