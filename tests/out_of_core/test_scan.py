@@ -184,7 +184,7 @@ def test_rows_that_little_is_proved_of_are_refitted():
 
 
 def test_estimates_count_rounding():
-    """Of squared loss the next term is zero; of a response around 10⁹ losses are good to some three digits that can be proved."""
+    """Of squared loss the next term is zero; of a response around 10⁹ three digits can be proved."""
     frame = table("squared", 40)
     x, y = frame[NAMES].to_numpy(), frame.y.to_numpy()
     found = lo.scan(x, y + 1e9, "squared", RIDGE, audit=0, rtol=1e-5)

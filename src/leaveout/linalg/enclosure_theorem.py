@@ -19,9 +19,9 @@ between the least and the greatest ratio of their probabilities. Along a common 
 flat and no gradient points along it. Curvature is added to A there, and the theorem holds on the complement, which contains
 every move.
 
-Predictors, slopes and curvatures are rounded. η off by ε moves ℓ″ by a factor of e^{Mε}; with the rounding of ℓ″ itself, secants
-and a_i are within a share `lost` of what they are computed as. As Σ w_i a_i x_i x_iᵀ ⪯ A, twice that is added to both C. What the
-rounding of g adds to λ is in `linalg.rounding`, and every loss has an error of its own: `change` adds it.
+Predictors, slopes and curvatures are rounded. η off by ε moves ℓ″ by a factor of e^{Mε}; with the rounding of ℓ″ itself,
+secants and a_i are within a share `lost` of what they are computed as. As Σ w_i a_i x_i x_iᵀ ⪯ A, twice that is added to both
+C. What the rounding of g adds to λ is in `linalg.rounding`, and every loss has an error of its own: `change` adds it.
 
 Norms of groups (`linalg.group_norms`), a penalty that is not quadratic, are in A with their Hessian at the reference. The
 change of that Hessian within the radius, as a share of A, is added to both C.

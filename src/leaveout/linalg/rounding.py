@@ -1,17 +1,17 @@
 """Rounding errors of float64 in the proofs of `enclosure_theorem`: bounds that are derived, not measured.
 
-With u = 2⁻⁵³, a sum of k products, in whatever order, is off by at most k u Σ |x| |y| (C.-P. Jeannerod and S. M. Rump, Improved
-error bounds for inner products in floating-point arithmetic, 2013). A bound made of nonnegative terms loses less than a factor
-of 1 + 2⁻³² while it is computed. exp, log, log1p, expm1 and erfcx are taken to be within 4 units of the last place, which
-`tests/linalg/test_rounding.py` measures, so that ℓ and its derivatives are within `FUNCTION` of the sizes of their terms.
+With u = 2⁻⁵³, a sum of k products, in whatever order, is off by at most k u Σ |x| |y| (C.-P. Jeannerod and S. M. Rump,
+Improved error bounds for inner products in floating-point arithmetic, 2013). A bound made of nonnegative terms loses less than
+a factor of 1 + 2⁻³² while it is computed. exp, log, log1p, expm1 and erfcx are taken to be within 4 units of the last place,
+which `tests/linalg/test_rounding.py` measures, so that ℓ and its derivatives are within `FUNCTION` of the sizes of their terms.
 
-Let R be any inverse factor of the reference, ‖R A Rᵀ − I‖ ≤ δ, s² the diagonal of A and κ = ‖|R| s‖². Then |x_ij| ≤ k_i s_j, and
+Let R be any inverse factor of the reference, ‖R A Rᵀ − I‖ ≤ δ, s² the diagonal of A, κ = ‖|R| s‖². Then |x_ij| ≤ k_i s_j, and
 
     |fl(R x_i) − R x_i| ≤ (p + 2) u √κ k_i,      |fl(x_iᵀθ) − x_iᵀθ| ≤ (p + 2) u k_i Σ_j s_j |θ_j|,
     ‖R x_i‖ / √(1 + δ) ≤ k_i ≤ ‖R x_i‖ / √(1 − δ),      k_i = ‖x_i‖_{A⁻¹},
 
-so that every rounding error of a predictor, a slope or a gradient is a number times k_i. A step by RᵀR in the place of A⁻¹ leaves
-a residual of at most δ of its length.
+so that every rounding error of a predictor, a slope or a gradient is a number times k_i. A step by RᵀR in the place of A⁻¹
+leaves a residual of at most δ of its length.
 """
 
 from typing import Any, NamedTuple

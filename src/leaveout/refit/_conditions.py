@@ -29,8 +29,8 @@ from .._runtime.jax import cached_on
 from .._runtime.results import NO_REFIT_CODES, among
 from ..linalg.bounds import gates, leaving_signs, segments
 from ..linalg.design import weight_terms
-from ..linalg.rounding import UNIT
 from ..linalg.group_norms import Norms
+from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import FullModel, kinks
 from ..objectives.batch_functions import weights_of
 from ..objectives.objective import Flags, PerRefit, RefitPoints, Vector

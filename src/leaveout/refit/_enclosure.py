@@ -126,7 +126,7 @@ class CertifiedBatch:
         return weights(self.rows, self.anchor.units, lanes)
 
     def _place(self, lanes: Array, after: Array, norm: Array | None = None, lost: Array | None = None) -> None:
-        """Write the held predictors at the candidates, and their errors; `norm` and `lost`, their rounding, are of other metrics."""
+        """Write held predictors at the candidates, and their errors; `norm` and the rounding `lost` are of other metrics."""
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
@@ -213,7 +213,7 @@ class CertifiedBatch:
         return eta, omega, gradient, anchor.digits * lost + anchor.noise
 
     def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool) -> None:
-        anchor, before = self.anchor, self.slope[lanes]
+        before = self.slope[lanes]
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
         noise /= np.sqrt(self.metric.kept_share[lanes])

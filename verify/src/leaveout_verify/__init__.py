@@ -1,4 +1,4 @@
-"""Check a certificate of leaveout: is every claimed loss within its claimed error of the exact refit's?
+"""Checks certificates of leaveout: whether every claimed loss is within its claimed error of the exact refit's.
 
 The README states the theorem, its proof, and what is taken for granted. `proof` has the theorem, `losses` the losses, `problem`
 what the file says. Nothing here comes from leaveout.

@@ -10,7 +10,7 @@ from .proof import verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a certificate; 0 if every claim is accepted, 1 if one is rejected, 2 if some are undecided or nothing could be read."""
+    """Check a certificate; 0 if every claim is accepted, 1 if one or the data are rejected, 2 if some are undecided."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if len(arguments) != 2:
         print("usage: python -m leaveout_verify CERTIFICATE.json DATA.parquet|.csv|.npz", file=sys.stderr)

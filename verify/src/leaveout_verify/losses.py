@@ -1,4 +1,4 @@
-"""Losses of a linear predictor. Each is written twice: as a power series of balls, which is believed, and as float64 derivatives.
+"""Losses of a linear predictor, each written twice: as a power series of balls, which is believed, and as float64 derivatives.
 
 The float64 derivatives only say where to look for the minimiser.
 """
@@ -22,8 +22,11 @@ class Loss(NamedTuple):
     slopes: Callable[[Array, Array], tuple[Array, Array]]
 
     def taylor(self, eta: arb, y: arb) -> tuple[arb, arb, arb]:
-        """Return balls that contain ℓ, ℓ′ and ℓ″ at every point of the ball `eta`."""
-        found = self.series(arb_series([eta, 1], prec=3), y)
+        """Return balls that contain ℓ, ℓ′ and ℓ″ at every point of the ball `eta`: NaN where nothing is known."""
+        try:
+            found = self.series(arb_series([eta, 1], prec=3), y)
+        except (ValueError, ZeroDivisionError):  # a ball that contains a pole
+            return arb.nan(), arb.nan(), arb.nan()
         return found[0], found[1], 2 * found[2]
 
 

@@ -1,8 +1,8 @@
-"""The proof that a claim is true, or false, of the exact minimiser: balls of 128 bits and more around everything that is believed.
+"""The proof that a claim is true, or false, of the exact minimiser, by balls of 128 bits and more.
 
-For any matrix R let z_i = R x_i, and let |R (KP + Σ W_i a_i x_i x_iᵀ) Rᵀ − I| ≤ δ for some weights W and K and numbers a ≥ 0. A
-refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0) a_i |z_i|², candidate t, gradient g there, and ℓ_i″ ≥ s a_i within |z_i| r
-of every x_iᵀt + o_i whose w_i > 0:
+For any matrix R let z_i = R x_i, and let |R (KP + Σ W_i a_i x_i x_iᵀ) Rᵀ − I| ≤ δ for some weights W and K and numbers a ≥ 0.
+A refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0) a_i |z_i|², a candidate t, the gradient g there, and
+ℓ_i″ ≥ s a_i within |z_i| r of every x_iᵀt + o_i whose w_i > 0:
 
     |R g| < r m,  m = μ min(1, s, κ/K)   ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
 
@@ -163,7 +163,10 @@ def enclose(
     radius, least = 3 * size / mu + 1e-300, 1.0
     for i in np.flatnonzero((weight > 0) & (reference.a > 0)):
         around = eta[i] + arb(0, UP * reference.length[i] * radius)
-        least = min(least, DOWN * float(problem.loss.taylor(around, y[i])[2].lower()) / reference.a[i])
+        low = float(problem.loss.taylor(around, y[i])[2].lower())
+        if not low > 0:  # or NaN
+            return np.inf
+        least = min(least, DOWN * low / reference.a[i])
     m = DOWN**2 * mu * min(least, times / reference.times if problem.penalty.any() else 1.0)
     return UP * size / m if m > 0 and size < DOWN * radius * m else np.inf
 

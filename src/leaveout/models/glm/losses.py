@@ -151,7 +151,7 @@ class Binomial(AbstractLoss):
     def terms(self, order, size, eta, y):
         if self.link == "probit":  # η² is rounded before it is an exponent, and η + m cancels
             return size * (1 + eta**2)
-        if self.link in ("cloglog", "loglog"):  # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 loses a factor of twenty
+        if self.link in ("cloglog", "loglog"):  # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 cancels
             return size * (8 + np.exp(np.minimum(eta if self.link == "cloglog" else -eta, 7.0)))
         return size + 2 * np.minimum(y, 1 - y) * (order == 1)  # those of a success and of a failure have other signs
 
