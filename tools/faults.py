@@ -697,8 +697,8 @@ FAULTS = (
     Fault(
         "float32 products count as precise as float64",
         "LinearFitCache.digits",
-        "2.0**29 * GRADIENT_ROUNDING + self.blur",
-        "GRADIENT_ROUNDING + self.blur",
+        "return single_unit + self.rounding.step",
+        "return self.rounding.step",
         "test_linear",
     ),
     Fault(
@@ -1256,8 +1256,8 @@ FAULTS = (
     Fault(
         "the distance of a ball is not divided by one less its share",
         "ball",
-        "distance = slope / (1 - below)",
-        "distance = 1.0 * slope",
+        "distance = UP * slope / (1 - below)",
+        "distance = UP * slope",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
@@ -1430,10 +1430,38 @@ FAULTS = (
     ),
     Fault(
         "the error of one row lacks what the step leaves",
-        "one_row",
-        "return lost + anchor.blur",
-        "return anchor.blur",
-        "test_enclosure_theorem test_linear",
+        "sherman_morrison_step",
+        "digits = rounded(center, slope / root) + row.norm",
+        "digits = row.norm",
+        "test_enclosure_theorem test_linear test_certificate_file",
+    ),
+    Fault(
+        "a loss that is printed has no rounding",
+        "enclosure_theorem.change",
+        "most = UP * (np.maximum(most, 0.0) + lost)",
+        "most = UP * np.maximum(most, 0.0)",
+        "test_certificate_file",
+    ),
+    Fault(
+        "the condition of the columns does not enter the rounding of predictors",
+        "Rounding.predictor",
+        "(self.bulk + self.root * move)",
+        "1e-4 * (self.bulk + self.root * move)",
+        "test_rounding",
+    ),
+    Fault(
+        "norms are not enlarged by the rounding of the factor",
+        "Rounding.growth",
+        "/ np.sqrt(1 - np.minimum(self.off, 0.5))",
+        "/ np.sqrt(1 + 9 * np.minimum(self.off, 0.5))",
+        "test_rounding",
+    ),
+    Fault(
+        "a certificate keeps the weights that rows have in the fit",
+        "certificate_file._folds",
+        "omega[changed].tolist()",
+        "base[changed].tolist()",
+        "test_certificate_file",
     ),
     Fault(
         "the row left out stays in its own Hessian",

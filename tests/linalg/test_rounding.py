@@ -41,7 +41,7 @@ def test_losses_are_within_what_is_allowed_for_them(name):
     assert VERIFIER.exists()
     from leaveout_verify.losses import NAMED
 
-    from leaveout.validation.certificate import named_loss
+    from leaveout.validation.certificate_file import named_loss
 
     rng = np.random.default_rng(1)
     loss = LOSSES[name][0]

@@ -14,7 +14,7 @@ from leaveout_verify import parse, verify
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 import leaveout as lo
-from leaveout.validation.certificate import certify
+from leaveout.validation.certificate_file import certify
 
 Array = np.ndarray
 VERIFIER = Path(__file__).parents[2] / "verify"

@@ -49,27 +49,26 @@ class Rounding(NamedTuple):
         """Length, relative to that of a step, of the residual that it leaves in the norm of A."""
         return 2 * self.off + (self.columns + 16) * UNIT * (2 + 4 * self.root)
 
-    def predictor(self, length: Array, size: Array | float, move: Array | float = 0.0) -> Array:
+    def predictor(self, length: Array, size: Array | float, move: Array | float = 0.0) -> Any:
         """Bound the errors of predictors at θ̂ + Rᵀu for u of length `move`: as computed there, or as η̂ + zᵀu.
 
         `length` is k, and `size` that of the predictors, which offsets do not exceed by more than Σ_j |x_ij θ_j|.
         """
         return UP * UNIT * ((3 * self.columns + 11) * (self.bulk + self.root * move) * length + 4 * size)
 
-    def gradient(self, pulled: Array, move: Array | float = 0.0) -> Array:
+    def gradient(self, pulled: Array | float, move: Array | float = 0.0) -> Any:
         """Bound the error of a whitened gradient by its sums, for Σ ω |ℓ′| k = `pulled`, and by the penalty's part."""
         own = (self.rows + self.columns + 4) * pulled + (self.columns + 4) * (self.bulk + self.root * move)
         return UP * UNIT * self.root * own
 
 
-def of_one(norm: Array, size: Array, length: Array, rounding: Rounding) -> tuple[Array, Array, Array]:
-    """Bound the extents of units, as `Extent` has them, from their computed values."""
+def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Array, Array, Array]:
+    """Bound the norm, the size and the length of units from their computed values, an `Extent`.
+
+    Those of several outputs come from products that cancel.
+    """
+    norm, size, length = extent.norm, extent.size, extent.length
+    lost = (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2 if several else 0.0
     growth = rounding.growth
-    norm = norm * growth
-    return norm, size * growth**2, norm if length is norm else length * growth
-
-
-def of_several(norm: Array, size: Array, length: Array, rounding: Rounding) -> tuple[Array, Array, Array]:
-    """Bound the extents of units of several outputs, whose ranges and shares come from products that cancel."""
-    lost = (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2
-    return np.sqrt(norm**2 + lost) * rounding.growth, size * rounding.growth**2 + lost, length * rounding.growth
+    whole = (np.sqrt(norm**2 + lost) if several else norm) * growth
+    return whole, size * growth**2 + lost, whole if length is norm else length * growth

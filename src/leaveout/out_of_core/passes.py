@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.jax import float64
 from ..linalg.design import CachedLoss, DenseDesign, Loss, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
-from ..linalg.rounding import Rounding, of_one
+from ..linalg.rounding import Rounding, bounded
 from ..models.glm.losses import AbstractLoss
 from ..refit._anchor import OWN_HESSIAN_BELOW, curvature_error, slope_error
 from ..refit._linear import within
@@ -107,7 +107,7 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Arr
     for block in blocks:
         eta = block.x @ at.theta + block.offset
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
-        norm, size, length = of_one(*DenseDesign(block.x).extent(at.root, curvature)[:3], at.rounding)
+        norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
         model = SimpleNamespace(loss=plain, y=block.y)
         blur = at.rounding.predictor(length, np.abs(eta))
         noise = block.weight @ (slope_error(model, slope, curvature, eta, blur) * length)
@@ -165,7 +165,7 @@ def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
     assert at.table is not None
     eta = block.x @ at.theta + block.offset
     slope, curvature = loss.derivatives(eta, block.y, (1, 2))
-    norm, size, length = of_one(*DenseDesign(block.x).extent(at.root, curvature)[:3], at.rounding)
+    norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
     common = block.x @ (at.leftover @ at.root)
     row = Row(eta, slope, curvature, norm, size, size * curvature, common)
     rounded = lambda center, move: at.rounding.predictor(length, np.abs(center), move)

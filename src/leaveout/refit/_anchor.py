@@ -24,7 +24,7 @@ from ..linalg.design import (
 )
 from ..linalg.enclosure_theorem import CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
-from ..linalg.rounding import FUNCTION, UNIT, Rounding, of_one, of_several
+from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
@@ -216,7 +216,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     off, condition = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
     columns = model.design.features if several else len(theta)
     rounding = Rounding(len(eta), columns, float(np.sqrt(condition)), off, float(np.abs(theta) @ scale))
-    norm, size, length = (of_several if several else of_one)(*extents[:3], rounding)
+    norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
     noise = float(weight @ (slope_error(model, slope, curvature, eta, blur) * length))
     noise += rounding.gradient(float(weight @ (total(np.abs(slope), 1) * length)))

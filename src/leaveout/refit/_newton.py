@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from .._runtime.results import RESULTS
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
-from ..linalg.rounding import UNIT, Rounding, of_one, of_several
+from ..linalg.rounding import UNIT, Rounding, bounded
 from ..objectives.objective import Flags, PerLane, PerRefit
 from ._anchor import PASS, curvature_error, slope_error, total, unsure
 from ._enclosure import CAUTION, CertifiedBatch
@@ -95,7 +95,7 @@ class DampedNewton:
         condition = off / ((eta.shape[1] + 4 * theta.shape[1] + 8) * UNIT)
         bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
         rounding = Rounding(eta.shape[1], columns, *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
-        norm, share, length = (of_several if several else of_one)(*extents[:3], rounding)
+        norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
         noise = np.sum(omega * slope_error(model, slope, curvature, eta, blur) * length, axis=1)
         noise += rounding.gradient(np.sum(omega * total(np.abs(slope), 2) * length, axis=1)[:, None])[:, 0]

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.design import DenseDesign, MultiOutputDesign, Predictors, weight_terms
+from ..linalg.design import DenseDesign, Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, RadiusTable, ball, change, gaps
-from ..linalg.rounding import UNIT, Rounding, of_one
+from ..linalg.rounding import UNIT, Rounding, bounded
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
@@ -95,7 +95,7 @@ class Stack:
         condition = off / ((len(model.y) + 4 * len(own.T) + 8) * UNIT)
         bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
         self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
-        self.norm, size, _ = of_one(norm, size, norm, self.rounding)
+        self.norm, size, _ = bounded(Extent(norm, size, norm, size), self.rounding)
         gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size *= self.weight

@@ -27,7 +27,7 @@ from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from .arviz import elpd_data
-from .certificate import certify, write
+from .certificate_file import certify, write
 from .checks import Check, codes_to_mute, of_data, of_losses, of_refits
 from .mean_intervals import METHODS, Interval, Method, half_width, of_folds, usual
 from .standard_errors import StandardError, average_by_unit, naive, standard_error

@@ -10,7 +10,7 @@ from leaveout_verify import parse, verify
 from leaveout_verify.__main__ import main
 
 import leaveout as lo
-from leaveout.validation.certificate import certify
+from leaveout.validation.certificate_file import certify
 from tests.problems.proofs import LOSSES, check_proofs
 
 

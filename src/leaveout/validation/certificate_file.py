@@ -6,6 +6,7 @@
 import hashlib
 import importlib.metadata
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def _apart(names: list[str]) -> list[str]:
     return [name if name not in names else f"({name})" for name in ("y", "weight", "offset")]
 
 
-def write(path: str | Path, whole: dict, table: pd.DataFrame, data: str | Path | None) -> None:
+def write(path: str | os.PathLike[str], whole: dict, table: pd.DataFrame, data: str | os.PathLike[str] | None) -> None:
     """Write a certificate and, if `data` names a file, the data."""
     Path(path).write_text(json.dumps(whole))
     if data is None:
