@@ -67,9 +67,9 @@ def cloglog() -> Loss:
     series = lambda x, y: (1 - y) * x.exp() - (y * (1 - (-x.exp()).exp()).log() if y != 0 else 0)
 
     def slopes(x: Array, y: Array) -> tuple[Array, Array]:
-        u = np.maximum(exp(np.minimum(x, 6.0)), 1e-8)
+        u = np.maximum(exp(np.minimum(x, 6.0)), 1e-300)
         b = u / np.expm1(u)
-        return (1 - y) * exp(x) - y * b, (1 - y) * exp(x) + y * b * (u + b - 1)
+        return (1 - y) * exp(x) - y * b, (1 - y) * exp(x) + y * b * np.where(u < 1e-3, u / 2 + u * u / 12, u + b - 1)
 
     return Loss(series, slopes)
 
