@@ -83,6 +83,7 @@ def test_verbs_of_a_cox_lasso():
     assert lo.cross_validate(fit, plan).audit["beyond"].sum() == 0
     for error, message, call in (
         (TypeError, "GroupLasso is for lo.GLM", lambda: lo.fit(model.under(P.GroupLasso(1.0, np.arange(6) // 2)))),
+        (TypeError, "or lo.path", lambda: lo.tune(lambda a: model.under(P.Lasso(a)), {"a": (5.0, 20.0)}, plan)),
         (ValueError, "nothing is left to refit", lambda: lo.fit(model.under(P.Lasso(1e6)))),
         (TypeError, "not there for an l1 penalty", lambda: lo.influence(lo.cross_validate(fit, plan))),
     ):

@@ -32,7 +32,7 @@ from .._runtime.checkpoint import StepResult, read_or_make
 from .._runtime.jax import Array, Arrays, PyTree, call_traced, is_traced, jax, jnp
 from .._runtime.results import RESULTS
 from ..linalg.design import DenseDesign, weight_terms
-from ..models.glm.active_coefficients import FullModel, kinks
+from ..models.glm.active_coefficients import ActiveCox, FullModel, kinks
 from ..models.glm.penalties import Ridge
 from ..objectives.batch_functions import fold_weights, held_out, own_passes, weights_of
 from ..objectives.closed_form import AbstractClosedForm
@@ -262,10 +262,10 @@ class LossSlopes:
     def _by_refits(
         self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: Among
     ) -> StepResult:
-        if self.pooled_criterion is not None or not self._alone(rho):
+        if self.pooled_criterion is not None or isinstance(fit.objective, ActiveCox) or not self._alone(rho):
             raise TypeError(
-                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss, and wants hyperparameters in the "
-                "penalty alone; use sampler='optuna'."
+                "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss of a lo.GLM, and wants "
+                "hyperparameters in the penalty alone; use sampler='optuna', or lo.path."
             )
         known = kinks(fit.objective)
         assert known is not None
