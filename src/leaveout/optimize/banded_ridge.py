@@ -160,7 +160,7 @@ class BandedFactor:
         length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
         for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, remainder, strict=True):
             size = np.sqrt(np.einsum("nt,nt->t", e, e))
-            half = 4 * (len(y) + len(self.w) + 16) * UNIT * self.spread * np.linalg.norm(inverse) * (length + size)
+            half = (len(y) + len(self.w) + 16) * UNIT * self.spread * np.linalg.norm(inverse) * (length + size)
             error += (size + 0.5 * half) * half
             losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
         return error / self.rows.total, np.concatenate(losses).T

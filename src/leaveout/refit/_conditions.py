@@ -227,8 +227,9 @@ class Conditions:
         if self.own.groups is not None:
             self._judged_groups(lanes, columns, np.abs(gradient) + off, np.ones(len(lanes)) if kappa is None else kappa)
             return
-        beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
-        asking = ~(beyond <= self.own.tie[columns])
+        beyond, tie = np.maximum(held[0] - (gradient - off), gradient + off - held[1]), self.own.tie[columns]
+        near = 1e3  # ties within which an error is that of rounding, and counts among them
+        asking = ~(beyond <= np.where(off <= near * tie, np.maximum(tie, 2 * off), tie))
         self.keeps[lanes] = ~asking.any(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
         lane, column = np.nonzero(asking)

@@ -90,7 +90,10 @@ def sherman_morrison_step(
     determined = kept > floor
     kept = np.where(determined, np.minimum(kept, 1.0), 1.0)
     along = row.common - apply_curvature(row.inner, pull)  # z · gradient
-    own = 1 / kept if row.inner.ndim == 1 else _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
+    if row.inner.ndim == 1:  # as it is computed, as `kept` is a lower bound
+        own = 1 / np.where(determined, 1 - bend * row.inner, 1.0)
+    else:
+        own = _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
     step = apply_curvature(own, along)
     length = rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
     root = np.sqrt(kept)
