@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
 from ..linalg.design import weight_terms
+from ..linalg.rounding import FUNCTION, UNIT
 from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
@@ -65,11 +66,12 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
     along = look.lost_curvature * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
     length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept_share)
     concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))
-    leftover = float(np.linalg.norm(anchor.leftover))
+    leftover, at = float(np.linalg.norm(anchor.leftover)), anchor.rounding
+    # share by which the sums of T are off: their rounding, that of z, three times in each term, and that of ℓ‴
+    lost = (at.rows + 6 * (at.columns + 16) * (1 + at.root)) * UNIT + FUNCTION + anchor.lost
     with np.errstate(over="ignore", invalid="ignore"):
         size, reach = look.step_length + leftover, longest * look.distance / root
-        # rounding error of the sums of T
-        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + 1e-12 * size**2
+        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + concordance * lost * size**2
         off = look.after + leftover
         for _ in range(2):
             rest = concordance * (size + 0.5 * off) * off + beyond
@@ -78,4 +80,5 @@ def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefi
         far = (rest + np.abs(along) * length * off / root) / look.kept_share + look.digits
     known = look.is_determined & (look.lost_curvature >= 0) & np.isfinite(far)
     move = -0.5 * along**2 * np.einsum("rp,rp->r", pushed, z) / look.kept_share
+    far = far + 4 * (at.step / look.kept_share + FUNCTION) * np.abs(move)
     return look.center + move, np.where(known, far, np.inf)
