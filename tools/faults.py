@@ -494,8 +494,8 @@ FAULTS = (
     Fault(
         "coefficients stay at zero whatever their gradient",
         "Conditions._judge",
-        "        asking = ~(beyond <= self.own.tie[columns])\n",
-        "        asking = ~(beyond <= np.abs(gradient))\n",
+        "asking = ~(beyond <= np.where(off <= near * tie, np.maximum(tie, 2 * off), tie))",
+        "asking = ~(beyond <= np.abs(gradient))",
         "test_active_set",
     ),
     Fault(

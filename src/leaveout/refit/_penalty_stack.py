@@ -91,14 +91,14 @@ class Stack:
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
-        norm, size = self._extents()
+        norm, self.inner = self._extents()
         condition = off / ((len(model.y) + 4 * len(own.T) + 8) * UNIT)
         bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
         self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
-        self.norm, size, _ = bounded(Extent(norm, size, norm, size), self.rounding)
+        self.norm, size, _ = bounded(Extent(norm, self.inner, norm, self.inner), self.rounding)
         gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
-        size *= self.weight
+        size = size * self.weight
         blur = self.rounding.predictor(self.norm, np.abs(self.eta))
         wrong = slope_error(model, self.slope, self.curvature, self.eta, blur)
         self.noise = np.einsum("kn,kn,n->k", wrong, self.norm, self.weight)
@@ -151,8 +151,7 @@ class Stack:
         """Take one step in every lane with the row's own Hessian."""
         unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
         common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
-        square = self.flat[-1] ** 2
-        row = Row(*self.flat, square, self.flat[2] * square, common)
+        row = Row(*self.flat, self.at(self.inner), self.flat[2] * self.flat[-1] ** 2, common)
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
         ball = lambda slope, kept: self.table.ball(slope, kept, np.ones(1), anchor=self.penalty)
         rounding = self.lane_rounding(self.penalty)
