@@ -36,6 +36,7 @@ PASS = 2**17  # numbers `[refits, units]` at a time: with 2**15 they stay in a c
 GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, or p divided by it; largest number of entries
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 REPEATED_COLUMNS = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+KNOWN_MOVE = 1e-3  # change of a curvature from which the terms of second order count
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
@@ -71,21 +72,59 @@ class LinearFitCache:
     norms: Norms | None  # norms of groups, at w = 1
     reach: Reach | None  # reach of these norms
 
-    def gradient_error(self, omega: Array, eta: Array, slope: Array, curvature: Array | None, move: PerLane) -> PerLane:
-        """Bound the rounding errors of whitened gradients at candidates of length `move`, from the weighted slopes there.
-
-        Without the curvature of several outputs, the sum of its sizes, which is two at most, is taken for it.
-        """
-        size = np.abs(slope)
-        own = self.model.loss.terms(1, size, eta, self.model.y)
-        pulled = total(weight_terms(omega, size), 2) @ self.length
-        shaky = pulled if own is size else total(weight_terms(omega, own), 2) @ self.length
-        bent = 2.0 * omega if curvature is None else weight_terms(omega, curvature)
+    @functools.cached_property
+    def bent(self) -> Float[np.ndarray, "units 2"]:
+        """Rounding errors of slopes for a curvature of one, times k: at θ̂, and for each length of a move."""
+        still = self.rounding.predictor(self.length, 0.0)
         here = 2 * self.rounding.predictor(self.length, total(np.abs(self.eta), 1))
-        away = 2 * (self.rounding.predictor(self.length, 0.0, 1.0) - self.rounding.predictor(self.length, 0.0))
-        away += 8 * UNIT * self.length
-        moved = bent @ (here * self.length) + move * (bent @ (away * self.length))
-        return self.rounding.gradient(pulled, move) + FUNCTION * shaky + moved
+        away = 2 * (self.rounding.predictor(self.length, 0.0, 1.0) - still) + 8 * UNIT * self.length
+        return np.stack([here, away], axis=1) * self.length[:, None]
+
+    @functools.cached_property
+    def bent_slopes(self) -> Float[np.ndarray, " 2"]:
+        """Sums of these with the curvatures at θ̂."""
+        return self.weight @ (curvature_sizes(self.curvature, self.eta)[:, None] * self.bent)
+
+    def gradient_error(self, omega: Array, eta: Array, slope: Array, pulled: Array, move: PerLane, growth: PerLane) -> PerLane:
+        """Bound the rounding errors of whitened gradients at candidates of length `move`.
+
+        `pulled` are the weighted slopes there. No unit weighs more than `growth` times what it did, and no curvature grows by
+        more than e^{turn move}; for long moves the curvatures are computed.
+        """
+        loss, several = self.model.loss, self.roots is not None
+        sums = total(np.abs(pulled), 2) @ self.length
+        if several:  # as `Multinomial.terms` has it, by the largest predictor
+            shaky = sums * (1 + np.abs(eta).max((1, 2)))
+        else:
+            size = np.abs(slope)
+            own = loss.terms(1, size, eta, self.model.y)
+            shaky = sums if own is size else weight_terms(omega, own) @ self.length
+        turn = self.turn * move * (2 if several else 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = growth * np.exp(turn) * (self.bent_slopes[0] + move * self.bent_slopes[1])
+        far = np.flatnonzero(~(turn < 1.0))
+        if far.size:  # the second derivatives of several outputs sum to two at most, Σ_k 2 p_k (1 − p_k)
+            sizes = 2.0 if several else loss.derivatives(eta[far], self.model.y, (2,))[0]
+            own = weight_terms(omega[far], np.broadcast_to(sizes, omega[far].shape)) @ self.bent
+            moved[far] = own[:, 0] + move[far] * own[:, 1]
+        return self.rounding.gradient(sums, move) + FUNCTION * shaky + moved
+
+    def curvature_error(self, eta: Array, curvature: Array | None, blur: Array | float, move: PerLane) -> PerLane:
+        """Bound the shares by which curvatures at candidates are off; from the largest predictors where terms do not cancel."""
+        if curvature is None or self.is_plain:
+            longest, concordance = self.length.max(), np.max(np.asarray(self.model.loss.self_concordance))
+            largest = np.abs(self.eta).max() + longest * move
+            most = self.rounding.predictor(longest, largest * (1 if self.roots is None else self.eta.shape[1]), move)
+            moved = 4 * concordance * most + 4 * FUNCTION * (1 if self.roots is None else 1 + largest)
+            return np.where(moved < KNOWN_MOVE, moved, np.inf)
+        return curvature_error(self.model, curvature, eta, blur)
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether the loss has an M, and no terms of its ℓ″ cancel."""
+        loss = self.model.loss
+        known = loss.self_concordance is not None and self.roots is None
+        return known and loss.terms(2, self.curvature, self.eta, self.model.y) is self.curvature
 
     @functools.cached_property
     def flatness(self) -> Float[np.ndarray, " units"]:
@@ -374,8 +413,12 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
             own = FUNCTION * model.loss.terms(2, curvature, eta, model.y) / curvature
         moved = 2 * np.asarray(concordance) * blur + np.where(curvature > 0, own, FUNCTION)
     moved = np.max(moved, axis=-1, initial=0.0)
-    known_move = 1e-3  # change of a curvature from which the terms of second order count
-    return np.where(moved < known_move, moved, np.inf)
+    return np.where(moved < KNOWN_MOVE, moved, np.inf)
+
+
+def curvature_sizes(curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
+    """Sum the sizes of a unit's second derivatives."""
+    return curvature if curvature.ndim == eta.ndim else np.abs(curvature).sum((-2, -1))
 
 
 class FoldMetric:

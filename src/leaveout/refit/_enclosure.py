@@ -20,7 +20,7 @@ from ..linalg.enclosure_theorem import Ball, ball, gaps
 from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
-from ._anchor import FoldMetric, curvature_error, linear_cache, passes, tiles, total, weights
+from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
 STEPS, HURRY = 12, 2  # steps with one metric before a refit needs another; or before its error is estimated
@@ -189,12 +189,10 @@ class CertifiedBatch:
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
         pulled, noise, move = np.empty_like(eta), np.empty(len(lanes)), np.linalg.norm(self.u[lanes], axis=1)
-        orders = (1, 2) if anchor.roots is None else (1,)
         for some in tiles(np.arange(len(lanes)), eta.shape[1]):
-            slope, *curvature = model.loss.derivatives(eta[some], model.y, orders)
-            pulled[some] = weight_terms(omega[some], slope)
-            bent = curvature[0] if curvature else None
-            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, bent, move[some])
+            (slope,) = model.loss.derivatives(eta[some], model.y, (1,))
+            pulled[some] = own = weight_terms(omega[some], slope)
+            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, own, move[some], self.growth[lanes[some]])
         gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
         return eta, omega, gradient, noise
 
@@ -251,20 +249,16 @@ class CertifiedBatch:
             at, radius, mine = eta[some], 2 * size[some], lanes[some]
             curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
             reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)
-            move = np.linalg.norm(self.u[mine], axis=1)[:, None]
-            blur = anchor.rounding.predictor(anchor.length, total(np.abs(at), 2), move)
+            move, blur = np.linalg.norm(self.u[mine], axis=1), 0.0
+            if anchor.roots is None and not anchor.is_plain:
+                blur = anchor.rounding.predictor(anchor.length, np.abs(at), move[:, None])
             gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference, blur)
             share = np.multiply(omega[some], anchor.size)
             share /= kept[some, None]
             more = anchor.norm_share(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
-            more = more * self.growth[mine] / kept[some] + 2 * self._curvature_error(at, curvature, blur)
+            more = more * self.growth[mine] / kept[some] + 2 * anchor.curvature_error(at, *(curvature or (None,)), blur, move)
             found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
         return found
-
-    def _curvature_error(self, eta: Array, curvature: tuple[Array, ...], blur: Array) -> PerLane:
-        model = self.anchor.model
-        known = curvature[0] if curvature else np.broadcast_to(np.ones(1), (*eta.shape, eta.shape[-1]))
-        return curvature_error(model, known, eta, blur)
 
     def estimate(self, lanes: Array) -> None:
         """Estimate radii from the curvature at the candidates, by products with its difference from the metric's.

@@ -153,7 +153,9 @@ class Binomial(AbstractLoss):
             return size * (1 + eta**2)
         if self.link in ("cloglog", "loglog"):  # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 cancels
             return size * (8 + np.exp(np.minimum(eta if self.link == "cloglog" else -eta, 7.0)))
-        return size + 2 * np.minimum(y, 1 - y) * (order == 1)  # those of a success and of a failure have other signs
+        if order == 1 and np.any((y > 0) & (y < 1)):  # the terms of a success and of a failure have other signs
+            return size + 2 * np.minimum(y, 1 - y)
+        return size
 
     @property
     def ceiling(self) -> float:
