@@ -109,7 +109,7 @@ class LinearFitCache:
             moved[far] = own[:, 0] + move[far] * own[:, 1]
         return self.rounding.gradient(sums, move) + FUNCTION * shaky + moved
 
-    def curvature_error(self, eta: Array, curvature: Array | None, blur: Array | float, move: PerLane) -> PerLane:
+    def curvature_error(self, eta: Array, curvature: Array | None, blur: Any, move: PerLane) -> PerLane:
         """Bound the shares by which curvatures at candidates are off; from the largest predictors where terms do not cancel."""
         if curvature is None or self.is_plain:
             longest, concordance = self.length.max(), np.max(np.asarray(self.model.loss.self_concordance))

@@ -256,7 +256,8 @@ class CertifiedBatch:
             share = np.multiply(omega[some], anchor.size)
             share /= kept[some, None]
             more = anchor.norm_share(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
-            more = more * self.growth[mine] / kept[some] + 2 * anchor.curvature_error(at, *(curvature or (None,)), blur, move)
+            more = more * self.growth[mine] / kept[some]
+            more = more + 2 * anchor.curvature_error(at, curvature[0] if curvature else None, blur, move)
             found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
         return found
 
