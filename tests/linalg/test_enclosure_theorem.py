@@ -160,6 +160,15 @@ def test_rounding_of_large_predictors_is_an_error():
     look, anchor = linear.one_row(fit, np.arange(60), np.zeros(60)), anchors.linear_cache(fit)
     bulk = anchor.rounding.bulk * anchor.length  # no less than Σ_j |x_ij θ_j|
     assert (look.half >= 1e-16 * bulk).all() and (look.half <= 1e-11 * bulk).all() and bulk.max() > 10
+    assert (look.half >= anchor.rounding.predictor(anchor.length, np.abs(look.center))).all()
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared", "poisson"])
+def test_no_error_is_below_the_rounding_of_the_loss(name):
+    loss, y = losses.resolve(name), np.array([0.0, 1.0, 1.0])
+    center = np.array([-40.0, 0.3, 35.0])
+    (value,) = loss.derivatives(center, y, (0,))
+    assert (_proved.change(loss, y, center, center, np.zeros(3)) >= 2.0**-53 * value).all() and value.min() > 0
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -180,7 +180,7 @@ class Influence(PrintedResult):
             return ""
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
-        change_rounding = 1e-12  # share of the largest change that counts as rounding
+        change_rounding = 1e-8  # share of the largest change that counts as rounding
         near = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({known})"
